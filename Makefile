@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+# Each target makes the virtual environment it needs, from the project's files,
+# when it is missing or older than they are. Another Python than python3:
+#   make test PYTHON=python3.12
+# More arguments of pytest or bazel:
+#   make test ARGS='-k router'
+
+PYTHON ?= python3
+ARGS ?=
+
+name := $(notdir $(PYTHON))
+VENV := .venv$(if $(filter python3,$(name)),,-$(name))
+PARITY := $(VENV)-parity
+
+.PHONY: help quickstart test lint format parity bazel-test lock clean
+
+help:
+	@echo 'make quickstart  train a small ZAYA1 model on real text, about 3 minutes'
+	@echo 'make test        all tests that need no PyTorch, under 10 minutes'
+	@echo 'make lint        ruff: rules and format'
+	@echo 'make format      let ruff write the format'
+	@echo 'make parity      compare with the Hugging Face model (installs PyTorch)'
+	@echo 'make bazel-test  the tests once more, by Bazel'
+	@echo 'make lock        write requirements_lock.txt anew'
+	@echo 'make clean       remove environments and caches; keeps runs/'
+
+quickstart: $(VENV)/.core
+	@$(VENV)/bin/python -m zaya_jax.main --flagfile=configs/quickstart.flags
+
+test: $(VENV)/.dev
+	@$(VENV)/bin/python -m pytest $(ARGS)
+
+lint: $(VENV)/.dev
+	@$(VENV)/bin/ruff check --quiet .
+	@$(VENV)/bin/ruff format --quiet --diff .
+
+format: $(VENV)/.dev
+	@$(VENV)/bin/ruff check --quiet --fix .
+	@$(VENV)/bin/ruff format --quiet .
+
+parity: $(PARITY)/.parity
+	@$(PARITY)/bin/python -m pytest tests/parity $(ARGS)
+
+bazel-test: $(VENV)/.dev
+	@ZAYA_PYTHON=$(abspath $(VENV))/bin/python ci/bazel_offline.sh //... $(ARGS)
+
+# For Bazel and for exact repetition: every package, with the hashes of its
+# files. Python 3.11, the oldest supported, on purpose.
+lock: $(VENV)/.dev
+	@$(VENV)/bin/python -m pip install -qq uv
+	@$(VENV)/bin/uv pip compile --quiet --no-header --no-annotate \
+	  --generate-hashes --python-version 3.11 \
+	  --python-platform x86_64-manylinux_2_28 --upgrade \
+	  requirements-dev.txt --output-file requirements_lock.txt
+
+clean:
+	@rm -rf .venv .venv-* bazel-* .pytest_cache .ruff_cache
+	@find . -name __pycache__ -prune -exec rm -rf {} +
+
+# --no-compile: Python compiles what is imported, a tenth of what is installed.
+define install
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
+	  "This Python is older than 3.11; name another: make PYTHON=python3.11")'
+	@echo 'Installing $(1) into $(@D), once ...'
+	@$(PYTHON) -m venv $(@D)
+	@$(@D)/bin/python -m pip install -qq --disable-pip-version-check \
+	  --no-compile -r $(1)
+	@touch $@
+endef
+
+$(VENV)/.core: requirements.txt
+	$(call install,requirements.txt)
+
+$(VENV)/.dev: requirements-dev.txt requirements.txt
+	$(call install,requirements-dev.txt)
+	@touch $(@D)/.core
+
+$(PARITY)/.parity: requirements-parity.txt requirements-dev.txt requirements.txt
+	$(call install,requirements-parity.txt)

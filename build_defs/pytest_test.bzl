@@ -1,0 +1,28 @@
+"""Tests in pytest style, which need no __main__ block."""
+
+load("@rules_python//python:py_test.bzl", "py_test")
+
+def pytest_tests(srcs, deps, data = [], **kwargs):
+    """One py_test per file, named like it: ops/scale_test.py, ops/scale_test.
+
+    Args:
+      srcs: the test files.
+      deps: what each of them may import.
+      data: files that each of them may read.
+      **kwargs: passed to py_test.
+    """
+    for src in srcs:
+        py_test(
+            name = src[:-len(".py")],
+            srcs = [
+                src,
+                "//build_defs:pytest_main.py",
+            ],
+            main = "//build_defs:pytest_main.py",
+            args = ["$(rootpath %s)" % src],
+            data = data,
+            # 900 s: two tests share two cores with the compiler of each.
+            timeout = "long",
+            deps = deps + ["//build_defs:pytest_main"],
+            **kwargs
+        )
