@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operations under the model and the optimizer.
+
+One folder per operation: `__init__` is the public function, with its checks;
+`reference` defines the meaning in the plainest jax.numpy; other files are
+faster engines of the same meaning. Operations are single-device functions and
+know nothing of meshes: the model puts them inside `jax.shard_map`.
+"""
+
+from ops.attention import attention as attention
+from ops.cross_entropy import linear_cross_entropy as linear_cross_entropy
+from ops.experts import expert_mlp as expert_mlp
+from ops.newton_schulz import newton_schulz as newton_schulz

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Top-1 mixture of SwiGLU experts: permute, multiply by group, unpermute."""
+
+import jax
+
+from ops.experts import blocked
+
+
+def expert_mlp(
+    x_TD: jax.Array,
+    expert_T: jax.Array,
+    gate_up_EDF: jax.Array,
+    down_EFD: jax.Array,
+) -> jax.Array:
+  """Applies to each token the SwiGLU expert that it chose.
+
+  Dropless with static shapes; the work follows the number of tokens, not the
+  number of experts. For token t with expert e:
+  `y = (silu(x @ gate) * (x @ up)) @ down`, where `gate | up = gate_up[e]`.
+
+  Args:
+    x_TD: [T, D] tokens.
+    expert_T: [T] int32 in [0, E]; the class E has no expert and yields zeros.
+    gate_up_EDF: [E, D, 2F] both input matrices of each expert, gate first.
+    down_EFD: [E, F, D] output matrix of each expert.
+
+  Returns:
+    [T, D] in the type of `x_TD`.
+
+  Raises:
+    ValueError: if the shapes do not fit each other.
+  """
+  num_experts, width, fused = gate_up_EDF.shape
+  expected = (num_experts, fused // 2, width)
+  if down_EFD.shape != expected or fused % 2:
+    raise ValueError(
+        f'expert_mlp: down must be {expected} for gate_up '
+        f'{gate_up_EDF.shape}, got {down_EFD.shape}.'
+    )
+  if x_TD.shape != (*expert_T.shape, width):
+    raise ValueError(
+        f'expert_mlp: x must be [T, {width}] with T of expert '
+        f'{expert_T.shape}, got {x_TD.shape}.'
+    )
+  return blocked.expert_mlp(x_TD, expert_T, gate_up_EDF, down_EFD)

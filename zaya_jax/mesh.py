@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The device mesh, and the only place that makes a PartitionSpec.
+
+Axes are explicit: the sharding of an array is part of its type, and a missing
+decision about communication is an error while tracing. Outside of a mesh (a
+notebook that calls the model) every helper here does the plain thing.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from zaya_jax import config as config_lib
+
+# Logical axis of an array -> mesh axes. What is not named here is replicated.
+_RULES = {'batch': ('replica',)}
+
+
+def make_mesh(
+    config: config_lib.MeshConfig, devices: Sequence[jax.Device] | None = None
+) -> jax.sharding.Mesh:
+  """The mesh of a run.
+
+  Args:
+    config: sizes of the axes; a replica of 0 takes all devices.
+    devices: the devices to use; None: all.
+
+  Raises:
+    UsageError: if there are fewer devices than the mesh needs.
+  """
+  devices = list(jax.devices() if devices is None else devices)
+  replica = config.replica or len(devices)
+  if replica > len(devices):
+    raise config_lib.UsageError(
+        f'--mesh.replica={replica} needs as many devices and there are '
+        f'{len(devices)}; lower it, or set it to 0 for all of them.'
+    )
+  return jax.make_mesh(
+      (replica,),
+      ('replica',),
+      axis_types=(jax.sharding.AxisType.Explicit,),
+      devices=devices[:replica],
+  )
+
+
+def spec(*axes: str | None) -> P:
+  """The PartitionSpec of an array with these logical axes."""
+  return P(*(_RULES.get(axis) for axis in axes))
+
+
+def num_shards(axis: str) -> int:
+  """Parts into which the current mesh cuts a logical axis."""
+  mesh = jax.sharding.get_abstract_mesh()
+  if mesh.empty:
+    return 1
+  return int(np.prod([mesh.shape[name] for name in _RULES.get(axis, ())]))
+
+
+def sharding(mesh: jax.sharding.Mesh, *axes: str | None) -> NamedSharding:
+  """The NamedSharding of an array with these logical axes on `mesh`."""
+  return NamedSharding(mesh, spec(*axes))
+
+
+def take_rows(table: jax.Array, index: jax.Array) -> jax.Array:
+  """table[index] for `index` of axes (batch, length): [B, L, ...]."""
+  if jax.sharding.get_abstract_mesh().empty:
+    return table[index]
+  replicated = [None] * (table.ndim - 1)
+  return table.at[index].get(out_sharding=spec('batch', None, *replicated))
+
+
+def per_device(f: Callable[..., Any], in_axes: Any, out_axes: Any) -> Any:
+  """Runs `f` on each device's share of the arguments.
+
+  Replicated arguments are marked as differing by device, so that their
+  gradients, which each device makes from its own tokens, are summed.
+
+  Args:
+    f: a function of arrays.
+    in_axes: for each argument the tuple of its logical axes.
+    out_axes: the same for the results, or 'sum' for one that is summed.
+  """
+  mesh = jax.sharding.get_abstract_mesh()
+  if mesh.empty:
+    return f
+  names = tuple(mesh.axis_names)
+
+  def local(*args):
+    args = [
+        a if set(names) <= _axes_of(axes) else jax.lax.pcast(
+            a, tuple(sorted(set(names) - _axes_of(axes))), to='varying')
+        for a, axes in zip(args, in_axes, strict=True)
+    ]
+    outs = f(*args)
+    flat = outs if isinstance(outs, tuple) else (outs,)
+    flat = tuple(
+        jax.lax.psum(o, names) if axes == 'sum' else o
+        for o, axes in zip(flat, _as_list(out_axes), strict=True)
+    )
+    return flat if isinstance(outs, tuple) else flat[0]
+
+  out_specs = tuple(
+      P() if axes == 'sum' else spec(*axes) for axes in _as_list(out_axes)
+  )
+  return jax.shard_map(
+      local,
+      in_specs=tuple(spec(*axes) for axes in in_axes),
+      out_specs=out_specs if isinstance(out_axes, list) else out_specs[0],
+  )
+
+
+def _as_list(out_axes):
+  return out_axes if isinstance(out_axes, list) else [out_axes]
+
+
+def _axes_of(axes):
+  return {name for axis in axes for name in _RULES.get(axis, ())}

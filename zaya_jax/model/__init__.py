@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ZAYA1 network in Flax NNX, used as plain pytrees."""

@@ -1,0 +1,297 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compressed convolutional attention (CCA; arXiv 2510.04476).
+
+Queries and keys live in a narrow latent space, are mixed over time by two
+causal convolutions, and keep a mean path around them. Half of the value
+channels come from the previous token.
+
+Axis letters: B sequences, L positions, D residual width, H query heads, K
+key/value heads, C channels of a head, Z = (H + K) * C channels that the
+convolutions mix (query heads, then key heads), S key positions.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+import ops
+from zaya_jax import config as config_lib
+from zaya_jax.model import cache as cache_lib
+from zaya_jax.model import layers
+
+# Lower bound of a head's norm; Hugging Face takes the same for float32.
+_NORM_EPS = float(jnp.finfo(jnp.float32).eps)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Context:
+  """What every attention layer needs to know of the batch.
+
+  Attributes:
+    mask: [B, L] bool, False for padding; None: no padding.
+    segments: [B, L] int, the document of each token; None: one each row.
+    key_segments: [B, S] what keys are compared with; None: no comparison.
+    rope: cosines and sines, [B, L, R], of full and of sliding layers.
+    offset: tokens already in the cache; 0 without one.
+  """
+
+  mask: jax.Array | None
+  segments: jax.Array | None
+  query_segments: jax.Array | None
+  key_segments: jax.Array | None
+  rope: tuple[tuple[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
+  offset: jax.Array | int
+
+
+class CCA(nnx.Module):
+  """The attention of one layer."""
+
+  def __init__(self, config: config_lib.ModelConfig, rngs: nnx.Rngs):
+    self.config = config
+    d, c, std = config.d_model, config.head_dim, config.init_std
+    h, k = config.num_heads, config.num_kv_heads
+    self.q = layers.normal(rngs, std, d, h * c)
+    self.k = layers.normal(rngs, std, d, k * c)
+    self.v_current = layers.normal(rngs, std, d, k * c // 2)
+    self.v_delayed = layers.normal(rngs, std, d, k * c // 2)
+    self.out = layers.normal(rngs, std, h * c, d)
+    if config.attention_bias:
+      self.q_bias = layers.constant(0.0, h * c)
+      self.k_bias = layers.constant(0.0, k * c)
+      self.v_current_bias = layers.constant(0.0, k * c // 2)
+      self.v_delayed_bias = layers.constant(0.0, k * c // 2)
+      self.out_bias = layers.constant(0.0, d)
+    # Tap 0 multiplies the oldest sample.
+    self.conv_depthwise = layers.normal(
+        rngs, std, config.conv_depthwise, config.d_qk
+    )
+    self.conv_depthwise_bias = layers.constant(0.0, config.d_qk)
+    self.conv_grouped = layers.normal(
+        rngs, std, config.conv_grouped, h + k, c, c
+    )
+    self.conv_grouped_bias = layers.constant(0.0, config.d_qk)
+    self.temperature = layers.constant(config.temperature_init, k)
+
+  def __call__(
+      self,
+      h_BLD: jax.Array,
+      context: Context,
+      slides: jax.Array | None,
+      cache: cache_lib.LayerCache | None,
+  ) -> tuple[jax.Array, cache_lib.LayerCache | None]:
+    """Attends.
+
+    Args:
+      h_BLD: [B, L, D] normed residual stream.
+      context: masks, segments and rotations of the batch.
+      slides: bool scalar, whether this layer slides; None: no layer does.
+      cache: the state of this layer before these tokens; None: no decoding.
+
+    Returns:
+      [B, L, D] and the state after these tokens.
+    """
+    if context.mask is not None:
+      h_BLD = jnp.where(context.mask[..., None], h_BLD, 0)
+    q_BLHC, k_BLKC, v_BLKC, cache = self.project(h_BLD, context, cache)
+    cos, sin = _rope(context.rope, slides)
+    q_BLHC = layers.rotate(q_BLHC, cos, sin).astype(h_BLD.dtype)
+    k_BLKC = layers.rotate(k_BLKC, cos, sin).astype(h_BLD.dtype)
+    if cache is not None:
+      cache = _append(cache, k_BLKC, v_BLKC, context.offset)
+      k_BLKC, v_BLKC = cache.k.astype(h_BLD.dtype), cache.v.astype(h_BLD.dtype)
+    o_BLHC = ops.attention(
+        q_BLHC,
+        k_BLKC,
+        v_BLKC,
+        q_segments_BL=context.query_segments,
+        k_segments_BS=context.key_segments,
+        offset=context.offset,
+        window=self._window(slides),
+    )
+    o_BLX = o_BLHC.reshape(*o_BLHC.shape[:2], -1)
+    return layers.linear(o_BLX, self.out, self._bias('out')), cache
+
+  def project(
+      self,
+      h_BLD: jax.Array,
+      context: Context,
+      cache: cache_lib.LayerCache | None,
+  ) -> tuple[
+      jax.Array, jax.Array, jax.Array, cache_lib.LayerCache | None
+  ]:
+    """Queries [B, L, H, C] and keys [B, L, K, C] in float32, normalized and
+    not yet rotated; values [B, L, K, C]; and the new convolution state."""
+    config = self.config
+    heads = (config.num_heads, config.num_kv_heads)
+    q_BLX = layers.linear(h_BLD, self.q, self._bias('q'))
+    k_BLX = layers.linear(h_BLD, self.k, self._bias('k'))
+    current_BLX = layers.linear(
+        h_BLD, self.v_current, self._bias('v_current')
+    )
+    delayed_BLX = layers.linear(
+        h_BLD, self.v_delayed, self._bias('v_delayed')
+    )
+    z_BLZ = jnp.concatenate([q_BLX, k_BLX], axis=-1)
+    y_BLZ = self.convolve(
+        z_BLZ, context.segments, None if cache is None else cache.conv
+    )
+    mean_q, mean_k = qk_mean(q_BLX, k_BLX, *heads)
+    y_q, y_k = jnp.split(y_BLZ, [q_BLX.shape[-1]], axis=-1)
+    q_BLHC = normalize(y_q.reshape(mean_q.shape) + mean_q)
+    k_BLKC = normalize(y_k.reshape(mean_k.shape) + mean_k)
+    k_BLKC *= self.temperature[...][:, None]
+    v_BLKC = jnp.concatenate(
+        [current_BLX, self.delay(delayed_BLX, context, cache)], axis=-1
+    ).reshape(*mean_k.shape)
+    if cache is not None:
+      cache = _remember(cache, z_BLZ, delayed_BLX)
+    return q_BLHC, k_BLKC, v_BLKC, cache
+
+  def convolve(
+      self,
+      z_BLZ: jax.Array,
+      segments_BL: jax.Array | None,
+      history_BTZ: jax.Array | None,
+  ) -> jax.Array:
+    """Both causal convolutions, with no non-linearity between them.
+
+    The row is padded by zeros once, on the left, and both run in valid mode:
+    before the first token the depthwise output is its bias, not zero. The same
+    holds at the start of every segment.
+
+    Args:
+      z_BLZ: [B, L, Z] queries and keys.
+      segments_BL: [B, L] or None.
+      history_BTZ: [B, conv_context, Z] earlier samples; None: zeros.
+
+    Returns:
+      [B, L, Z] float32.
+    """
+    taps, groups, c, _ = self.conv_grouped.shape
+    w_depthwise = self.conv_depthwise[...]
+    shifted = _shifts(z_BLZ, self.config.conv_context, segments_BL, history_BTZ)
+    inputs = []
+    for lag in reversed(range(taps)):  # Oldest first, as the taps.
+      u = self.conv_depthwise_bias[...]
+      for i in range(len(w_depthwise)):
+        u = u + w_depthwise[-1 - i] * shifted[lag + i]
+      inputs.append(u.reshape(*u.shape[:2], groups, c))
+    u_BLGX = jnp.concatenate(inputs, axis=-1).astype(z_BLZ.dtype)
+    w_grouped = self.conv_grouped[...].astype(z_BLZ.dtype)
+    w_GXC = jnp.concatenate([w_grouped[i] for i in range(taps)], axis=-2)
+    y_BLGC = jnp.einsum(
+        'BLGX,GXC->BLGC', u_BLGX, w_GXC, preferred_element_type=jnp.float32
+    )
+    return y_BLGC.reshape(z_BLZ.shape) + self.conv_grouped_bias[...]
+
+  def delay(
+      self,
+      v_BLX: jax.Array,
+      context: Context,
+      cache: cache_lib.LayerCache | None,
+  ) -> jax.Array:
+    """[B, L, X] each token's previous delayed projection.
+
+    Before the first token of a row or segment stands the projection of a zero
+    vector: the bias, where there is one.
+    """
+    bias = self._bias('v_delayed')
+    first = 0.0 if bias is None else bias[...].astype(v_BLX.dtype)
+    history = None
+    if cache is not None:
+      seen = context.offset > 0
+      history = jnp.where(seen, cache.delayed.astype(v_BLX.dtype), first)
+      history = history[:, None]
+    past = _shifts(v_BLX, 1, None, history)[1]
+    at_start = _starts(context.segments, 1, v_BLX.shape[1])
+    if cache is None or context.segments is not None:
+      past = jnp.where(at_start[..., None], first, past)
+    return past
+
+  def _bias(self, name: str) -> nnx.Param | None:
+    return getattr(self, f'{name}_bias', None)
+
+  def _window(self, slides):
+    if slides is None:
+      return None
+    return jnp.where(slides, self.config.sliding_window, jnp.iinfo('int32').max)
+
+
+def qk_mean(
+    q_BLX: jax.Array, k_BLX: jax.Array, num_heads: int, num_kv_heads: int
+) -> tuple[jax.Array, jax.Array]:
+  """The mean path around the convolutions, from their inputs, in float32.
+
+  Returns:
+    [B, L, H, C]: (q_i + k_j) / 2 with j the key head of query head i, and
+    [B, L, K, C]: the mean of these over the query heads of each key head.
+  """
+  batch, length, _ = q_BLX.shape
+  grouped = (batch, length, num_kv_heads, num_heads // num_kv_heads, -1)
+  q_BLKGC = q_BLX.astype(jnp.float32).reshape(grouped)
+  k_BLKC = k_BLX.astype(jnp.float32).reshape(batch, length, num_kv_heads, -1)
+  mean_BLKGC = (q_BLKGC + k_BLKC[:, :, :, None]) * 0.5
+  return (
+      mean_BLKGC.reshape(batch, length, num_heads, -1),
+      jnp.mean(mean_BLKGC, axis=3),
+  )
+
+
+def normalize(x_BLHC: jax.Array) -> jax.Array:
+  """Scales each head to length sqrt(C), in float32."""
+  square = jnp.sum(jnp.square(x_BLHC), axis=-1, keepdims=True)
+  scale = jax.lax.rsqrt(jnp.maximum(square, _NORM_EPS**2))
+  return x_BLHC * scale * x_BLHC.shape[-1] ** 0.5
+
+
+def _shifts(x_BLX, count, segments_BL, history_BTX):
+  """x delayed by 0..count tokens, zero before the row or the segment."""
+  length = x_BLX.shape[1]
+  if history_BTX is None:
+    padded = jnp.pad(x_BLX, ((0, 0), (count, 0), (0, 0)))
+  else:
+    padded = jnp.concatenate([history_BTX.astype(x_BLX.dtype), x_BLX], axis=1)
+  out = []
+  for lag in range(count + 1):
+    shifted = jax.lax.slice_in_dim(padded, count - lag, count - lag + length, axis=1)
+    if lag and segments_BL is not None:
+      at_start = _starts(segments_BL, lag, length)
+      shifted = jnp.where(at_start[..., None], 0, shifted)
+    out.append(shifted)
+  return out
+
+
+def _starts(segments_BL, lag, length):
+  """Whether the token `lag` before is outside of the row or the segment."""
+  if segments_BL is None:
+    return (jnp.arange(length) < lag)[None]
+  before = jnp.pad(segments_BL, ((0, 0), (lag, 0)), constant_values=-1)
+  return segments_BL != before[:, :length]
+
+
+def _rope(rope, slides):
+  full, sliding = rope
+  if slides is None:
+    return full
+  return jax.tree.map(lambda f, s: jnp.where(slides, s, f), full, sliding)
+
+
+def _remember(cache, z_BLZ, delayed_BLX):
+  history = jnp.concatenate([cache.conv, z_BLZ.astype(cache.conv.dtype)], axis=1)
+  return dataclasses.replace(
+      cache,
+      conv=history[:, z_BLZ.shape[1] :],
+      delayed=delayed_BLX[:, -1].astype(cache.delayed.dtype),
+  )
+
+
+def _append(cache, k_BLKC, v_BLKC, offset):
+  write = lambda old, new: jax.lax.dynamic_update_slice_in_dim(
+      old, new.astype(old.dtype), offset, axis=1
+  )
+  return dataclasses.replace(
+      cache, k=write(cache.k, k_BLKC), v=write(cache.v, v_BLKC)
+  )

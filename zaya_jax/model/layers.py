@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small layers that several blocks share: norm, rotation, residual merge.
+
+Axis letters: B sequences, L positions, D residual width, H query heads, K
+key/value heads, C channels of a head.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from zaya_jax import config as config_lib
+
+
+class BalanceBias(nnx.Variable):
+  """The router's balancing bias: state that no gradient reaches."""
+
+
+def normal(rngs: nnx.Rngs, std: float, *shape: int) -> nnx.Param:
+  """A float32 parameter drawn from a normal distribution."""
+  return nnx.Param(std * jax.random.normal(rngs.params(), shape, jnp.float32))
+
+
+def constant(value: float, *shape: int) -> nnx.Param:
+  """A float32 parameter of one value."""
+  return nnx.Param(jnp.full(shape, value, jnp.float32))
+
+
+def compute_dtype(config: config_lib.ModelConfig) -> jnp.dtype:
+  """The type of matrix products: bfloat16 on accelerators unless named."""
+  if config.dtype != 'auto':
+    return jnp.dtype(config.dtype)
+  cpu = jax.default_backend() == 'cpu'
+  return jnp.dtype(jnp.float32 if cpu else jnp.bfloat16)
+
+
+def linear(
+    x: jax.Array, w: nnx.Param, bias: nnx.Param | None = None
+) -> jax.Array:
+  """x @ w + bias in the type of `x`, accumulated in float32."""
+  out = jnp.einsum(
+      '...i,io->...o',
+      x,
+      w[...].astype(x.dtype),
+      preferred_element_type=jnp.float32,
+  )
+  if bias is not None:
+    out += bias[...]
+  return out.astype(x.dtype)
+
+
+def rms_norm(
+    x: jax.Array, scale: nnx.Param, eps: float, dtype: jnp.dtype | None = None
+) -> jax.Array:
+  """x / sqrt(mean(x^2) + eps) * scale over the last axis, in float32.
+
+  Args:
+    x: [..., D].
+    scale: [D].
+    eps: added to the mean square.
+    dtype: type of the result; None: float32.
+  """
+  x = x.astype(jnp.float32)
+  mean_square = jnp.mean(jnp.square(x), axis=-1, keepdims=True)
+  out = x * jax.lax.rsqrt(mean_square + eps) * scale[...]
+  return out.astype(dtype or jnp.float32)
+
+
+def rope_table(
+    positions_BL: jax.Array, d_rope: int, theta: float
+) -> tuple[jax.Array, jax.Array]:
+  """Cosines and sines of the rotary embedding, [B, L, d_rope] float32.
+
+  The angle of channel pair i at position t is t * theta^(-2i / d_rope).
+  """
+  exponent = jnp.arange(0, d_rope, 2, dtype=jnp.float32) / max(d_rope, 1)
+  angle = positions_BL[..., None].astype(jnp.float32) * theta**-exponent
+  angle = jnp.concatenate([angle, angle], axis=-1)
+  return jnp.cos(angle), jnp.sin(angle)
+
+
+def rotate(
+    x_BLHC: jax.Array, cos_BLR: jax.Array, sin_BLR: jax.Array
+) -> jax.Array:
+  """Rotates the first R channels of each head by halves (NeoX order)."""
+  d_rope = cos_BLR.shape[-1]
+  turned, kept = x_BLHC[..., :d_rope], x_BLHC[..., d_rope:]
+  left, right = jnp.split(turned, 2, axis=-1)
+  swapped = jnp.concatenate([-right, left], axis=-1)
+  turned = turned * cos_BLR[:, :, None] + swapped * sin_BLR[:, :, None]
+  return jnp.concatenate([turned, kept], axis=-1)
+
+
+class ResidualMerge(nnx.Module):
+  """(branch + b_h) * s_h + (residual + b_r) * s_r, four vectors of D."""
+
+  def __init__(self, d_model: int):
+    self.branch_scale = constant(1.0, d_model)
+    self.branch_bias = constant(0.0, d_model)
+    self.residual_scale = constant(1.0, d_model)
+    self.residual_bias = constant(0.0, d_model)
+
+  def __call__(self, branch_BLD: jax.Array, x_BLD: jax.Array) -> jax.Array:
+    """The new residual stream, [B, L, D] float32."""
+    branch = affine(branch_BLD, self.branch_scale, self.branch_bias)
+    return branch + affine(x_BLD, self.residual_scale, self.residual_bias)
+
+
+def affine(x: jax.Array, scale: nnx.Param, bias: nnx.Param) -> jax.Array:
+  """(x + bias) * scale in float32: the bias is added first."""
+  return (x.astype(jnp.float32) + bias[...]) * scale[...]

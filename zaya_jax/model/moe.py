@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The mixture of experts of one layer: route, compute, weigh.
+
+Axis letters as in `router`; F inner width of an expert, T tokens.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+import ops
+from zaya_jax import config as config_lib
+from zaya_jax import mesh
+from zaya_jax.model import layers
+from zaya_jax.model import router as router_lib
+
+
+class Experts(nnx.Module):
+  """The SwiGLU experts of one layer."""
+
+  def __init__(self, config: config_lib.ModelConfig, rngs: nnx.Rngs):
+    e, d, f = config.num_experts, config.d_model, config.d_expert
+    self.gate_up = layers.normal(rngs, config.init_std, e, d, 2 * f)
+    self.down = layers.normal(rngs, config.init_std, e, f, d)
+
+  def __call__(self, h_BLD: jax.Array, choice_BL: jax.Array) -> jax.Array:
+    """[B, L, D] each token through its expert; zeros for the skip class."""
+
+    def local(h_BLD, choice_BL, gate_up_EDF, down_EFD):
+      y_TD = ops.expert_mlp(
+          h_BLD.reshape(-1, h_BLD.shape[-1]),
+          choice_BL.reshape(-1),
+          gate_up_EDF,
+          down_EFD,
+      )
+      return y_TD.reshape(h_BLD.shape)
+
+    apply = mesh.per_device(
+        local,
+        in_axes=[
+            ('batch', None, None), ('batch', None), (None,) * 3, (None,) * 3
+        ],
+        out_axes=('batch', None, None),
+    )
+    dtype = h_BLD.dtype
+    gate_up, down = self.gate_up[...], self.down[...]
+    return apply(h_BLD, choice_BL, gate_up.astype(dtype), down.astype(dtype))
+
+
+def weigh(
+    y_BLD: jax.Array,
+    h_BLD: jax.Array,
+    routes: router_lib.Routes,
+    skip: str,
+) -> jax.Array:
+  """p * y, [B, L, D] float32; of skipped tokens p * h or 0, by `skip`."""
+  y_BLD = y_BLD.astype(jnp.float32)
+  if skip == 'identity':
+    skipped = routes.choice == routes.probs.shape[-1] - 1
+    y_BLD = jnp.where(skipped[..., None], h_BLD.astype(jnp.float32), y_BLD)
+  return y_BLD * routes.weight[..., None]

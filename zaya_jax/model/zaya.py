@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ZAYA1: embedding, a scanned stack of layers, final norm, head.
+
+Parameters and buffers are nested dicts of float32 arrays; everything under
+`layers` has a leading axis N. `bind` puts them back into the module. Equations
+and numbers: arXiv 2605.05365 and the Hugging Face implementation.
+
+Axis letters: B sequences, L positions, D residual width, R router width, X
+router classes, N layers, V vocabulary.
+"""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from zaya_jax import config as config_lib
+from zaya_jax import mesh
+from zaya_jax.model import block
+from zaya_jax.model import cache as cache_lib
+from zaya_jax.model import cca
+from zaya_jax.model import layers
+from zaya_jax.model import router as router_lib
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Features:
+  """What the stack of layers makes of a batch.
+
+  Attributes:
+    x: [B, L, D] after the final norm, in the compute type.
+    load: [N, X] float32 tokens that chose each class, padding left out.
+    cache: the decoding state after these tokens, or None.
+  """
+
+  x: jax.Array
+  load: jax.Array
+  cache: cache_lib.Cache | None
+
+
+class Zaya(nnx.Module):
+  """The network."""
+
+  def __init__(self, config: config_lib.ModelConfig, rngs: nnx.Rngs):
+    self.config = config
+    v, d = config.vocab_size, config.d_model
+    self.embed = layers.normal(rngs, config.init_std, v, d)
+    self.input_scale = layers.constant(1.0, d)
+    self.input_bias = layers.constant(0.0, d)
+    keys = jax.random.split(rngs.params(), config.num_layers)
+    self.layers = jax.vmap(lambda key: block.Block(config, nnx.Rngs(key)))(keys)
+    self.final_norm = layers.constant(1.0, d)
+    if not config.tie_embeddings:
+      self.head = layers.normal(rngs, config.init_std, v, d)
+    if config.head_bias:
+      self.head_bias = layers.constant(0.0, v)
+
+  def __call__(
+      self,
+      tokens_BL: jax.Array,
+      *,
+      attention_mask: jax.Array | None = None,
+      segment_ids: jax.Array | None = None,
+      positions: jax.Array | None = None,
+      cache: cache_lib.Cache | None = None,
+  ) -> tuple[jax.Array, cache_lib.Cache | None]:
+    """Logits [B, L, V] float32 and the new cache; see `features`."""
+    out = self.features(
+        tokens_BL,
+        attention_mask=attention_mask,
+        segment_ids=segment_ids,
+        positions=positions,
+        cache=cache,
+    )
+    return self.logits(out.x), out.cache
+
+  def features(
+      self,
+      tokens_BL: jax.Array,
+      *,
+      attention_mask: jax.Array | None = None,
+      segment_ids: jax.Array | None = None,
+      positions: jax.Array | None = None,
+      cache: cache_lib.Cache | None = None,
+  ) -> Features:
+    """Everything below the head.
+
+    Args:
+      tokens_BL: [B, L] int32.
+      attention_mask: [B, L], 0 for padding; None: no padding.
+      segment_ids: [B, L] int, the document of each token, 0 for padding: no
+        token sees another document. Not together with a cache.
+      positions: [B, L] int for the rotary embedding; None: 0, 1, ... in each
+        row, padding not counted.
+      cache: the state of decoding before these tokens; None: no decoding.
+    """
+    mask = None if attention_mask is None else attention_mask.astype(bool)
+    context, cache = _context(
+        self.config, tokens_BL, mask, segment_ids, positions, cache
+    )
+    x_BLD = mesh.take_rows(self.embed[...], tokens_BL)
+    x_BLD = layers.affine(x_BLD, self.input_scale, self.input_bias)
+    counts = mask if segment_ids is None else segment_ids > 0
+    x_BLD, load_NX, new_layers = self._run_layers(
+        x_BLD, context, counts, None if cache is None else cache.layers
+    )
+    dtype = layers.compute_dtype(self.config)
+    x_BLD = layers.rms_norm(
+        x_BLD, self.final_norm, self.config.norm_eps, dtype
+    )
+    if cache is not None:
+      cache = dataclasses.replace(
+          cache, layers=new_layers, length=cache.length + tokens_BL.shape[1]
+      )
+    return Features(x=x_BLD, load=load_NX, cache=cache)
+
+  def logits(self, x_BLD: jax.Array) -> jax.Array:
+    """[B, L, V] float32 of the final hidden states."""
+    logits = jnp.einsum(
+        'BLD,VD->BLV',
+        x_BLD,
+        self.head_matrix(x_BLD.dtype),
+        preferred_element_type=jnp.float32,
+    )
+    bias = self.head_vector()
+    return logits if bias is None else logits + bias
+
+  def head_matrix(self, dtype: jnp.dtype) -> jax.Array:
+    """[V, D] rows of the output head, the embedding if they are tied."""
+    head = self.embed if self.config.tie_embeddings else self.head
+    return head[...].astype(dtype)
+
+  def head_vector(self) -> jax.Array | None:
+    """[V] bias of the output head, or None."""
+    return self.head_bias[...] if self.config.head_bias else None
+
+  def _run_layers(self, x_BLD, context, counts_BL, layer_caches):
+    config = self.config
+    slides_N = None
+    if config.sliding_layers:
+      slides_N = np.isin(range(config.num_layers), config.sliding_layers)
+
+    def layer(carry, inputs):
+      x_BLD, state_BLR = carry
+      params, slides, cache = inputs
+      x_BLD, routes, cache = params(x_BLD, state_BLR, context, slides, cache)
+      load_X = router_lib.count(routes.choice, config.num_classes, counts_BL)
+      return (x_BLD, routes.state), (load_X, cache)
+
+    if config.remat == 'block':
+      layer = jax.checkpoint(layer, prevent_cse=False)
+    state_BLR = jnp.zeros_like(x_BLD, shape=(*x_BLD.shape[:2], config.d_router))
+    (x_BLD, _), (load_NX, layer_caches) = jax.lax.scan(
+        layer, (x_BLD, state_BLR), (self.layers, slides_N, layer_caches)
+    )
+    return x_BLD, load_NX, layer_caches
+
+
+@functools.lru_cache(maxsize=32)
+def graphdef(config: config_lib.ModelConfig) -> nnx.GraphDef:
+  """The structure of the module, without arrays."""
+  return nnx.graphdef(_abstract(config))
+
+
+@functools.lru_cache(maxsize=32)
+def _abstract(config):
+  return jax.eval_shape(lambda: Zaya(config, nnx.Rngs(0)))
+
+
+def init(
+    config: config_lib.ModelConfig, key: jax.Array
+) -> tuple[dict[str, Any], dict[str, Any]]:
+  """New parameters and buffers (the balancing bias): nested dicts."""
+  _, params, buffers = nnx.split(
+      Zaya(config, nnx.Rngs(key)), nnx.Param, layers.BalanceBias
+  )
+  return nnx.to_pure_dict(params), nnx.to_pure_dict(buffers)
+
+
+def bind(
+    config: config_lib.ModelConfig,
+    params: dict[str, Any],
+    buffers: dict[str, Any],
+) -> Zaya:
+  """The module with these arrays in it; use it inside of jit."""
+  _, params_state, buffers_state = nnx.split(
+      _abstract(config), nnx.Param, layers.BalanceBias
+  )
+  nnx.replace_by_pure_dict(params_state, params)
+  nnx.replace_by_pure_dict(buffers_state, buffers)
+  return nnx.merge(graphdef(config), params_state, buffers_state)
+
+
+def _context(config, tokens_BL, mask, segment_ids, positions, cache):
+  """The attention context of a batch; extends the cache's bookkeeping."""
+  if cache is not None and segment_ids is not None:
+    raise ValueError('zaya: segment_ids do not go together with a cache.')
+  batch, length = tokens_BL.shape
+  offset = 0 if cache is None else cache.length
+  real = jnp.ones((batch, length), bool) if mask is None else mask
+  if positions is None:
+    start = 0 if cache is None else cache.position[:, None]
+    positions = start + jnp.maximum(jnp.cumsum(real, axis=1) - 1, 0)
+  query_segments, key_segments = segment_ids, segment_ids
+  if segment_ids is None and mask is not None:
+    query_segments = key_segments = mask
+  if cache is not None:
+    valid = jax.lax.dynamic_update_slice_in_dim(
+        cache.valid, real, offset, axis=1
+    )
+    query_segments, key_segments = real, valid
+    cache = dataclasses.replace(
+        cache, valid=valid, position=positions[:, -1] + 1
+    )
+  tables = [
+      layers.rope_table(positions, config.d_rope, theta)
+      for theta in (config.rope_theta, config.sliding_rope_theta)
+  ]
+  context = cca.Context(
+      mask=mask,
+      segments=segment_ids,
+      query_segments=query_segments,
+      key_segments=key_segments,
+      rope=(tables[0], tables[1] if config.sliding_layers else tables[0]),
+      offset=offset,
+  )
+  return context, cache
