@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -71,6 +72,13 @@ def take_rows(table: jax.Array, index: jax.Array) -> jax.Array:
     return table[index]
   replicated = [None] * (table.ndim - 1)
   return table.at[index].get(out_sharding=spec('batch', None, *replicated))
+
+
+def zeros(shape: tuple[int, ...], *axes: str | None) -> jax.Array:
+  """float32 zeros with these logical axes."""
+  if jax.sharding.get_abstract_mesh().empty:
+    return jnp.zeros(shape, jnp.float32)
+  return jnp.zeros(shape, jnp.float32, out_sharding=spec(*axes))
 
 
 def per_device(f: Callable[..., Any], in_axes: Any, out_axes: Any) -> Any:

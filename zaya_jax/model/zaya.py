@@ -154,7 +154,9 @@ class Zaya(nnx.Module):
 
     if config.remat == 'block':
       layer = jax.checkpoint(layer, prevent_cse=False)
-    state_BLR = jnp.zeros_like(x_BLD, shape=(*x_BLD.shape[:2], config.d_router))
+    state_BLR = mesh.zeros(
+        (*x_BLD.shape[:2], config.d_router), 'batch', None, None
+    )
     (x_BLD, _), (load_NX, layer_caches) = jax.lax.scan(
         layer, (x_BLD, state_BLR), (self.layers, slides_N, layer_caches)
     )

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which optimizer each parameter belongs to: one table, by path.
+
+Dimensions cannot tell: a stack of experts has four, the embedding two. Every
+path must be named here, so that a new parameter is a decision, not a default.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.tree_util
+import numpy as np
+
+# Muon: matrices between hidden states. decay: AdamW with weight decay.
+# plain: AdamW without. Paths are relative to `layers` where they start there.
+_GROUPS = {
+    'embed': 'decay',
+    'head': 'decay',
+    'head_bias': 'plain',
+    'input_scale': 'plain',
+    'input_bias': 'plain',
+    'final_norm': 'plain',
+    'layers/attn_norm': 'plain',
+    'layers/attn/q': 'muon',
+    'layers/attn/k': 'muon',
+    'layers/attn/v_current': 'muon',
+    'layers/attn/v_delayed': 'muon',
+    'layers/attn/out': 'muon',
+    'layers/attn/q_bias': 'plain',
+    'layers/attn/k_bias': 'plain',
+    'layers/attn/v_current_bias': 'plain',
+    'layers/attn/v_delayed_bias': 'plain',
+    'layers/attn/out_bias': 'plain',
+    'layers/attn/conv_depthwise': 'plain',
+    'layers/attn/conv_depthwise_bias': 'plain',
+    'layers/attn/conv_grouped': 'decay',
+    'layers/attn/conv_grouped_bias': 'plain',
+    'layers/attn/temperature': 'plain',
+    'layers/attn_merge/branch_scale': 'plain',
+    'layers/attn_merge/branch_bias': 'plain',
+    'layers/attn_merge/residual_scale': 'plain',
+    'layers/attn_merge/residual_bias': 'plain',
+    'layers/moe_norm': 'plain',
+    'layers/router/down': 'muon',
+    'layers/router/down_bias': 'plain',
+    'layers/router/eda': 'plain',
+    'layers/router/norm': 'plain',
+    'layers/router/fc1': 'muon',
+    'layers/router/fc1_bias': 'plain',
+    'layers/router/fc2': 'muon',
+    'layers/router/fc2_bias': 'plain',
+    'layers/router/out': 'muon',
+    'layers/experts/gate_up': 'muon',
+    'layers/experts/down': 'muon',
+    'layers/moe_merge/branch_scale': 'plain',
+    'layers/moe_merge/branch_bias': 'plain',
+    'layers/moe_merge/residual_scale': 'plain',
+    'layers/moe_merge/residual_bias': 'plain',
+}
+
+
+def label(params: Any, *, optimizer: str) -> Any:
+  """A tree like `params` of 'muon', 'decay' and 'plain'.
+
+  Args:
+    params: nested dict of arrays or shapes.
+    optimizer: 'muon', or 'adamw' to give Muon's matrices to AdamW with decay.
+
+  Raises:
+    KeyError: if a parameter is in no group.
+  """
+
+  def one(path, _):
+    group = _GROUPS[name(path)]
+    return 'decay' if (group, optimizer) == ('muon', 'adamw') else group
+
+  return jax.tree_util.tree_map_with_path(one, params)
+
+
+def name(path: tuple[Any, ...]) -> str:
+  """A tree path as 'layers/attn/q'."""
+  return jax.tree_util.keystr(path, simple=True, separator='/')
+
+
+def table(params: Any, *, optimizer: str) -> Iterator[tuple[str, str, str, int]]:
+  """Yields name, group, shape and count of every parameter, for people."""
+  groups = jax.tree.leaves(label(params, optimizer=optimizer))
+  leaves = jax.tree_util.tree_leaves_with_path(params)
+  for (path, leaf), group in zip(leaves, groups, strict=True):
+    yield name(path), group, 'x'.join(map(str, leaf.shape)), int(np.prod(leaf.shape))

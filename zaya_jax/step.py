@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The training state and the pure functions that change it."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from zaya_jax import config as config_lib
+from zaya_jax import losses
+from zaya_jax import mesh
+from zaya_jax.model import zaya
+from zaya_jax.optim import balance
+from zaya_jax.optim import optimizer as optimizer_lib
+from zaya_jax.optim import schedule as schedule_lib
+
+Batch = dict[str, jax.Array]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainState:
+  """All that a run carries from step to step, but for the data's integer.
+
+  Attributes:
+    step: int32 scalar, steps done, skipped ones included.
+    params: nested dict of float32 arrays.
+    buffers: nested dict, the balancing bias [N, X] float32.
+    opt_state: optax state of `params`.
+    balance_state: optax state of `buffers`.
+    skipped: int32 scalar, steps skipped for NaN or Inf so far.
+    bad_steps: int32 scalar, of these in a row until now.
+    rng: uint32 data of a jax.random key, for samples.
+  """
+
+  step: jax.Array
+  params: dict[str, Any]
+  buffers: dict[str, Any]
+  opt_state: optax.OptState
+  balance_state: optax.OptState
+  skipped: jax.Array
+  bad_steps: jax.Array
+  rng: jax.Array
+
+
+def make_init(config: config_lib.Config) -> Callable[[], TrainState]:
+  """A function that makes the state of step 0; run it under jit."""
+  optimizer = optimizer_lib.make_optimizer(config.optim, config.num_steps)
+  balancer = balance.make_balancer(config.optim)
+
+  def init() -> TrainState:
+    model_key, sample_key = jax.random.split(jax.random.key(config.seed))
+    params, buffers = zaya.init(config.model, model_key)
+    return TrainState(
+        step=jnp.int32(0),
+        params=params,
+        buffers=buffers,
+        opt_state=optimizer.init(params),
+        balance_state=balancer.init(buffers),
+        skipped=jnp.int32(0),
+        bad_steps=jnp.int32(0),
+        rng=jax.random.key_data(sample_key),
+    )
+
+  return init
+
+
+def make_train_step(
+    config: config_lib.Config,
+) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, jax.Array]]]:
+  """The step of a run: (state, batch) -> (state, measured)."""
+  optimizer = optimizer_lib.make_optimizer(config.optim, config.num_steps)
+  balancer = balance.make_balancer(config.optim)
+  schedule = schedule_lib.make_schedule(config.optim, config.num_steps)
+  num_experts = config.model.num_experts
+
+  def train_step(state: TrainState, batch: Batch):
+    loss, grads, load_NX = loss_and_grads(
+        config, state.params, state.buffers, batch
+    )
+    grad_norm = optax.global_norm(grads)
+    updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+    buffers, balance_state = balance.update(
+        balancer, state.buffers, state.balance_state, load_NX, num_experts
+    )
+    updated = dataclasses.replace(
+        state,
+        params=optax.apply_updates(state.params, updates),
+        buffers=buffers,
+        opt_state=opt_state,
+        balance_state=balance_state,
+        bad_steps=jnp.int32(0),
+    )
+    skipped = dataclasses.replace(
+        state, skipped=state.skipped + 1, bad_steps=state.bad_steps + 1
+    )
+    good = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
+    new = jax.tree.map(functools.partial(jnp.where, good), updated, skipped)
+    new = dataclasses.replace(new, step=state.step + 1)
+    measured = {
+        'train/loss': loss,
+        'optim/grad_norm': grad_norm,
+        'optim/lr': schedule(_updates_done(state)),
+        'optim/skipped': new.skipped,
+        'optim/bad_steps': new.bad_steps,
+        **load_metrics(load_NX, num_experts),
+    }
+    return new, measured
+
+  return train_step
+
+
+def loss_and_grads(
+    config: config_lib.Config,
+    params: dict[str, Any],
+    buffers: dict[str, Any],
+    batch: Batch,
+) -> tuple[jax.Array, dict[str, Any], jax.Array]:
+  """Mean loss over the counting tokens, its gradients, the router's load.
+
+  The batch is computed in `--optim.accumulation` parts, one after another.
+  Each part is divided by the tokens of the whole batch, so the sum is what one
+  large batch gives.
+  """
+  parts = config.optim.accumulation
+  tokens = jnp.maximum(jnp.sum(batch['weights'], dtype=jnp.float32), 1.0)
+
+  def loss_fn(params, part):
+    nats, load = losses.next_token(
+        zaya.bind(config.model, params, buffers), part
+    )
+    return nats / tokens, load
+
+  grad_fn = jax.value_and_grad(loss_fn, has_aux=True)
+  if parts == 1:
+    (loss, load), grads = grad_fn(params, batch)
+    return loss, grads, load
+
+  def add_part(sums, part):
+    (loss, load), grads = grad_fn(params, part)
+    return jax.tree.map(jnp.add, sums, (loss, grads, load)), None
+
+  zeros = jax.tree.map(
+      jnp.zeros_like, jax.eval_shape(lambda: _flat(grad_fn(params, batch)))
+  )
+  return jax.lax.scan(add_part, zeros, _interleave(batch, parts))[0]
+
+
+def make_eval_step(
+    config: config_lib.ModelConfig,
+) -> Callable[[Any, Any, Batch], tuple[jax.Array, jax.Array]]:
+  """(params, buffers, batch) -> sums of nats and of counting tokens."""
+
+  def eval_step(params, buffers, batch):
+    nats, _ = losses.next_token(zaya.bind(config, params, buffers), batch)
+    return nats, jnp.sum(batch['weights'], dtype=jnp.float32)
+
+  return eval_step
+
+
+def load_metrics(
+    load_NX: jax.Array, num_experts: int
+) -> dict[str, jax.Array]:
+  """How evenly tokens spread over experts.
+
+  Args:
+    load_NX: [N, X] tokens that chose each class.
+    num_experts: E.
+
+  Returns:
+    moe/load_max and moe/load_min: the most and the least loaded expert of any
+    layer, 1.0 being an even share; moe/entropy: entropy of the load over ln E,
+    the mean over layers; moe/skip: share of tokens that no expert computes.
+  """
+  total_N = jnp.maximum(jnp.sum(load_NX, axis=1), 1.0)
+  routed_N = jnp.maximum(jnp.sum(load_NX[:, :num_experts], axis=1), 1.0)
+  share_NE = load_NX[:, :num_experts] / routed_N[:, None]
+  entropy_N = -jnp.sum(jax.scipy.special.xlogy(share_NE, share_NE), axis=1)
+  even = jnp.log(jnp.maximum(num_experts, 2))
+  return {
+      'moe/load_max': jnp.max(share_NE) * num_experts,
+      'moe/load_min': jnp.min(share_NE) * num_experts,
+      'moe/entropy': jnp.mean(entropy_N) / even,
+      'moe/skip': jnp.mean(1.0 - routed_N / total_N),
+  }
+
+
+def put_batch(device_mesh: jax.sharding.Mesh, batch: Any) -> Batch:
+  """Moves a batch of NumPy arrays onto the mesh, rows over the data axes."""
+  rows = mesh.sharding(device_mesh, 'batch', None)
+  return jax.device_put(batch, rows)
+
+
+def _updates_done(state):
+  return state.step - state.skipped
+
+
+def _flat(value_and_grads):
+  (loss, load), grads = value_and_grads
+  return loss, grads, load
+
+
+def _interleave(batch, parts):
+  """[B, ...] -> [parts, B / parts, ...]; the sharded rows stay where they are."""
+  return jax.tree.map(
+      lambda a: jnp.swapaxes(
+          a.reshape(a.shape[0] // parts, parts, *a.shape[1:]), 0, 1
+      ),
+      batch,
+  )
