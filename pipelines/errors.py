@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one error of this package and what it means for the exit code."""
+
+from typing import Literal
+
+USAGE = 2  # The input or a setting is wrong; the sentence names it.
+UNUSABLE = 3  # Prepared data are missing, damaged or cannot be written.
+
+
+class DataError(ValueError):
+  """Data that cannot be used; its text is one sentence for the user.
+
+  Attributes:
+    exit_code: 2 for wrong input or settings, 3 for unusable prepared data.
+  """
+
+  def __init__(self, message: str, exit_code: Literal[2, 3] = USAGE):
+    super().__init__(message)
+    self.exit_code = exit_code

@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batches of windows for training and evaluation.
+
+Training order is a function of (seed, global index) alone. The state of a
+loader is the one integer `global_next_index`: windows given out so far by all
+processes together. It holds at any batch size and number of processes.
+"""
+
+import itertools
+import os
+from collections.abc import Callable, Iterator, Sequence
+
+import grain
+import numpy as np
+
+from pipelines import errors, manifest, mixture, pack, sources
+from pipelines import tokenizer as tokenizer_lib
+
+Batch = dict[str, np.ndarray]  # See `pack.model_inputs`.
+
+_STATE_KEY = 'global_next_index'
+
+
+class Loader:
+  """An endless iterator of batches, each array [B / shard_count, L].
+
+  Attributes:
+    manifests: of the folders that are read.
+    num_windows: windows of all folders together: one epoch of a single folder.
+  """
+
+  def __init__(
+    self,
+    dataset: grain.MapDataset,
+    parts: Sequence[sources.WindowSource],
+    manifests: Sequence[manifest.Manifest],
+    batch_size: int,
+    shard_options: grain.sharding.ShardOptions,
+  ):
+    self.manifests = tuple(manifests)
+    self.num_windows = sum(map(len, parts))
+    self._parts = parts
+    self._iterator = iter(
+      grain.experimental.ElasticIterator(
+        dataset,
+        batch_size,
+        shard_options,
+        # Records are cached and windows small: a thread would cost more
+        # than it hides.
+        read_options=grain.ReadOptions(num_threads=0, prefetch_buffer_size=0),
+      )
+    )
+
+  def __iter__(self) -> 'Loader':
+    return self
+
+  def __next__(self) -> Batch:
+    return pack.model_inputs(
+      next(self._iterator),
+      bos_id=self.manifests[0].bos_id,
+      pad_id=self.manifests[0].pad_id,
+    )
+
+  def __enter__(self) -> 'Loader':
+    return self
+
+  def __exit__(self, *exc_info) -> None:
+    self.close()
+
+  @property
+  def state(self) -> int:
+    """Windows given out so far, over all processes; assign it to resume."""
+    return self._iterator.get_state()[_STATE_KEY]
+
+  @state.setter
+  def state(self, global_next_index: int) -> None:
+    if global_next_index < 0:
+      raise ValueError(f'The data state {global_next_index} is negative.')
+    self._iterator.set_state({_STATE_KEY: int(global_next_index)})
+
+  def close(self) -> None:
+    """Stops reading and closes the files."""
+    self._iterator.close()
+    for part in self._parts:
+      part.close()
+
+
+def make_train_loader(
+  dirs: Sequence[str],
+  *,
+  seq_len: int,
+  batch_size: int,
+  seed: int,
+  shard_index: int = 0,
+  shard_count: int = 1,
+) -> Loader:
+  """Makes the loader of the train splits, each epoch in another order.
+
+  Opening checks the sha256 of the shards; of several processes each checks its
+  share of them.
+
+  Args:
+    dirs: folders of prepared shards, each 'DIR' or 'DIR@WEIGHT'.
+    seq_len: L; divides the tokens of a record.
+    batch_size: B of all processes together.
+    seed: of the order.
+    shard_index: which process this is.
+    shard_count: number of processes; divides B.
+
+  Raises:
+    DataError: naming the folder, shard or setting that is wrong.
+  """
+  _check_shards(batch_size, shard_count)
+  mixed = mixture.parse(dirs)
+  data = [
+    manifest.verify(p.directory, part=shard_index, parts=shard_count)
+    for p in mixed
+  ]
+  mixture.check_same_tokenizer(mixed, data)
+  parts = [
+    sources.WindowSource(p.directory, 'train', seq_len, d)
+    for p, d in zip(mixed, data, strict=True)
+  ]
+  for part, folder in zip(parts, mixed, strict=True):
+    if not len(part):
+      raise errors.DataError(
+        f'{folder.directory} has a single token to train on; give more text.'
+      )
+  datasets = [
+    grain.MapDataset.source(part).seed(seed + i).shuffle().repeat(None)
+    for i, part in enumerate(parts)
+  ]
+  if len(datasets) == 1:
+    dataset = datasets[0]
+  else:
+    dataset = grain.MapDataset.mix(datasets, [p.weight for p in mixed])
+  shards = grain.sharding.ShardOptions(shard_index, shard_count)
+  return Loader(dataset, parts, data, batch_size, shards)
+
+
+def eval_batches(
+  directory: str | os.PathLike[str],
+  *,
+  split: str = 'val',
+  seq_len: int,
+  batch_size: int,
+  shard_index: int = 0,
+  shard_count: int = 1,
+  max_batches: int = 0,
+) -> Iterator[Batch]:
+  """Gives all windows of a split in order; rows of weight 0 fill the last.
+
+  Every token is a target once, except the first of a record.
+
+  Args:
+    directory: folder of prepared shards.
+    split: 'val' or 'train'.
+    seq_len: L; divides the tokens of a record.
+    batch_size: B of all processes together.
+    shard_index: which process this is.
+    shard_count: number of processes; divides B.
+    max_batches: stops early; 0: never.
+
+  Raises:
+    DataError: naming the folder, shard or setting that is wrong.
+  """
+  _check_shards(batch_size, shard_count)
+  data = manifest.verify(directory, part=shard_index, parts=shard_count)
+  source = sources.WindowSource(directory, split, seq_len, data)
+  windows = _in_order(source, seq_len, batch_size, shard_index, shard_count)
+  return _batches(
+    itertools.islice(windows, max_batches or None), data, source.close
+  )
+
+
+def text_batches(
+  text: str,
+  tokenizer: tokenizer_lib.Tokenizer,
+  *,
+  seq_len: int,
+  batch_size: int,
+) -> Iterator[Batch]:
+  """Gives the windows of one document like `eval_batches`.
+
+  Raises:
+    DataError: if `text` is empty.
+  """
+  if not text:
+    raise errors.DataError('The text to evaluate is empty.')
+  tokens = np.insert(tokenizer.encode(text), 0, tokenizer.bos_id)
+  windows = [
+    pack.window(tokens, i, seq_len)
+    for i in range(pack.num_windows(len(tokens), seq_len))
+  ]
+  return _batches(_in_order(windows, seq_len, batch_size, 0, 1), tokenizer)
+
+
+def _batches(
+  windows: Iterator[np.ndarray],
+  ids: manifest.Manifest | tokenizer_lib.Tokenizer,
+  close: Callable[[], None] = lambda: None,
+) -> Iterator[Batch]:
+  try:
+    for batch in windows:
+      yield pack.model_inputs(batch, bos_id=ids.bos_id, pad_id=ids.pad_id)
+  finally:
+    close()
+
+
+def _check_shards(batch_size: int, shard_count: int) -> None:
+  if batch_size % shard_count:
+    raise errors.DataError(
+      f'--data.batch_size={batch_size} must be a multiple of the '
+      f'{shard_count} processes that read it.'
+    )
+
+
+def _in_order(
+  windows: Sequence[np.ndarray],
+  seq_len: int,
+  batch_size: int,
+  shard_index: int,
+  shard_count: int,
+) -> Iterator[np.ndarray]:
+  """Yields this process's rows of each batch, int32 [B / shards, L + 1]."""
+  for start in range(0, len(windows), batch_size):
+    rows = range(start + shard_index, start + batch_size, shard_count)
+    batch = np.full((len(rows), seq_len + 1), pack.NO_TOKEN, np.int32)
+    for row, index in enumerate(rows):
+      if index < len(windows):
+        batch[row] = windows[index]
+    yield batch

@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`manifest.json`: what a folder of prepared shards holds, and proof of it.
+
+The manifest names each shard with its size and hash, so a shard that is
+missing, cut, exchanged or added is found before the first step. It carries a
+checksum of its own, and its names never lead out of the folder.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import json
+import os
+import pathlib
+import types
+import typing
+from typing import Any
+
+from pipelines import errors, tokenizer
+
+FILE_NAME = 'manifest.json'
+FORMAT_VERSION = 1
+SUFFIX = '.array_record'
+
+_MAX_BYTES = 2**26  # A larger file is not one of ours: do not parse it.
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Shard:
+  """One ArrayRecord file."""
+
+  name: str
+  bytes: int
+  sha256: str
+  records: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Split:
+  """The train or the val part.
+
+  Attributes:
+    documents: how many.
+    tokens: without the padding of the last record.
+    bytes: of the text in UTF-8.
+    bytes_per_token: their ratio.
+    zlib_bits_per_byte: what `zlib -9` needs for the text; val only.
+    shards: files, in order.
+  """
+
+  documents: int
+  tokens: int
+  bytes: int
+  bytes_per_token: float
+  zlib_bits_per_byte: float | None
+  shards: tuple[Shard, ...]
+
+  @property
+  def records(self) -> int:
+    """Records of all shards."""
+    return sum(shard.records for shard in self.shards)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+  """What `prepare` was asked for."""
+
+  input: str
+  text_field: str
+  tokenizer: str
+  train_tokenizer: int
+  val_fraction: float
+  record_tokens: int
+  shard_tokens: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Manifest:
+  """The content of a folder of prepared shards.
+
+  Attributes:
+    format_version: of this file and of the records.
+    settings: what `prepare` was asked for.
+    input_sha256: hash of the names and sizes of the input files.
+    num_sources: files that gave text.
+    sources: their names, the first thousand.
+    num_skipped: files that were left out.
+    skipped: their names and the reason, the first thousand.
+    tokenizer: name of the tokenizer.
+    tokenizer_sha256: its hash.
+    vocab_size: one more than the largest id.
+    pad_id: id that fills the last record.
+    bos_id: id that starts each document.
+    eos_id: id that ends generation.
+    dtype: of the tokens on disk, 'uint16' or 'uint32', little endian.
+    record_tokens: tokens in a record.
+    splits: 'train' and, unless nothing is held out, 'val'.
+  """
+
+  format_version: int
+  settings: Settings
+  input_sha256: str
+  num_sources: int
+  sources: tuple[str, ...]
+  num_skipped: int
+  skipped: dict[str, str]
+  tokenizer: str
+  tokenizer_sha256: str
+  vocab_size: int
+  pad_id: int
+  bos_id: int
+  eos_id: int
+  dtype: str
+  record_tokens: int
+  splits: dict[str, Split]
+
+  @property
+  def sha256(self) -> str:
+    """Hex digest of the whole content: the identity of the data."""
+    return hashlib.sha256(_canonical(dataclasses.asdict(self))).hexdigest()
+
+  def check_tokenizer(self, other: tokenizer.Tokenizer) -> None:
+    """Refuses a tokenizer that is not the one of the shards."""
+    if other.sha256 != self.tokenizer_sha256:
+      raise errors.DataError(
+        f'--data.tokenizer={other.name} (sha256 {other.sha256[:12]}) is not '
+        f'the tokenizer of the shards, {self.tokenizer} (sha256 '
+        f'{self.tokenizer_sha256[:12]}); use that one or prepare again.',
+        errors.UNUSABLE,
+      )
+
+
+def write(manifest: Manifest, directory: pathlib.Path) -> None:
+  """Writes `manifest.json` and syncs it to disk."""
+  content = {'sha256': manifest.sha256, **dataclasses.asdict(manifest)}
+  with open(directory / FILE_NAME, 'w', encoding='utf-8') as f:
+    json.dump(content, f, indent=1)
+    f.write('\n')
+    f.flush()
+    os.fsync(f.fileno())
+
+
+def load(directory: str | os.PathLike[str]) -> Manifest:
+  """Reads a manifest and checks names and sizes of all files.
+
+  Raises:
+    DataError: exit code 3, naming the file that is missing, added or damaged.
+  """
+  directory = pathlib.Path(directory)
+  manifest = _parse(directory / FILE_NAME)
+  shards = [s for split in manifest.splits.values() for s in split.shards]
+  for shard in shards:
+    _check_shard(directory, shard)
+  names = {shard.name for shard in shards}
+  for path in sorted(directory.glob(f'*{SUFFIX}')):
+    if path.name not in names:
+      raise _unusable(path, f'is not listed in {FILE_NAME}; remove it')
+  return manifest
+
+
+def verify(
+  directory: str | os.PathLike[str], *, part: int = 0, parts: int = 1
+) -> Manifest:
+  """Like `load`, and compares the hashes of the files.
+
+  Args:
+    directory: folder of prepared shards.
+    part: which share of the shards is hashed.
+    parts: number of shares; several processes hash one each.
+  """
+  manifest = load(directory)
+  shards = [s for split in manifest.splits.values() for s in split.shards]
+  for shard in shards[part::parts]:
+    path = pathlib.Path(directory) / shard.name
+    if file_sha256(path) != shard.sha256:
+      raise _unusable(
+        path, f'differs from its sha256 in {FILE_NAME}: damaged or exchanged'
+      )
+  return manifest
+
+
+def load_tokenizer(directory: str | os.PathLike[str]) -> tokenizer.Tokenizer:
+  """Loads the tokenizer of a folder of prepared shards, checking its hash."""
+  directory = pathlib.Path(directory)
+  manifest = load(directory)
+  if manifest.tokenizer == 'bytes':
+    result = tokenizer.load('bytes')
+  else:
+    path = directory / tokenizer.FILE_NAME
+    if not path.is_file():
+      raise _unusable(path, 'is missing')
+    result = tokenizer.from_json(path.read_bytes(), manifest.tokenizer)
+  manifest.check_tokenizer(result)
+  return result
+
+
+def file_sha256(path: pathlib.Path) -> str:
+  """Hex digest of a file, read once per process as long as it stays as is."""
+  stat = path.stat()
+  return _file_sha256(path, stat.st_size, stat.st_mtime_ns, stat.st_ino)
+
+
+@functools.lru_cache(maxsize=None)
+def _file_sha256(path: pathlib.Path, *version: int) -> str:
+  del version  # Only there to be part of the key.
+  with open(path, 'rb') as f:
+    return hashlib.file_digest(f, 'sha256').hexdigest()
+
+
+def _canonical(content: Any) -> bytes:
+  return json.dumps(content, sort_keys=True).encode()
+
+
+def _unusable(path: pathlib.Path, what: str) -> errors.DataError:
+  return errors.DataError(f'{path} {what}.', errors.UNUSABLE)
+
+
+def _parse(path: pathlib.Path) -> Manifest:
+  again = f'; prepare the data again into an empty folder: {path.parent}'
+  if not path.is_file():
+    raise _unusable(path, f'is missing: not a folder of prepared data{again}')
+  if path.stat().st_size > _MAX_BYTES:
+    raise _unusable(path, f'is larger than {_MAX_BYTES} bytes{again}')
+  try:
+    content = json.loads(path.read_bytes())
+    checksum = content.pop('sha256')
+    if content['format_version'] != FORMAT_VERSION:
+      raise _unusable(
+        path,
+        f'has format version {content["format_version"]}, this program '
+        f'reads {FORMAT_VERSION}{again}',
+      )
+    result = _build(Manifest, content)
+  except (
+    AttributeError,
+    KeyError,
+    RecursionError,
+    TypeError,
+    UnicodeDecodeError,
+    json.JSONDecodeError,
+  ) as error:
+    raise _unusable(path, f'is damaged ({error}){again}') from error
+  if result.sha256 != checksum:
+    raise _unusable(path, f'does not match its own checksum{again}')
+  return result
+
+
+def _build(kind: Any, value: Any) -> Any:
+  """Turns parsed JSON into `kind`, refusing other types."""
+  origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+  if dataclasses.is_dataclass(kind):
+    hints = typing.get_type_hints(kind)
+    if set(hints) != set(value):
+      raise KeyError(f'fields {sorted(set(hints) ^ set(value))}')
+    return kind(**{name: _build(hints[name], value[name]) for name in hints})
+  if origin is tuple:
+    return tuple(_build(arguments[0], v) for v in value)
+  if origin is dict:
+    return {k: _build(arguments[1], v) for k, v in value.items()}
+  if origin is types.UnionType:
+    return None if value is None else _build(arguments[0], value)
+  if type(value) is not kind:
+    raise TypeError(f'{value!r} is not of type {kind.__name__}')
+  return value
+
+
+def _check_shard(directory: pathlib.Path, shard: Shard) -> None:
+  path = directory / shard.name
+  if pathlib.PurePath(shard.name).name != shard.name:
+    raise _unusable(path, 'leads out of the folder of its manifest')
+  if path.is_symlink():
+    raise _unusable(path, 'is a symbolic link; shards must be files')
+  if not path.is_file():
+    raise _unusable(path, f'is listed in {FILE_NAME} but missing')
+  size = path.stat().st_size
+  if size != shard.bytes:
+    raise _unusable(
+      path, f'has {size} bytes, {FILE_NAME} says {shard.bytes}: damaged'
+    )

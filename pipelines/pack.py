@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Windows of tokens to model inputs: a pure function of the window.
+
+A window is int32 [L + 1]: the tokens of L positions and the token after them.
+`NO_TOKEN` stands where the text has ended.
+"""
+
+import numpy as np
+
+NO_TOKEN = -1
+
+
+def num_windows(num_tokens: int, seq_len: int) -> int:
+  """Windows of `seq_len` positions that have at least one target."""
+  return max(0, -(-(num_tokens - 1) // seq_len))
+
+
+def window(tokens: np.ndarray, index: int, seq_len: int) -> np.ndarray:
+  """Returns window `index` of `tokens`, int32 [L + 1], filled with NO_TOKEN."""
+  part = tokens[index * seq_len : (index + 1) * seq_len + 1]
+  if len(part) == seq_len + 1:
+    return part.astype(np.int32)
+  result = np.full(seq_len + 1, NO_TOKEN, np.int32)
+  result[: len(part)] = part
+  return result
+
+
+def model_inputs(
+  windows: np.ndarray, *, bos_id: int, pad_id: int
+) -> dict[str, np.ndarray]:
+  """Turns windows into what the model and the loss take.
+
+  Args:
+    windows: int32 [B, L + 1].
+    bos_id: begins a document, and with it a new segment.
+    pad_id: replaces NO_TOKEN.
+
+  Returns:
+    Arrays [B, L]. `tokens` and `targets` int32; `weights` float32, 1 where
+    there is a target; `segment_ids` int32, 1, 2, … by document within the
+    window and 0 where there is no token; `positions` int32, from 0 at the
+    start of the window and of each document.
+  """
+  there = windows >= 0
+  tokens, here = windows[:, :-1], there[:, :-1]
+  starts = tokens == bos_id
+  starts[:, 0] = True
+  place = np.arange(tokens.shape[1], dtype=np.int32)
+  begin = np.maximum.accumulate(starts * place, axis=1)
+  return {
+    'tokens': np.where(here, tokens, np.int32(pad_id)),
+    'targets': np.where(there[:, 1:], windows[:, 1:], np.int32(pad_id)),
+    'weights': there[:, 1:].astype(np.float32),
+    'segment_ids': np.cumsum(starts, axis=1, dtype=np.int32) * here,
+    'positions': (place - begin) * here,
+  }

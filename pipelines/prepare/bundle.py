@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cuts a stream of tokens into records and records into shards.
+
+One record bundles many tokens (`group_size:1`): reading one at random then
+costs one read of a useful size.
+"""
+
+import os
+import pathlib
+import zlib
+
+import numpy as np
+from array_record.python import array_record_module
+
+from pipelines import errors, manifest
+from pipelines.prepare import tokenize
+
+_OPTIONS = 'group_size:1,zstd:3'
+
+
+class SplitWriter:
+  """Writes the shards of one split into a folder."""
+
+  def __init__(
+    self,
+    folder: pathlib.Path,
+    name: str,
+    *,
+    dtype: str,
+    record_tokens: int,
+    shard_tokens: int,
+    pad_id: int,
+  ):
+    self._folder = folder
+    self._name = name
+    self._pad_id = pad_id
+    self._record = np.empty(record_tokens, np.dtype(dtype).newbyteorder('<'))
+    self._fill = 0
+    self._shard_records = max(1, shard_tokens // record_tokens)
+    self._records = []  # Of each shard.
+    self._writer = None
+    self._documents = self._tokens = self._bytes = 0
+    self._zlib = zlib.compressobj(9) if name == 'val' else None
+    self._zlib_bytes = 0
+
+  def add(self, piece: tokenize.Encoded) -> None:
+    """Appends a piece of a document."""
+    text = piece.text.encode()
+    self._documents += piece.begins
+    self._bytes += len(text)
+    self._tokens += len(piece.ids)
+    if self._zlib:
+      self._zlib_bytes += len(self._zlib.compress(text))
+    rest = piece.ids
+    while len(rest):
+      taken = rest[: len(self._record) - self._fill]
+      self._record[self._fill : self._fill + len(taken)] = taken
+      self._fill += len(taken)
+      rest = rest[len(taken) :]
+      if self._fill == len(self._record):
+        self._write_record()
+
+  def close(self) -> manifest.Split | None:
+    """Pads the last record and names the shards; None if there was no text."""
+    if self._fill:
+      self._record[self._fill :] = self._pad_id
+      self._write_record()
+    self._close_shard()
+    if not self._tokens:
+      return None
+    bits = None
+    if self._zlib:
+      bits = 8 * (self._zlib_bytes + len(self._zlib.flush())) / self._bytes
+    return manifest.Split(
+      documents=self._documents,
+      tokens=self._tokens,
+      bytes=self._bytes,
+      bytes_per_token=self._bytes / self._tokens,
+      zlib_bits_per_byte=bits,
+      shards=tuple(map(self._name_shard, range(len(self._records)))),
+    )
+
+  def _write_record(self) -> None:
+    if self._writer is None:
+      path = self._shard_path(len(self._records))
+      self._writer = array_record_module.ArrayRecordWriter(str(path), _OPTIONS)
+      self._records.append(0)
+    self._writer.write(self._record.tobytes())
+    self._fill = 0
+    self._records[-1] += 1
+    # The writer notes a full disk without raising; `close` says what it was.
+    if not self._writer.ok() or self._records[-1] == self._shard_records:
+      self._close_shard()
+
+  def _close_shard(self) -> None:
+    if self._writer is None:
+      return
+    path = self._shard_path(len(self._records) - 1)
+    writer, self._writer = self._writer, None
+    try:
+      writer.close()
+      with open(path, 'rb') as f:
+        os.fsync(f.fileno())
+    except RuntimeError as error:
+      raise errors.DataError(
+        f'writing {path} failed, is the disk full? {error}',
+        errors.UNUSABLE,
+      ) from error
+
+  def _shard_path(self, index: int) -> pathlib.Path:
+    return self._folder / f'{self._name}-{index:05d}'
+
+  def _name_shard(self, index: int) -> manifest.Shard:
+    path = self._shard_path(index).rename(
+      self._folder / f'{self._name}-{index:05d}-of-{len(self._records):05d}'
+      f'{manifest.SUFFIX}'
+    )
+    return manifest.Shard(
+      name=path.name,
+      bytes=path.stat().st_size,
+      sha256=manifest.file_sha256(path),
+      records=self._records[index],
+    )

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which documents are held out: a fixed share by hash, or one document's tail.
+
+The choice depends on the name of a document alone, so text that is added later
+does not move a document from one side to the other.
+"""
+
+import dataclasses
+import hashlib
+from collections.abc import Iterable, Iterator
+
+from pipelines import errors
+from pipelines.prepare import read
+
+TRAIN = 'train'
+VAL = 'val'
+
+
+@dataclasses.dataclass(frozen=True)
+class HeldOut:
+  """The rule of one corpus.
+
+  Attributes:
+    fraction: share that is held out.
+    moved: key to split, for the one document that keeps a side from being
+      empty.
+    tail_from: character at which the held-out tail of a single document
+      begins; None when whole documents are held out.
+  """
+
+  fraction: float
+  moved: dict[str, str] = dataclasses.field(default_factory=dict)
+  tail_from: int | None = None
+
+  def parts(self, document: read.Document) -> Iterator[tuple[str, bool, str]]:
+    """Yields (split, whether it begins there, text) for each piece."""
+    begun = set()
+    position = 0
+    for piece in document.pieces():
+      for split, text in self._divide(document, position, piece):
+        yield split, split not in begun, text
+        begun.add(split)
+      position += len(piece)
+
+  def _divide(
+    self, document: read.Document, position: int, piece: str
+  ) -> Iterator[tuple[str, str]]:
+    if self.tail_from is None:
+      side = VAL if _share(document) < self.fraction else TRAIN
+      yield self.moved.get(document.key, side), piece
+      return
+    cut = min(max(self.tail_from - position, 0), len(piece))
+    if piece[:cut]:
+      yield TRAIN, piece[:cut]
+    if piece[cut:]:
+      yield VAL, piece[cut:]
+
+
+def choose(documents: Iterable[read.Document], fraction: float) -> HeldOut:
+  """Looks at as many documents as it takes to see both sides non-empty.
+
+  Raises:
+    DataError: if the only document is too short to be divided.
+  """
+  shares: dict[str, float] = {}
+  last = None
+  for last in documents:
+    shares[last.key] = _share(last)
+    if not fraction:
+      return HeldOut(fraction)
+    if min(shares.values()) < fraction <= max(shares.values()):
+      return HeldOut(fraction)
+    # Two are enough to decide, whatever their number.
+    if len(shares) > 2:
+      del shares[sorted(shares, key=shares.get)[1]]
+  if last is None or not fraction:
+    return HeldOut(fraction)
+  if len(shares) == 1:
+    return HeldOut(fraction, tail_from=_tail_from(last, fraction))
+  low, *_, high = sorted(shares, key=shares.get)
+  moved = {high: TRAIN} if shares[high] < fraction else {low: VAL}
+  return HeldOut(fraction, moved)
+
+
+def _share(document: read.Document) -> float:
+  """A number in [0, 1) that only depends on the name of the document."""
+  digest = hashlib.sha256(document.key.encode()).digest()
+  return int.from_bytes(digest[:6], 'big') / 2**48
+
+
+def _tail_from(document: read.Document, fraction: float) -> int:
+  characters = sum(map(len, document.pieces()))
+  if characters < 2:
+    raise errors.DataError(
+      f'{document.name} has {characters} character and nothing else is '
+      'there; give more text, or --data.val_fraction=0.'
+    )
+  return min(max(int(characters * (1 - fraction)), 1), characters - 1)

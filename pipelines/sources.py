@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The shards of one split as a random-access sequence of windows."""
+
+import dataclasses
+import functools
+import os
+import pathlib
+
+import grain
+import numpy as np
+
+from pipelines import errors, manifest, pack
+
+_CACHE_BYTES = 2**26  # Per source: a small corpus stays in memory whole.
+
+
+class WindowSource:
+  """Window i of a split, int32 [L + 1], read from bundled records.
+
+  Each window stays within its record: the target after the last token of a
+  record is unknown and `NO_TOKEN`. The same holds for the padding of the last
+  record, which fills no window of its own.
+  """
+
+  def __init__(
+    self,
+    directory: str | os.PathLike[str],
+    split: str,
+    seq_len: int,
+    data: manifest.Manifest,
+  ):
+    if data.record_tokens % seq_len:
+      raise errors.DataError(
+        f'--data.seq_len={seq_len} does not divide the {data.record_tokens} '
+        f'tokens of a record in {directory}; choose a divisor, or prepare '
+        'with another --data.record_tokens.'
+      )
+    if split not in data.splits:
+      raise errors.DataError(
+        f'{directory} has no {split} split; prepare it with '
+        f'--data.val_fraction above {data.settings.val_fraction}.'
+      )
+    self._directory = pathlib.Path(directory)
+    self._data = data
+    self._split = data.splits[split]
+    self._seq_len = seq_len
+    self._dtype = np.dtype(data.dtype).newbyteorder('<')
+    self._last_tokens = (
+      self._split.tokens - (self._split.records - 1) * data.record_tokens
+    )
+    self._records = grain.sources.ArrayRecordDataSource(
+      [
+        _Instruction(str(self._directory / shard.name), shard.records)
+        for shard in self._split.shards
+      ]
+    )
+    record_bytes = data.record_tokens * self._dtype.itemsize
+    self._record = functools.lru_cache(max(1, _CACHE_BYTES // record_bytes))(
+      self._read
+    )
+
+  def __len__(self) -> int:
+    full = (self._split.records - 1) * self._windows_per_record
+    return full + pack.num_windows(self._last_tokens, self._seq_len)
+
+  def __getitem__(self, index: int) -> np.ndarray:
+    record, place = divmod(int(index), self._windows_per_record)
+    return pack.window(self._record(record), place, self._seq_len)
+
+  def close(self) -> None:
+    """Closes the files."""
+    self._records.__exit__(None, None, None)
+
+  @property
+  def _windows_per_record(self) -> int:
+    return self._data.record_tokens // self._seq_len
+
+  def _read(self, index: int) -> np.ndarray:
+    """Returns the tokens of a record without its padding."""
+    try:
+      content = self._records[index]
+    except (RuntimeError, IndexError) as error:
+      raise self._damaged(index, f'cannot be read: {error}') from error
+    expected = self._data.record_tokens * self._dtype.itemsize
+    if len(content) != expected:
+      raise self._damaged(index, f'has {len(content)} bytes, not {expected}')
+    tokens = np.frombuffer(content, self._dtype)
+    if tokens.max() >= self._data.vocab_size:
+      raise self._damaged(
+        index,
+        f'has token {tokens.max()}, but the vocabulary has '
+        f'{self._data.vocab_size}',
+      )
+    last = index == self._split.records - 1
+    return tokens[: self._last_tokens] if last else tokens
+
+  def _damaged(self, index: int, what: str) -> errors.DataError:
+    for shard in self._split.shards:
+      if index < shard.records:
+        break
+      index -= shard.records
+    return errors.DataError(
+      f'{self._directory / shard.name}, record {index}, {what}.',
+      errors.UNUSABLE,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Instruction:
+  """Tells Grain the size of a shard, so that it opens it only when read."""
+
+  filename: str
+  take: int
+  skip: int = 0
+
+  @property
+  def examples_in_shard(self) -> int:
+    return self.take
