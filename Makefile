@@ -11,6 +11,8 @@ ARGS ?=
 name := $(notdir $(PYTHON))
 VENV := .venv$(if $(filter python3,$(name)),,-$(name))
 PARITY := $(VENV)-parity
+# pyenv runs another version than its global one only when told so.
+python := $(if $(filter python3.%,$(name)),PYENV_VERSION=$(name:python%=%)) $(PYTHON)
 
 .PHONY: help quickstart test lint format parity bazel-test lock clean
 
@@ -59,10 +61,10 @@ clean:
 
 # --no-compile: Python compiles what is imported, a tenth of what is installed.
 define install
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
+	@$(python) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
 	  "This Python is older than 3.11; name another: make PYTHON=python3.11")'
 	@echo 'Installing $(1) into $(@D), once ...'
-	@$(PYTHON) -m venv $(@D)
+	@$(python) -m venv $(@D)
 	@$(@D)/bin/python -m pip install -qq --disable-pip-version-check \
 	  --no-compile -r $(1)
 	@touch $@
