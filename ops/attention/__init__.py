@@ -3,7 +3,7 @@
 
 import jax
 
-from ops.attention import reference
+from ops.attention import blocked, reference
 
 
 def attention(
@@ -44,6 +44,10 @@ def attention(
     )
   if (q_segments_BL is None) != (k_segments_BS is None):
     raise ValueError('attention: give segments of both queries and keys.')
+  if blocked.unsupported(q_BLHC, k_BSKC, offset) is None:
+    return blocked.attention(
+        q_BLHC, k_BSKC, v_BSKC, q_segments_BL, k_segments_BS, window
+    )
   return reference.attention(
       q_BLHC, k_BSKC, v_BSKC, q_segments_BL, k_segments_BS, offset, window
   )

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 
 # Finite, so that a row without any visible key yields numbers, not NaN.
-_HIDDEN = -1e30
+HIDDEN = -1e30
 
 
 def attention(
@@ -21,7 +21,7 @@ def attention(
   visible = visible_keys(
       length, k_BSKC.shape[1], q_segments_BL, k_segments_BS, offset, window
   )
-  scores = jnp.where(visible[:, None, None], scores * channels**-0.5, _HIDDEN)
+  scores = jnp.where(visible[:, None, None], scores * channels**-0.5, HIDDEN)
   weights = jax.nn.softmax(scores, axis=-1).astype(v_BSKC.dtype)
   out = jnp.einsum('BKGLS,BSKC->BLKGC', weights, v_BSKC)
   return out.reshape(batch, length, heads, channels)
