@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one error of this package and what it means for the exit code."""
+
+from typing import Literal
+
+USAGE = 2  # A setting is wrong; another command line would do.
+UNUSABLE = 3  # A checkpoint is damaged or cannot be written.
+
+
+class CheckpointError(RuntimeError):
+  """A checkpoint that cannot be used; its text is one sentence for the user.
+
+  Attributes:
+    exit_code: 2 for a wrong setting, 3 for an unusable checkpoint.
+  """
+
+  def __init__(self, message: str, exit_code: Literal[2, 3] = UNUSABLE):
+    super().__init__(message)
+    self.exit_code = exit_code
+
+
+def first_line(error: BaseException) -> str:
+  """What went wrong, short enough for a sentence."""
+  lines = str(error).splitlines() or ['']
+  return f'{type(error).__name__}: {lines[0][:300]}'.rstrip(': .')

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One training process per run directory.
+
+The lock is held by the kernel and falls with the process, also under kill -9;
+the file .lock only tells who holds it.
+"""
+
+import fcntl
+import os
+import socket
+from typing import Self
+
+from zaya_jax.checkpoint import errors
+
+
+class RunLock:
+  """Holds a run directory from `with` to its end.
+
+  Raises:
+    CheckpointError: on entry, with exit code 2, if another process holds it.
+      Nothing but an empty run directory has been written by then.
+  """
+
+  def __init__(self, run_dir: str):
+    self._run_dir = run_dir
+    self._file: int | None = None
+
+  def __enter__(self) -> Self:
+    os.makedirs(self._run_dir, exist_ok=True)
+    path = os.path.join(self._run_dir, '.lock')
+    self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+      fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+      holder = os.read(self._file, 200).decode(errors='replace').strip()
+      os.close(self._file)
+      raise errors.CheckpointError(
+        f'--run_dir={self._run_dir} is in use by {holder or "a process"}; '
+        'wait for it, stop it, or choose another --run_dir.',
+        errors.USAGE,
+      ) from error
+    os.ftruncate(self._file, 0)
+    os.write(self._file, f'{socket.gethostname()} pid {os.getpid()}'.encode())
+    return self
+
+  def __exit__(self, *unused) -> None:
+    os.close(self._file)

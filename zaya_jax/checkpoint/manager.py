@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Saves training states in the background and decides which ones stay.
+
+A save that fails (a full disk, most often) never stops training and never
+touches an older checkpoint: it is a warning, and an error only if it is the
+last one.
+"""
+
+import logging
+import math
+import os
+import shutil
+from typing import Any, Self
+
+import orbax.checkpoint as ocp
+
+from zaya_jax import config as config_lib
+from zaya_jax.checkpoint import arrays, errors, layout, reader
+
+_HEADROOM = 1.2  # Free bytes that a save asks for, per byte of state.
+
+
+class Manager:
+  """The checkpoints of one run: the newest, the best and every k-th stay.
+
+  Args:
+    run_dir: the run directory; checkpoints/ is made in it.
+    config: how many to keep, and how long a save may take.
+    best_metric: of meta['metrics']; the checkpoint with the lowest is kept.
+  """
+
+  def __init__(
+    self,
+    run_dir: str,
+    config: config_lib.CheckpointConfig,
+    *,
+    best_metric: str = 'val/bpb',
+  ):
+    reader.silence()
+    self._root = layout.root(run_dir)
+    self._config = config
+    self._best_metric = best_metric
+    self._saving: int | None = None  # The step that is being written.
+    self._failure: str | None = None  # Why the newest save failed.
+    self._orbax = self._open()
+
+  def latest_step(self) -> int | None:
+    """The step of the newest complete checkpoint on disk."""
+    return max(layout.steps(self._root), default=None)
+
+  def save(
+    self, step: int, state: Any, *, data_index: int, meta: dict[str, Any]
+  ) -> None:
+    """Starts to save; the arrays may be donated as soon as this returns.
+
+    Waits for the save before. A failure of that one, or of this one, is logged
+    and training may go on. A step that is on disk already is not saved again.
+
+    Args:
+      step: optimizer steps done.
+      state: a tree of jax arrays.
+      data_index: the position in the data.
+      meta: of `meta.describe`; 'metrics' in it decides about the best.
+    """
+    self._finish()
+    self._failure = None
+    if step in layout.steps(self._root):
+      return
+    needed = int(arrays.num_bytes(state) * _HEADROOM)
+    free = shutil.disk_usage(self._root).free
+    if free < needed:
+      self._fail(step, f'it needs {needed:,} bytes and {free:,} are free')
+      return
+    meta = {**meta, 'arrays': arrays.describe(state), 'data_index': data_index}
+    args = ocp.args.Composite(
+      state=ocp.args.StandardSave(state), meta=ocp.args.JsonSave(meta)
+    )
+    self._saving = step
+    try:
+      self._orbax.save(step, args=args, metrics=self._rank(meta), force=True)
+    except reader.FAILURES as error:
+      self._fail(step, errors.first_line(error))
+
+  def wait(self) -> None:
+    """Waits until the newest save is on disk.
+
+    Raises:
+      CheckpointError: if it failed.
+    """
+    self._finish()
+    if self._failure:
+      raise errors.CheckpointError(self._failure)
+
+  def restore(self, step: int, abstract: Any) -> tuple[Any, int, dict]:
+    """Reads a checkpoint of this run, as `reader.restore`."""
+    return reader.restore(os.path.join(self._root, str(step)), abstract)
+
+  def close(self) -> None:
+    """Waits for the newest save and lets go. Raises as `wait`."""
+    try:
+      self.wait()
+    finally:
+      self._orbax.close()
+
+  def __enter__(self) -> Self:
+    return self
+
+  def __exit__(self, kind, *unused) -> None:
+    if kind is None:
+      self.close()
+      return
+    self._finish()  # An error is on its way already: do not hide it.
+    self._orbax.close()
+
+  def _open(self) -> ocp.CheckpointManager:
+    """Opens the folder and clears away what a killed save left in it."""
+    os.makedirs(self._root, exist_ok=True)
+    layout.set_aside(self._root)
+    options = ocp.CheckpointManagerOptions(
+      cleanup_tmp_directories=True,
+      preservation_policy=self._kept(),
+      best_fn=self._value,  # So that Orbax stores it; the policy decides.
+      async_options=ocp.AsyncOptions(timeout_secs=self._config.timeout_s),
+    )
+    return ocp.CheckpointManager(self._root, options=options)
+
+  def _kept(self) -> Any:
+    policies = ocp.checkpoint_managers
+    kept = [
+      policies.LatestN(self._config.keep),
+      policies.BestN(
+        n=1,
+        get_metric_fn=self._value,
+        reverse=True,
+        keep_checkpoints_without_metrics=False,
+      ),
+    ]
+    if self._config.keep_every:
+      kept.append(policies.EveryNSteps(self._config.keep_every))
+    return policies.AnyPreservationPolicy(kept)
+
+  def _value(self, metrics: dict[str, float]) -> float:
+    return metrics[self._best_metric]
+
+  def _rank(self, meta: dict[str, Any]) -> dict[str, float]:
+    """The metric of a checkpoint; unknown or not finite counts as the worst."""
+    value = meta.get('metrics', {}).get(self._best_metric)
+    known = value is not None and math.isfinite(value)
+    return {self._best_metric: float(value) if known else math.inf}
+
+  def _finish(self) -> None:
+    """Waits for the save in the background; its failure becomes a warning."""
+    try:
+      self._orbax.wait_until_finished()
+    except reader.FAILURES as error:
+      self._fail(self._saving, errors.first_line(error))
+    self._saving = None
+
+  def _fail(self, step: int | None, why: str) -> None:
+    self._failure = (
+      f'Checkpoint {step} was not written to {self._root}: {why}; the older '
+      'checkpoints are intact. Make room there for the next one.'
+    )
+    logging.warning('%s', self._failure)
+    if self._saving is not None:
+      # Only a fresh manager forgets the step and removes the half of it.
+      self._orbax.close()
+      self._saving = None
+      self._orbax = self._open()

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a checkpoint says about itself, and whether a run may go on from it."""
+
+import dataclasses
+import json
+import platform
+import time
+from importlib import metadata
+from typing import Any
+
+from zaya_jax import config as config_lib
+from zaya_jax.checkpoint import errors
+
+_PACKAGES = ('jax', 'flax', 'optax', 'orbax-checkpoint', 'grain')
+# Settings of the model that do not change what the saved arrays mean: how the
+# same function is computed, and how the first weights were drawn.
+_HARMLESS = {'dtype', 'remat', 'init_std', 'temperature_init'}
+# Settings that say what to do now rather than what the run is.
+_PER_CALL = {'mode', 'run_dir', 'source', 'output', 'resume', 'restore'}
+
+
+def describe(
+  config: config_lib.Config,
+  *,
+  flags: str,
+  tokenizer_sha256: str,
+  dataset_sha256: str,
+  tokens: int,
+  metrics: dict[str, float],
+) -> dict[str, Any]:
+  """The meta of a checkpoint, all of it JSON.
+
+  Args:
+    config: the settings of the run.
+    flags: the resolved flagfile, which repeats the run.
+    tokenizer_sha256: of the tokenizer file.
+    dataset_sha256: of the manifests of the prepared data.
+    tokens: training tokens seen.
+    metrics: the newest known of train/loss, val/loss, val/bpb.
+  """
+  return {
+    'flags': flags,
+    'config': _plain(config),
+    'versions': _versions(),
+    'tokenizer_sha256': tokenizer_sha256,
+    'dataset_sha256': dataset_sha256,
+    'tokens': tokens,
+    'metrics': metrics,
+    'time': time.time(),
+  }
+
+
+def model_config(meta: dict[str, Any]) -> config_lib.ModelConfig:
+  """The model of a checkpoint, from its meta."""
+  fields = meta['config']['model'].items()
+  return config_lib.ModelConfig(
+    **{k: tuple(v) if isinstance(v, list) else v for k, v in fields}
+  )
+
+
+def check_same_model(
+  meta: dict[str, Any], config: config_lib.Config
+) -> list[str]:
+  """Compares the settings of a checkpoint with those of the run now.
+
+  Args:
+    meta: of the checkpoint to go on from.
+    config: the settings now.
+
+  Returns:
+    The other flags that differ, as '--optim.lr: 0.002 -> 0.001'; a run may go
+    on with them, and should say so.
+
+  Raises:
+    CheckpointError: with exit code 2, listing the flags of the model that
+      differ, unless they only concern how it is computed or initialized.
+  """
+  before, now = meta['config'], _plain(config)
+  model = _changes(before['model'], now['model'], 'model.', _HARMLESS)
+  if model:
+    raise errors.CheckpointError(
+      f'--run_dir={config.run_dir} holds checkpoints of another model '
+      f'({", ".join(model)}); use its flags or another --run_dir.',
+      errors.USAGE,
+    )
+  return _changes(before, now, '', _PER_CALL)
+
+
+def _changes(
+  before: Any, now: Any, prefix: str, ignored: set[str]
+) -> list[str]:
+  """The leaves of nested settings that differ, as '--name: old -> new'."""
+  found = []
+  for name in sorted({**before, **now}):
+    # A setting that one version of the program does not have says nothing.
+    if name in ignored or name not in before or name not in now:
+      continue
+    old, new = before[name], now[name]
+    if isinstance(new, dict):
+      found += _changes(old, new, f'{prefix}{name}.', set())
+    elif old != new:
+      found.append(f'--{prefix}{name}: {old} -> {new}')
+  return found
+
+
+def _plain(config: Any) -> dict[str, Any]:
+  """The settings as they come back from JSON."""
+  return json.loads(json.dumps(dataclasses.asdict(config)))
+
+
+def _versions() -> dict[str, str]:
+  versions = {name: metadata.version(name) for name in _PACKAGES}
+  return {'python': platform.python_version(), **versions}

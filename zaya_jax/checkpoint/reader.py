@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads checkpoints: whole, parameters alone, or one array at a time.
+
+Orbax casts to the type that is asked for and says nothing, so names, shapes and
+types are compared before an array is read.
+"""
+
+import logging
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+
+from zaya_jax.checkpoint import arrays, errors, layout
+
+# What Orbax and TensorStore raise for a missing, cut or garbled file.
+FAILURES = (OSError, ValueError, KeyError, TypeError, RuntimeError)
+
+_REQUIRED = ('arrays', 'data_index')  # In every meta.
+
+
+def restore(directory: str, abstract: Any) -> tuple[Any, int, dict[str, Any]]:
+  """Reads a whole training state.
+
+  Args:
+    directory: a complete checkpoint.
+    abstract: the state as ShapeDtypeStructs with the shardings to restore to,
+      which need not be those it was saved with (`arrays.on_mesh`).
+
+  Returns:
+    (the state, the position in the data, the meta).
+
+  Raises:
+    CheckpointError: if the arrays are others than those asked for (exit code
+      2), or if a file is damaged (3).
+  """
+  _check(directory, arrays.describe(stored(directory)), abstract)
+  meta = read_meta(directory)
+  return _read(directory, abstract), meta['data_index'], meta
+
+
+def restore_params(source: str, abstract: Any) -> Any:
+  """Reads some fields of a training state; the optimizer's are not touched.
+
+  Args:
+    source: a run directory, of which the newest checkpoint is taken, or one
+      checkpoint.
+    abstract: the wanted fields as a dict, for example params and buffers, of
+      ShapeDtypeStructs with shardings.
+
+  Returns:
+    The same dict of arrays.
+
+  Raises:
+    CheckpointError: as `restore`.
+  """
+  directory = layout.resolve(source)
+  saved = {
+    name: kind
+    for name, kind in arrays.describe(stored(directory)).items()
+    if name.partition('/')[0] in abstract
+  }
+  _check(directory, saved, abstract)
+  return _read(directory, abstract, partial_restore=True)
+
+
+def read_meta(directory: str) -> dict[str, Any]:
+  """What a checkpoint says about itself."""
+  args = ocp.args.Composite(meta=ocp.args.JsonRestore())
+  try:
+    meta = _checkpointer().restore(directory, args=args).meta
+  except FAILURES as error:
+    raise _damaged(directory, error) from error
+  if missing := [key for key in _REQUIRED if key not in meta]:
+    raise _damaged(directory, KeyError(*missing))
+  return meta
+
+
+def stored(directory: str) -> Any:
+  """The tree of a checkpoint with the shape and dtype of each array."""
+  try:
+    state = _checkpointer().metadata(directory).item_metadata.state
+  except FAILURES as error:
+    raise _damaged(directory, error) from error
+  if state is None:
+    raise _damaged(directory, FileNotFoundError('state/_METADATA is missing'))
+  return state.tree
+
+
+def leaves(directory: str) -> Iterator[tuple[str, np.ndarray]]:
+  """Yields (path, whole array) one after another, in host memory."""
+  tree = stored(directory)
+  structure = jax.tree.structure(tree)
+  as_numpy = ocp.RestoreArgs(restore_type=np.ndarray)
+  for i, (path, leaf) in enumerate(arrays.named(tree).items()):
+    wanted = [ocp.PLACEHOLDER] * structure.num_leaves
+    wanted[i] = leaf
+    restored = _read(
+      directory,
+      jax.tree.unflatten(structure, wanted),
+      jax.tree.unflatten(structure, [as_numpy] * structure.num_leaves),
+    )
+    yield path, jax.tree.leaves(restored)[i]
+
+
+def silence() -> None:
+  """Drops what Orbax logs about its progress.
+
+  Also its tracebacks: the errors behind them are raised to us as well.
+  """
+  logging.getLogger('absl').addFilter(_worth_showing)
+
+
+def _read(
+  directory: str, tree: Any, restore_args: Any = None, **options
+) -> Any:
+  if restore_args is None:
+    restore_args = ocp.checkpoint_utils.construct_restore_args(tree)
+  args = ocp.args.PyTreeRestore(tree, restore_args=restore_args, **options)
+  try:
+    composite = ocp.args.Composite(state=args)
+    return _checkpointer().restore(directory, args=composite).state
+  except jax.errors.JaxRuntimeError:
+    raise  # The device is out of memory, for example; the files are innocent.
+  except FAILURES as error:
+    raise _damaged(directory, error) from error
+
+
+def _checkpointer() -> ocp.Checkpointer:
+  silence()
+  handlers = {
+    layout.STATE: ocp.PyTreeCheckpointHandler(),
+    layout.META: ocp.JsonCheckpointHandler(),
+    'metrics': ocp.JsonCheckpointHandler(),  # Of Orbax; not read here.
+  }
+  return ocp.Checkpointer(ocp.CompositeCheckpointHandler(**handlers))
+
+
+def _check(directory: str, saved: dict[str, str], abstract: Any) -> None:
+  if found := arrays.differences(saved, arrays.describe(abstract)):
+    raise errors.CheckpointError(
+      f'Checkpoint {directory} does not fit this model and optimizer: '
+      f'{found}; use the flags that it was made with (config.flags of its '
+      'run).',
+      errors.USAGE,
+    )
+
+
+def _damaged(directory: str, error: BaseException) -> errors.CheckpointError:
+  name = os.path.basename(directory)
+  return errors.CheckpointError(
+    f'Checkpoint {directory} is damaged ({errors.first_line(error)}); move '
+    f'{name} away to go on from the one before it.'
+  )
+
+
+def _worth_showing(record: logging.LogRecord) -> bool:
+  if f'{os.sep}orbax{os.sep}' not in record.pathname:
+    return True
+  return record.levelno >= logging.WARNING and not record.exc_info
