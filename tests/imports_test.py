@@ -14,7 +14,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 FLOORS = (
   ('zaya_jax', 'zaya_jax.main'),  # 'zaya_jax': the package's __init__.py.
   ('zaya_jax.train', 'zaya_jax.evaluate', 'zaya_jax.plan', 'zaya_jax.interop'),
-  ('zaya_jax.step', 'zaya_jax.generate', 'zaya_jax.report'),
+  ('zaya_jax.step', 'zaya_jax.generate', 'zaya_jax.prepare', 'zaya_jax.report'),
   ('zaya_jax.losses',),  # Asks the model for features, not for all logits.
   ('zaya_jax.model',),
   ('zaya_jax.optim', 'zaya_jax.context', 'zaya_jax.metrics'),

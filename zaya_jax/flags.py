@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings on the command line: dataclass fields to absl flags, and back.
+
+`ModelConfig.d_model` is `--model.d_model`; a field of `Config` itself is bare.
+absl parses the types and finds the flags; bounds and rules that span several
+flags are those of `zaya_jax.config`, so they hold in Python as well. Nothing
+here touches absl's global flags: a notebook and a test may parse at will.
+"""
+
+import dataclasses
+import json
+import re
+import typing
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal
+
+from absl import flags as absl_flags
+
+from zaya_jax import config as config_lib
+
+_LINE = re.compile(r'--?[A-Za-z][\w.]*(=.*)?')
+_BOOLEANS = {'true': True, '1': True, 'false': False, '0': False}
+_HEADER = '# Every setting of one run; --flagfile=THIS_FILE repeats it.\n\n'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Setting:
+  """One flag: a field of one of the dataclasses."""
+
+  name: str  # Without the dashes: 'model.d_model'.
+  kind: Any  # int, float, bool, str, a Literal, tuple[int | str, ...].
+  field: dataclasses.Field
+
+
+def sections() -> Iterator[tuple[str, str, list[Setting]]]:
+  """Yields (title, what it is about, its settings), the run itself first."""
+  hints = typing.get_type_hints(config_lib.Config)
+  yield 'run', _summary(config_lib.Config), _settings(config_lib.Config, '')
+  for name, kind in hints.items():
+    if dataclasses.is_dataclass(kind):
+      yield name, _summary(kind), _settings(kind, f'{name}.')
+
+
+def define(flag_values: absl_flags.FlagValues) -> None:
+  """Adds one flag per setting to `flag_values`."""
+  for _, _, settings in sections():
+    for setting in settings:
+      _define_one(setting, flag_values)
+
+
+def build(flag_values: absl_flags.FlagValues) -> config_lib.Config:
+  """Makes the config out of parsed flags.
+
+  Raises:
+    UsageError: if a value breaks a bound or a rule of `zaya_jax.config`.
+  """
+  return _build(config_lib.Config, '', flag_values)
+
+
+def parse(args: Sequence[str]) -> config_lib.Config:
+  """Reads a command line; of two settings of one flag the later one wins.
+
+  Args:
+    args: `--name=value` words, `--flagfile=PATH` among them.
+
+  Raises:
+    UsageError: in one sentence, for whatever is wrong with them.
+  """
+  values = absl_flags.FlagValues()
+  define(values)
+  try:
+    left = values(['zaya_jax', *_expand(args, values)])[1:]
+  except absl_flags.UnrecognizedFlagError as error:
+    raise config_lib.UsageError(_unknown(error.flagname, values)) from error
+  except (absl_flags.Error, ValueError) as error:
+    text = str(error).removeprefix('flag ')
+    raise config_lib.UsageError(f'{text.rstrip(".")}.') from error
+  if left:
+    raise config_lib.UsageError(
+      f'{left[0]!r} is not a flag; write --name=value.'
+    )
+  return build(values)
+
+
+def parse_flagfile(path: str) -> config_lib.Config:
+  """Reads one flagfile. Raises UsageError, as `parse` does."""
+  return parse([f'--flagfile={path}'])
+
+
+def to_flagfile(config: config_lib.Config) -> str:
+  """Writes every setting, so that `parse_flagfile` gives `config` again."""
+  lines = [_HEADER]
+  for title, summary, settings in sections():
+    lines.append(f'# {title}: {summary}\n')
+    for setting in settings:
+      lines.append(f'--{setting.name}={_quote(_text(setting, config))}\n')
+    lines.append('\n')
+  return ''.join(lines[:-1])
+
+
+def differences(
+  before: config_lib.Config, after: config_lib.Config, section: str = ''
+) -> list[str]:
+  """Lists the flags that differ, as `--model.d_model: 256 -> 512`.
+
+  Args:
+    before: the older settings.
+    after: the newer ones.
+    section: only flags of this section, for example 'model'; empty: all.
+  """
+  found = []
+  for title, _, settings in sections():
+    for setting in settings if section in ('', title) else []:
+      old, new = _text(setting, before), _text(setting, after)
+      if old != new:
+        found.append(
+          f'--{setting.name}: {old or "(empty)"} -> {new or "(empty)"}'
+        )
+  return found
+
+
+def _summary(cls: type) -> str:
+  return (cls.__doc__ or '').partition('\n')[0].rstrip('.') + '.'
+
+
+def _settings(cls: type, prefix: str) -> list[Setting]:
+  hints = typing.get_type_hints(cls)
+  return [
+    Setting(name=prefix + f.name, kind=hints[f.name], field=f)
+    for f in dataclasses.fields(cls)
+    if not dataclasses.is_dataclass(hints[f.name])
+  ]
+
+
+class _Parser(absl_flags.ArgumentParser):
+  """Parses the text of a flag and says what it must be."""
+
+  def __init__(self, convert: Callable[[str], Any], what: str):
+    self._convert, self._what = convert, what
+
+  def parse(self, argument: Any) -> Any:
+    """Converts the text of a flag; a default comes as the value it is."""
+    if not isinstance(argument, str):
+      return argument
+    try:
+      return self._convert(argument)
+    except (KeyError, ValueError) as error:
+      raise ValueError(f'must be {self._what}') from error
+
+  def flag_type(self) -> str:
+    """What absl calls the type."""
+    return self._what
+
+
+def _define_one(setting: Setting, values: absl_flags.FlagValues) -> None:
+  flag = absl_flags.Flag(
+    parser=_parser(setting.kind),
+    serializer=None,
+    name=setting.name,
+    default=setting.field.default,
+    help_string=setting.field.metadata['help'],
+    boolean=setting.kind is bool,
+  )
+  absl_flags.DEFINE_flag(flag, values, module_name=__name__)
+
+
+def _parser(kind: Any) -> _Parser:
+  """The parser for the type of a field."""
+  if typing.get_origin(kind) is Literal:
+    names = typing.get_args(kind)
+    what = f'one of {", ".join(names)}'
+    return _Parser({name: name for name in names}.__getitem__, what)
+  if typing.get_origin(kind) is tuple:
+    item, _ = typing.get_args(kind)
+    what = f'{"whole numbers" if item is int else "words"} with commas between'
+    return _Parser(lambda s: tuple(item(x) for x in s.split(',') if x), what)
+  return {
+    bool: _Parser(lambda s: _BOOLEANS[s.lower()], 'true or false'),
+    int: _Parser(int, 'a whole number'),
+    float: _Parser(float, 'a number'),
+    str: _Parser(str, 'text'),
+  }[kind]
+
+
+def _build(cls: type, prefix: str, values: absl_flags.FlagValues) -> Any:
+  hints = typing.get_type_hints(cls)
+  return cls(
+    **{
+      f.name: _build(hints[f.name], f'{prefix}{f.name}.', values)
+      if dataclasses.is_dataclass(hints[f.name])
+      else values[prefix + f.name].value
+      for f in dataclasses.fields(cls)
+    }
+  )
+
+
+def _expand(args: Sequence[str], values: absl_flags.FlagValues) -> list[str]:
+  """Puts the lines of each flagfile in its place and checks their form."""
+  expanded, rest = [], list(args)
+  while rest:
+    arg = rest.pop(0)
+    name, _, path = arg.partition('=')
+    if name not in ('--flagfile', '-flagfile'):
+      expanded.append(arg)
+      continue
+    if '=' not in arg and rest:
+      path = rest.pop(0)
+    if not path:
+      raise config_lib.UsageError('--flagfile= needs the path of a file.')
+    expanded += [_line(line, path) for line in _lines(path, values)]
+  return expanded
+
+
+def _lines(path: str, values: absl_flags.FlagValues) -> list[str]:
+  """The lines of a flagfile and of those it includes, without comments."""
+  try:
+    lines = values.read_flags_from_files([f'--flagfile={path}'])
+  except absl_flags.CantOpenFlagFileError as error:
+    reason = error.__context__
+    raise config_lib.UsageError(
+      f'--flagfile={path} cannot be read: {reason.strerror}: {reason.filename}.'
+    ) from error
+  except UnicodeDecodeError as error:
+    raise config_lib.UsageError(
+      f'--flagfile={path} is not a text file in UTF-8.'
+    ) from error
+  return [line for line in lines if not line.startswith(('#', '//'))]
+
+
+def _line(line: str, path: str) -> str:
+  """Checks one line of a flagfile and removes the quotes of its value."""
+  if not _LINE.fullmatch(line):
+    raise config_lib.UsageError(
+      f'--flagfile={path}: {line!r} is not a flag; every line is '
+      '--name=value, or a comment that starts with #.'
+    )
+  name, equals, value = line.partition('=')
+  if value.startswith('"'):
+    try:
+      return f'{name}={json.loads(value)}'
+    except json.JSONDecodeError as error:
+      raise config_lib.UsageError(
+        f'--flagfile={path}: the quoted value in {line!r} is not a JSON string.'
+      ) from error
+  if re.search(r'\s#', value):
+    raise config_lib.UsageError(
+      f'--flagfile={path}: {line!r} has a comment behind the value; give '
+      'the comment a line of its own, or put the value in double quotes.'
+    )
+  return name + equals + value
+
+
+def _text(setting: Setting, config: config_lib.Config) -> str:
+  """The value of a setting as it stands on the command line."""
+  value: Any = config
+  for part in setting.name.split('.'):
+    value = getattr(value, part)
+  if setting.kind is bool:
+    return str(value).lower()
+  if setting.kind is float:
+    return repr(float(value))
+  if isinstance(value, tuple):
+    words = [str(x) for x in value]
+    if bad := [x for x in words if not x or ',' in x]:
+      raise config_lib.UsageError(
+        f'--{setting.name} cannot hold {bad[0]!r}: commas separate its values.'
+      )
+    return ','.join(words)
+  return str(value)
+
+
+def _quote(text: str) -> str:
+  """Quotes what a line of a flagfile would not keep as it is."""
+  plain = text == text.strip() and text.isprintable()
+  if plain and not text.startswith('"') and not re.search(r'\s#', text):
+    return text
+  return json.dumps(text)
+
+
+def _unknown(name: str, values: absl_flags.FlagValues) -> str:
+  """Says which flags an unknown one may have been meant to be."""
+  import difflib  # Only on this path: it would slow every other start.
+
+  bare = name.removeprefix('no')
+  meant = [n for n in values if n.rpartition('.')[2] in (name, bare)]
+  meant = meant or difflib.get_close_matches(name, list(values), n=3)
+  tip = f'Did you mean {" or ".join(f"--{n}" for n in meant)}?'
+  return f'--{name} is not a flag. {tip if meant else "See --help."}'

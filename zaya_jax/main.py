@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line: flags to Config to the mode's own module.
+
+    python -m zaya_jax.main --flagfile=configs/quickstart.flags [--name=value]
+
+The module of a mode, and jax with it, is imported only once the flags are
+known to be right. Exit codes: 0 done; 1 internal error; 2 usage; 3 data or
+checkpoint unusable; 4 numerics gave up; 75 stopped, resumable. An error that
+knows its code carries it as `exit_code`; any other keeps its traceback.
+"""
+
+import errno
+import importlib
+import os
+import pathlib
+import sys
+import textwrap
+import typing
+from collections.abc import Sequence
+
+from zaya_jax import config as config_lib
+from zaya_jax import flags
+
+_MODES = {
+  'train': 'zaya_jax.train:train',
+  'prepare': 'zaya_jax.prepare:main',
+  'eval': 'zaya_jax.evaluate:main',
+  'generate': 'zaya_jax.generate:main',
+  'checkpoints': 'zaya_jax.checkpoint.listing:main',
+}
+_UNUSABLE, _STOPPED = 3, 75
+_HELP = ('--help', '-help', '-h', '--helpfull', '--helpshort')
+_INTRO = """\
+zaya_jax trains, continues, evaluates and samples ZAYA1 models.
+
+usage: python -m zaya_jax.main --flagfile=FILE [--name=value ...]
+
+Of two settings of one flag the later one wins: flagfile first, changes after.
+--name and --noname stand for --name=true and --name=false.
+"""
+_COLUMN = 36  # Where the meaning of a flag starts, of 80.
+
+
+def main(argv: Sequence[str]) -> int:
+  """Runs one command line.
+
+  Args:
+    argv: as `sys.argv`, the name of the program first.
+
+  Returns:
+    The exit code.
+  """
+  if any(arg in _HELP for arg in argv[1:]):
+    print(help_text(), flush=True)
+    return 0
+  try:
+    config = flags.parse(argv[1:])
+  except config_lib.UsageError as error:
+    return _fail(error, error.exit_code)
+  _set_environment()
+  return _run(config)
+
+
+def help_text() -> str:
+  """One line or two for every flag, by section: default, meaning, bounds."""
+  lines = [_INTRO]
+  for title, summary, settings in flags.sections():
+    lines.append(f'{title}: {summary}')
+    for setting in settings:
+      lines += _entry(setting)
+    lines.append('')
+  return '\n'.join(lines[:-1])
+
+
+def _entry(setting: flags.Setting) -> list[str]:
+  """The help of one flag, in two columns."""
+  default = setting.field.default
+  if isinstance(default, bool):
+    default = str(default).lower()
+  name = f'  --{setting.name}={default if default != () else ""}'
+  wrapped = textwrap.wrap(
+    f'{setting.field.metadata["help"]} {_rule(setting)}'.rstrip(),
+    80 - _COLUMN,
+  )
+  if len(name) >= _COLUMN:
+    return [name, *(' ' * _COLUMN + line for line in wrapped)]
+  first, *rest = wrapped
+  return [name.ljust(_COLUMN) + first, *(' ' * _COLUMN + x for x in rest)]
+
+
+def _rule(setting: flags.Setting) -> str:
+  """The values that a flag admits, where not all of its type."""
+  if typing.get_origin(setting.kind) is typing.Literal:
+    return f'[{" | ".join(typing.get_args(setting.kind))}]'
+  metadata = setting.field.metadata
+  low, high = metadata['minimum'], metadata['maximum']
+  if low is not None and high is not None:
+    return f'[{low} to {high}]'
+  return '' if low is None else f'[at least {low}]'
+
+
+def _set_environment() -> None:
+  """Sets what JAX reads when it is imported, unless the user has set it.
+
+  Compiled programs are kept between runs, on accelerators only. On CPU,
+  XLA reloads machine code that may name CPU features the loader does not
+  know: it prints pages of warnings, and has crashed (jax issue 38445).
+  """
+  accelerator = any(map(os.path.exists, ('/dev/kfd', '/dev/nvidiactl')))
+  if accelerator and os.environ.get('JAX_PLATFORMS') != 'cpu':
+    cache = pathlib.Path.home() / '.cache' / 'zaya_jax' / 'compiled'
+    os.environ.setdefault('JAX_COMPILATION_CACHE_DIR', str(cache))
+
+
+def _run(config: config_lib.Config) -> int:
+  """Imports the module of the mode, runs it and finds the exit code."""
+  module, _, function = _MODES[config.mode].partition(':')
+  try:
+    run = getattr(importlib.import_module(module), function)
+    return run(config) or 0
+  except KeyboardInterrupt:
+    print('zaya_jax: stopped.', file=sys.stderr)
+    return _STOPPED
+  except (OSError, RuntimeError, ValueError) as error:
+    # What this project raises for the user derives from one of the three.
+    code = getattr(error, 'exit_code', None)
+    if code is None and getattr(error, 'errno', None) == errno.ENOSPC:
+      code = _UNUSABLE  # A full disk is nobody's bug.
+    if not isinstance(code, int):
+      raise
+    return _fail(error, code)
+
+
+def _fail(error: Exception, code: int) -> int:
+  print(f'zaya_jax: error: {error}', file=sys.stderr)
+  return code
+
+
+if __name__ == '__main__':
+  try:
+    sys.exit(main(sys.argv))
+  except BrokenPipeError:  # Who read the output, `head` say, has left.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(1)

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lines and a progress bar on a terminal; the same lines in a pipe and a file.
+
+Whether there is a bar, and colour, is decided here: on a terminal only.
+"""
+
+import pathlib
+import sys
+import types
+from typing import TextIO
+
+import rich.console
+import rich.progress
+import rich.text
+
+
+class Console:
+  """Writes lines to `stream` and to the file at `path`."""
+
+  def __init__(self, path: pathlib.Path, stream: TextIO | None = None):
+    self._stream = stream or sys.stdout
+    self._file = path.open('a', encoding='utf-8', errors='replace')
+    self._terminal = (
+      rich.console.Console(file=self._stream, highlight=False)
+      if self._stream.isatty()
+      else None
+    )
+    self._bar: rich.progress.Progress | None = None
+
+  def __enter__(self) -> 'Console':
+    return self
+
+  def __exit__(
+    self,
+    kind: type[BaseException] | None,
+    error: BaseException | None,
+    trace: types.TracebackType | None,
+  ) -> None:
+    self.end_bar()
+    self._file.close()
+
+  def line(self, text: str, *, bold: str = '', style: str = '') -> None:
+    """Writes `bold` and then `text`; on a terminal above the bar."""
+    self._file.write(f'{bold}{text}\n')
+    self._file.flush()
+    if not self._terminal:
+      # A pipe may not know every letter that a model writes.
+      known = self._stream.encoding or 'utf-8'
+      plain = f'{bold}{text}'.encode(known, 'replace').decode(known)
+      print(plain, file=self._stream, flush=True)
+      return
+    shown = rich.text.Text.assemble((bold, 'bold'), (text, style))
+    self._terminal.print(shown, soft_wrap=True)
+
+  def advance(self, step: int, total: int, *numbers: str) -> None:
+    """Moves the bar to `step` of `total`; `numbers` stand behind it."""
+    if not self._terminal:
+      return
+    if not self._bar:
+      self._bar = _make_bar(self._terminal)
+      self._bar.add_task('training', total=total, numbers='')
+      self._bar.start()
+    task = self._bar.task_ids[0]
+    self._bar.update(task, completed=step, numbers='  '.join(numbers))
+
+  def status(self, text: str) -> None:
+    """Says in front of the bar what is going on."""
+    if self._bar:
+      self._bar.update(self._bar.task_ids[0], description=text)
+
+  def end_bar(self) -> None:
+    """Takes the bar away; a later `advance` starts a new one."""
+    if self._bar:
+      self._bar.stop()
+      self._bar = None
+
+
+def _make_bar(terminal: rich.console.Console) -> rich.progress.Progress:
+  return rich.progress.Progress(
+    rich.progress.TextColumn('{task.description:<10}'),
+    rich.progress.BarColumn(bar_width=24),
+    rich.progress.MofNCompleteColumn(),
+    rich.progress.TextColumn('{task.fields[numbers]}'),
+    console=terminal,
+    transient=True,
+    refresh_per_second=4,
+  )

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""metrics.jsonl: one JSON object a line, each line written once.
+
+A run that resumes at step s computes the steps after s again, so their old
+lines go. A line torn by a killed process goes too.
+"""
+
+import json
+import math
+import os
+import pathlib
+from typing import Any
+
+
+class Journal:
+  """Appends rows to a file that outlives the process.
+
+  Attributes:
+    history: the rows that were kept, oldest first.
+  """
+
+  def __init__(self, path: pathlib.Path, *, last_step: int):
+    """Opens the file and drops what lies after `last_step`."""
+    old = path.read_bytes() if path.exists() else b''
+    self.history = [
+      row
+      for row in map(_parse, old.splitlines())
+      if row is not None and row['step'] <= last_step
+    ]
+    kept = b''.join(map(_encode, self.history))
+    if kept != old:
+      _replace(path, kept)
+    self._file = path.open('ab')
+
+  def write(self, row: dict[str, Any]) -> None:
+    """Appends one row and hands it to the operating system."""
+    self._file.write(_encode(row))
+    self._file.flush()
+
+  def close(self) -> None:
+    """Closes the file."""
+    self._file.close()
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+  """The row of a line; None for a line that is not whole."""
+  try:
+    row = json.loads(line)
+  except ValueError:
+    return None
+  return row if isinstance(row, dict) and 'step' in row else None
+
+
+def _encode(row: dict[str, Any]) -> bytes:
+  """One line; JSON has no NaN and no Inf, so these become null."""
+  finite = {
+    key: None if isinstance(x, float) and not math.isfinite(x) else x
+    for key, x in row.items()
+  }
+  return (json.dumps(finite, allow_nan=False) + '\n').encode()
+
+
+def _replace(path: pathlib.Path, content: bytes) -> None:
+  """Replaces a file so that a crash leaves the old one or the new one."""
+  new = path.with_name(path.name + '.new')
+  with new.open('wb') as file:
+    file.write(content)
+    file.flush()
+    os.fsync(file.fileno())
+  os.replace(new, path)

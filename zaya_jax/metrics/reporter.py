@@ -1,0 +1,341 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one place where the host reads what a step measured, one step late.
+
+By the time step s has been dispatched, the values of step s - 1 are read: the
+device always has work, and logging never stalls it. Every `--log.every` steps
+the values since the last line become one row of metrics.jsonl, of TensorBoard
+and of the terminal, under the same names.
+"""
+
+import contextlib
+import dataclasses
+import math
+import pathlib
+import time
+import types
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from zaya_jax import clock, flops
+from zaya_jax import config as config_lib
+from zaya_jax.metrics import console, journal, summary, text
+
+# How the values of the steps since the last row become one; else their mean.
+_COMBINE = {
+  'optim/lr': lambda values: values[-1],
+  'optim/skipped': lambda values: values[-1],
+  'optim/bad_steps': lambda values: values[-1],
+  'moe/load_max': max,
+  'moe/load_min': min,
+}
+_BEST, _ZLIB = 'val/bpb', 'val/zlib_bpb'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Step:
+  """What is known of a step; `measured` may still be on its way."""
+
+  step: int
+  measured: Mapping[str, Any]
+  tokens: int
+  data_s: float
+  done_at: float | None  # When it was done, if it was when it was pushed.
+
+
+class Reporter:
+  """Shows a run and records it in `run_dir`. Use it in a `with` block.
+
+  Steps count from 1: step s is the one after which s steps are done.
+  """
+
+  def __init__(
+    self,
+    config: config_lib.Config,
+    *,
+    run_dir: str,
+    num_params: int,
+    active_params: int,
+    flops_per_token: float,
+    device_kind: str,
+    num_devices: int,
+    start_step: int = 0,
+    start_tokens: int = 0,
+  ):
+    """Opens the files of a run.
+
+    Args:
+      config: of the run.
+      run_dir: where to write; made if it does not exist.
+      num_params: parameters, all of them.
+      active_params: parameters that one token uses, without embedding.
+      flops_per_token: of forward and backward pass, for MFU.
+      device_kind: as `jax.devices()[0].device_kind`.
+      num_devices: that share the work.
+      start_step: steps done before, 0 in a new run. Lines of later steps,
+        which a killed process has left, are dropped.
+      start_tokens: tokens trained on before.
+    """
+    self._config = config
+    self._run_dir = pathlib.Path(run_dir)
+    self._run_dir.mkdir(parents=True, exist_ok=True)
+    self._num_params, self._active_params = num_params, active_params
+    self._flops_per_token = flops_per_token
+    self._devices = f'{num_devices} x {device_kind}'
+    peak = config.log.peak_tflops or flops.peak_tflops(device_kind)
+    self._peak = peak and peak * 1e12 * num_devices
+    self._step, self._tokens = start_step, start_tokens
+    self._pending: _Step | None = None
+    self._window: list[dict[str, float]] = []
+    self._open = contextlib.ExitStack()
+
+  def __enter__(self) -> 'Reporter':
+    metrics_path = self._run_dir / 'metrics.jsonl'
+    self._journal = journal.Journal(metrics_path, last_step=self._step)
+    self._open.callback(self._journal.close)
+    self._events = self._open_tensorboard()
+    self._console = self._open.enter_context(
+      console.Console(self._run_dir / 'log.txt')
+    )
+    scored = [row for row in self._journal.history if row.get(_BEST)]
+    self._best = min(scored, key=lambda row: row[_BEST], default=None)
+    self._newest = scored[-1] if scored else None
+    self._describe()
+    self._mark = time.monotonic()
+    return self
+
+  def __exit__(
+    self,
+    kind: type[BaseException] | None,
+    error: BaseException | None,
+    trace: types.TracebackType | None,
+  ) -> None:
+    with self._open:
+      if error is None:
+        self.flush()
+
+  @contextlib.contextmanager
+  def compiling(self, what: str) -> Iterator[None]:
+    """Says that `what` is compiled, and then how long it took."""
+    self.note(f'compiling {what} ...')
+    start = time.monotonic()
+    yield
+    self._mark = time.monotonic()
+    self.note(f'compiled {what} in {self._mark - start:.1f} s')
+
+  @contextlib.contextmanager
+  def aside(self, what: str) -> Iterator[None]:
+    """Keeps the time of `what` out of the throughput.
+
+    All steps pushed so far are written first, so a checkpoint saved inside
+    never gets ahead of metrics.jsonl.
+
+    Args:
+      what: said in front of the progress bar, for example 'saving'.
+    """
+    self.flush()
+    self._console.status(what)
+    yield
+    self._console.status('training')
+    self._mark = time.monotonic()
+
+  def push(
+    self,
+    step: int,
+    measured: Mapping[str, Any],
+    *,
+    tokens: int,
+    data_s: float,
+  ) -> None:
+    """Takes what step `step` measures; reads what the step before measured.
+
+    Args:
+      step: the step just dispatched.
+      measured: scalar jax arrays under the names of metrics.jsonl.
+      tokens: of this step.
+      data_s: seconds that the step waited for its batch.
+    """
+    # A backend that computes while it dispatches is done already.
+    ready = all(value.is_ready() for value in measured.values())
+    done_at = time.monotonic() if ready else None
+    self.flush()
+    self._pending = _Step(
+      step=step,
+      measured=measured,
+      tokens=tokens,
+      data_s=data_s,
+      done_at=done_at,
+    )
+
+  def flush(self) -> None:
+    """Reads the step that was pushed last; waits until it is done."""
+    if self._pending is None:
+      return
+    done, self._pending = self._pending, None
+    values = {k: float(np.asarray(v)) for k, v in done.measured.items()}
+    done_at = done.done_at or time.monotonic()
+    step_s, self._mark = done_at - self._mark, done_at
+    self._step, self._tokens = done.step, self._tokens + done.tokens
+    self._window.append(
+      {
+        **values,
+        'time/step_s': step_s,
+        'time/data_s': done.data_s,
+        '_tokens': done.tokens,
+      }
+    )
+    self._advance(values.get('train/loss', math.nan))
+    every, total = self._config.log.every, self._config.num_steps
+    if done.step == 1 or done.step % every == 0 or done.step == total:
+      self._write_step()
+
+  def evaluation(self, step: int, values: Mapping[str, float]) -> None:
+    """Records held-out numbers.
+
+    Args:
+      step: after which the model was evaluated.
+      values: 'val/loss' in nats per token, 'val/bpb' in bits per byte, and
+        'val/zlib_bpb', what zlib needs for the same text.
+    """
+    self.flush()
+    row = self._write(step, values)
+    line = text.place('eval', step, self._config.num_steps)
+    line += f'  loss {values["val/loss"]:7.4f}'
+    if _BEST in values:
+      line += f'  bpb {values[_BEST]:.3f}'
+      self._newest = row
+      if self._best is None or values[_BEST] < self._best[_BEST]:
+        self._best = row
+        line += '  best so far'
+    if _ZLIB in values:
+      line += f'  (zlib {values[_ZLIB]:.3f})'
+    self._console.line(line, style='cyan')
+
+  def sample(self, step: int, prompt: str, continuation: str) -> None:
+    """Shows what the model makes of `prompt` and writes it to samples/."""
+    self.flush()
+    whole = prompt + continuation
+    path = self._run_dir / 'samples' / f'step_{step:06d}.txt'
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(whole, encoding='utf-8', errors='replace')
+    if self._events:
+      self._events.add_text('sample', f'```\n{whole}\n```', step)
+    self._console.line(f'sample at step {step}:', style='magenta')
+    first = text.printable(prompt).splitlines() or ['']
+    rest = text.printable(continuation).splitlines() or ['']
+    for line in first[:-1]:
+      self._console.line('', bold=f'  | {line}')
+    self._console.line(rest[0], bold=f'  | {first[-1]}')
+    for line in rest[1:]:
+      self._console.line(f'  | {line}')
+
+  def saved(self, step: int, seconds: float) -> None:
+    """Records that step `step` was saved; training stood still `seconds`."""
+    self.flush()
+    self._write(step, {'time/checkpoint_s': seconds})
+    self.note(f'saved step {step} ({seconds:.2f} s)')
+
+  def note(self, line: str) -> None:
+    """Shows one line, above the bar where there is one."""
+    self._console.line(line, style='dim')
+
+  def finish(self, *, checkpoint: str | None) -> None:
+    """Shows what the run has come to and what to type next.
+
+    Args:
+      checkpoint: where the newest one is; None: nothing was saved.
+    """
+    self.flush()
+    lines = summary.closing(
+      self._config,
+      run_dir=str(self._run_dir),
+      step=self._step,
+      tokens=self._tokens,
+      best=self._best,
+      checkpoint=checkpoint,
+    )
+    self._console.end_bar()
+    for line in lines:
+      self._console.line(line)
+
+  def _open_tensorboard(self) -> Any:
+    """The TensorBoard writer; None where it is not wanted."""
+    if not self._config.log.tensorboard:
+      return None
+    import tensorboardX  # Here: nobody who turns it off waits for it.
+
+    events = tensorboardX.SummaryWriter(
+      str(self._run_dir / 'tensorboard'),
+      purge_step=self._step + 1 if self._step else None,
+      flush_secs=10,
+    )
+    self._open.callback(events.close)
+    return events
+
+  def _describe(self) -> None:
+    """Says how large the model is and what it runs on."""
+    self.note(
+      f'model   {self._num_params:,} parameters, {self._active_params:,} '
+      'active without embedding, '
+      f'{text.short(self._flops_per_token)} FLOP to train on a token'
+    )
+    peak = f', together {text.short(self._peak)} FLOP/s' if self._peak else ''
+    self.note(f'device  {self._devices}{peak}')
+
+  def _advance(self, loss: float) -> None:
+    self._console.advance(
+      self._step,
+      self._config.num_steps,
+      f'loss {loss:.3f}',
+      f'{text.short(self._rate())} tok/s',
+      f'eta {text.duration(self._eta_s())}',
+    )
+
+  def _rate(self) -> float:
+    """Tokens per second since the last row."""
+    seconds = sum(step['time/step_s'] for step in self._window)
+    return sum(step['_tokens'] for step in self._window) / seconds
+
+  def _eta_s(self) -> float:
+    """Seconds to the last step, at the pace since the last row."""
+    step_s = np.mean([step['time/step_s'] for step in self._window])
+    return float(step_s) * (self._config.num_steps - self._step)
+
+  def _write_step(self) -> None:
+    """Makes one row and one line of the steps since the last."""
+    row, rate, eta_s = _combine(self._window), self._rate(), self._eta_s()
+    del row['_tokens']
+    row['throughput/tokens_per_second'] = rate
+    if self._peak:
+      row['throughput/mfu'] = rate * self._flops_per_token / self._peak
+    self._window = []
+    row = self._write(self._step, row)
+    bpb = self._newest and self._newest[_BEST]
+    total = self._config.num_steps
+    self._console.line(text.step_line(row, total=total, bpb=bpb, eta_s=eta_s))
+
+  def _write(self, step: int, values: Mapping[str, float]) -> dict[str, Any]:
+    """Writes a row to metrics.jsonl and TensorBoard; returns it."""
+    row = {
+      'step': step,
+      'tokens': self._tokens,
+      **values,
+      'time/elapsed_s': clock.elapsed(),
+    }
+    self._journal.write(row)
+    if self._events:
+      for name, value in values.items():
+        if math.isfinite(value):
+          self._events.add_scalar(name, value, step)
+    return row
+
+
+def _combine(steps: list[dict[str, float]]) -> dict[str, float]:
+  """One value for each name; a skipped step's NaN does not count."""
+  combined = {}
+  for name in steps[0]:
+    values = [step[name] for step in steps if math.isfinite(step[name])]
+    combine = _COMBINE.get(name, np.mean)
+    combined[name] = float(combine(values)) if values else math.nan
+  return combined

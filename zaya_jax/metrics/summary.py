@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The last lines of a run: what it has come to and what to type next."""
+
+import importlib.util
+import os
+import shlex
+import sys
+from collections.abc import Mapping
+
+from zaya_jax import clock
+from zaya_jax import config as config_lib
+from zaya_jax.metrics import text
+
+
+def python() -> str:
+  """How to call this Python from the folder in which the user is."""
+  near = os.path.relpath(sys.executable)
+  return 'python' if near.startswith(os.pardir) else shlex.quote(near)
+
+
+def closing(
+  config: config_lib.Config,
+  *,
+  run_dir: str,
+  step: int,
+  tokens: int,
+  best: Mapping[str, float] | None,
+  checkpoint: str | None,
+) -> list[str]:
+  """Writes the closing summary.
+
+  Args:
+    config: of the run.
+    run_dir: of the run.
+    step: steps done.
+    tokens: trained on.
+    best: the row of metrics.jsonl with the best evaluation, if there is one.
+    checkpoint: the newest one, if there is one.
+  """
+  done = step >= config.num_steps
+  lines = [
+    f'{"done" if done else "stopped"}: {step} of {config.num_steps} steps, '
+    f'{text.short(tokens)} tokens, {text.duration(clock.elapsed())} since '
+    'the start'
+  ]
+  if best:
+    lines.append(_held_out(best))
+  if checkpoint:
+    lines += [f'  checkpoint  {checkpoint}', 'next:']
+    lines += [f'  {line}' for line in _commands(config, run_dir, done)]
+  return lines
+
+
+def _held_out(best: Mapping[str, float]) -> str:
+  zlib = best.get('val/zlib_bpb')
+  beside = f' (zlib {zlib:.3f})' if zlib else ''
+  return (
+    f'  held out    {best["val/bpb"]:.3f} bits per byte at step '
+    f'{best["step"]}{beside}'
+  )
+
+
+def _commands(config: config_lib.Config, run_dir: str, done: bool) -> list[str]:
+  """Generate, go on (a finished run twice as long), look at the curves."""
+  program = f'{python()} -m zaya_jax.main'
+  where = shlex.quote(f'--run_dir={run_dir}')
+  prompt = shlex.quote(f'--prompt={config.prompt or "The "}')
+  again = shlex.quote(f'--flagfile={run_dir}/config.flags')
+  longer = f' --num_steps={2 * config.num_steps}' if done else ''
+  commands = [
+    f'{program} --mode=generate {where} {prompt}',
+    f'{program} {again}{longer}',
+  ]
+  if config.log.tensorboard:
+    if not importlib.util.find_spec('tensorboard'):
+      commands.append(f'{python()} -m pip install tensorboard')
+    logs = shlex.quote(f'--logdir={run_dir}/tensorboard')
+    commands.append(f'{python()} -m tensorboard.main {logs}')
+  return commands

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""--mode=prepare: text to a folder of shards, and what to type next.
+
+`--mode=train` calls `shards` too, when its shards do not exist yet.
+"""
+
+import shlex
+import sys
+import time
+from collections.abc import Callable
+
+from pipelines import manifest
+from pipelines import prepare as pipeline
+from zaya_jax import config as config_lib
+from zaya_jax.metrics import summary, text
+
+_NAMED = 5  # Skipped files that the summary names.
+
+
+def main(config: config_lib.Config) -> None:
+  """Prepares `--data.input` and prints a summary.
+
+  Raises:
+    UsageError: if the flags do not say what to read and where to write.
+    DataError: if the text cannot be used.
+  """
+  output = _output(config)
+  made = shards(config.data, output)
+  print('\n'.join(_summary(made, output, config.data)))
+
+
+def shards(data: config_lib.DataConfig, output: str) -> manifest.Manifest:
+  """Writes the shards of `data.input` to `output`, or finds them there.
+
+  Progress goes to stderr.
+
+  Raises:
+    UsageError: if `--data.input` is empty.
+    DataError: if the text cannot be used.
+  """
+  if not data.input:
+    raise config_lib.UsageError(
+      '--data.input= must say what to prepare: a folder, a file, a glob, or '
+      "'stdlib'."
+    )
+  return pipeline.prepare(
+    data.input,
+    output,
+    text_field=data.text_field,
+    tokenizer=data.tokenizer,
+    train_tokenizer=data.train_tokenizer,
+    val_fraction=data.val_fraction,
+    record_tokens=data.record_tokens,
+    shard_tokens=data.shard_tokens,
+    progress=_progress(),
+  )
+
+
+def _output(config: config_lib.Config) -> str:
+  """The folder to write."""
+  if config.output:
+    return config.output
+  if len(config.data.dir) > 1:
+    raise config_lib.UsageError(
+      f'--data.dir={",".join(config.data.dir)} names several folders; say '
+      'with --output=DIR which one to prepare.'
+    )
+  if config.data.dir:
+    return config.data.dir[0].rpartition('@')[0] or config.data.dir[0]
+  if config.run_dir:
+    return f'{config.run_dir}/data'
+  raise config_lib.UsageError(
+    '--mode=prepare needs --output=DIR: the folder to write.'
+  )
+
+
+def _progress() -> Callable[[int, int], None]:
+  """Shows documents and tokens: in place on a terminal, else now and then."""
+  terminal = sys.stderr.isatty()
+  every_s, end = (0.2, '\r') if terminal else (10.0, '\n')
+  shown = time.monotonic()
+
+  def show(documents: int, tokens: int) -> None:
+    nonlocal shown
+    if time.monotonic() - shown >= every_s:
+      shown = time.monotonic()
+      line = f'preparing: {documents:,} documents, {text.short(tokens)} tokens'
+      print(f'{line:<60}', end=end, file=sys.stderr, flush=True)
+
+  return show
+
+
+def _summary(
+  made: manifest.Manifest, output: str, data: config_lib.DataConfig
+) -> list[str]:
+  lines = [f'prepared {output} from {made.num_sources:,} files']
+  for name, split in made.splits.items():
+    lines.append(
+      f'  {name:<10} {split.documents:,} documents, {split.tokens:,} tokens, '
+      f'{split.bytes_per_token:.2f} bytes per token, {len(split.shards)} '
+      'shards'
+    )
+  val = made.splits.get('val')
+  if val and val.zlib_bits_per_byte:
+    lines.append(
+      f'  zlib       {val.zlib_bits_per_byte:.3f} bits per byte (val)'
+    )
+  lines.append(
+    f'  tokenizer  {made.tokenizer}, {made.vocab_size:,} tokens in its '
+    'vocabulary'
+  )
+  lines += [
+    f'  skipped    {name}: {why}'
+    for name, why in list(made.skipped.items())[:_NAMED]
+  ]
+  if made.num_skipped > _NAMED:
+    lines.append(f'  skipped    {made.num_skipped:,} files in all')
+  return [*lines, 'next:', f'  {_next(made, output, data)}']
+
+
+def _next(
+  made: manifest.Manifest, output: str, data: config_lib.DataConfig
+) -> str:
+  """The command that trains on the shards."""
+  words = [f'--data.dir={output}', '--run_dir=runs/mine']
+  if made.record_tokens != config_lib.DataConfig().record_tokens:
+    words.append(f'--data.record_tokens={made.record_tokens}')
+    words.append(f'--data.seq_len={min(data.seq_len, made.record_tokens)}')
+  if made.vocab_size > config_lib.ModelConfig().vocab_size:
+    words.append(f'--model.vocab_size={-(-made.vocab_size // 64) * 64}')
+  return f'{summary.python()} -m zaya_jax.main ' + ' '.join(
+    map(shlex.quote, words)
+  )
