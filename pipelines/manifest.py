@@ -200,7 +200,7 @@ def file_sha256(path: pathlib.Path) -> str:
   return _file_sha256(path, stat.st_size, stat.st_mtime_ns, stat.st_ino)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _file_sha256(path: pathlib.Path, *version: int) -> str:
   del version  # Only there to be part of the key.
   with open(path, 'rb') as f:

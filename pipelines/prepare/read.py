@@ -16,7 +16,7 @@ import os
 import pathlib
 import sysconfig
 from collections.abc import Callable, Iterator
-from typing import TextIO
+from typing import BinaryIO, TextIO
 
 import zstandard
 
@@ -189,21 +189,31 @@ def _read_jsonl(
   name: str, path: pathlib.Path, text_field: str
 ) -> Iterator[Document]:
   with open(path, 'rb') as file:
-    lines = file
-    if name.endswith('.zst'):
-      reader = zstandard.ZstdDecompressor().stream_reader(
-        file, read_across_frames=True
-      )
-      lines = io.BufferedReader(reader)
-    try:
-      for number, line in enumerate(lines, 1):
-        if line.strip():
-          text = _json_text(line, f'{path} line {number}', text_field)
-          yield from _text_document(name, number, text)
-    except zstandard.ZstdError as error:
-      raise errors.DataError(
-        f'{path} is not a whole zstd file: {error}.'
-      ) from error
+    lines = _zst_lines(file, path) if name.endswith('.zst') else file
+    for number, line in enumerate(lines, 1):
+      if line.strip():
+        text = _json_text(line, f'{path} line {number}', text_field)
+        yield from _text_document(name, number, text)
+
+
+def _zst_lines(file: BinaryIO, path: pathlib.Path) -> Iterator[bytes]:
+  """Yields lines; unlike the library's reader it notices a cut file."""
+  frame, rest = None, b''
+  try:
+    while block := file.read(_PIECE):
+      while block:
+        frame = frame or zstandard.ZstdDecompressor().decompressobj()
+        *lines, rest = (rest + frame.decompress(block)).split(b'\n')
+        yield from lines
+        block = frame.unused_data
+        frame = None if frame.eof else frame
+    if frame:
+      raise zstandard.ZstdError('it ends within a frame')
+  except zstandard.ZstdError as error:
+    raise errors.DataError(
+      f'{path} is not a whole zstd file: {error}.'
+    ) from error
+  yield rest
 
 
 def _json_text(line: bytes, where: str, text_field: str) -> str:

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+
+import json
+import shutil
+
+import pytest
+
+from pipelines import errors, manifest, tokenizer
+
+
+def _shard(shards, index=0):
+  return sorted(shards.glob('train-*'))[index]
+
+
+def _flip(path, position):
+  content = bytearray(path.read_bytes())
+  content[position] ^= 1
+  path.write_bytes(content)
+
+
+def _refused(function, shards, sentence):
+  with pytest.raises(errors.DataError, match=sentence) as caught:
+    function(shards)
+  assert caught.value.exit_code == 3
+  return str(caught.value)
+
+
+def test_whole_folder_is_accepted(shards):
+  data = manifest.verify(shards)
+  assert data == manifest.load(shards)
+  assert len(data.splits['train'].shards) > 1
+
+
+def test_missing_shard_is_named(shards):
+  path = _shard(shards)
+  path.unlink()
+  assert path.name in _refused(manifest.load, shards, 'missing')
+
+
+def test_truncated_shard_is_named(shards):
+  path = _shard(shards)
+  path.write_bytes(path.read_bytes()[:-1])
+  assert path.name in _refused(manifest.load, shards, 'has .* bytes')
+
+
+def test_extra_shard_is_named(shards):
+  extra = shards / 'train-00007-of-00008.array_record'
+  shutil.copy(_shard(shards), extra)
+  assert extra.name in _refused(manifest.load, shards, 'is not listed')
+
+
+@pytest.mark.parametrize('position', [0, 100, -1])
+def test_flipped_bit_is_found_by_verify(shards, position):
+  path = _shard(shards, 1)
+  _flip(path, position)
+  manifest.load(shards)
+  assert path.name in _refused(manifest.verify, shards, 'sha256')
+
+
+def test_swapped_shards_are_found_by_verify(shards):
+  one, other = _shard(shards, 0), _shard(shards, 1)
+  assert one.stat().st_size == other.stat().st_size
+  content = one.read_bytes()
+  one.write_bytes(other.read_bytes())
+  other.write_bytes(content)
+  assert one.name in _refused(manifest.verify, shards, 'exchanged')
+
+
+def test_shares_of_verify_cover_every_shard(shards):
+  data = manifest.load(shards)
+  _flip(shards / data.splits['val'].shards[0].name, 50)
+  caught = 0
+  for part in range(3):
+    try:
+      manifest.verify(shards, part=part, parts=3)
+    except errors.DataError:
+      caught += 1
+  assert caught == 1
+
+
+def test_symbolic_link_is_refused(shards, tmp_path):
+  path = _shard(shards)
+  path.rename(tmp_path / 'elsewhere')
+  path.symlink_to(tmp_path / 'elsewhere')
+  _refused(manifest.load, shards, 'symbolic link')
+
+
+@pytest.mark.parametrize('name', ['../x', '/etc/passwd', 'a/b', '..', ''])
+def test_name_outside_the_folder_is_refused(shards, name):
+  path = shards / manifest.FILE_NAME
+  content = json.loads(path.read_text())
+  content['splits']['train']['shards'][0]['name'] = name
+  # Even with a checksum that fits.
+  del content['sha256']
+  content['sha256'] = manifest._build(manifest.Manifest, content).sha256
+  path.write_text(json.dumps(content))
+  _refused(manifest.load, shards, 'leads out|missing')
+
+
+def test_every_flipped_bit_of_the_manifest_is_found(shards):
+  path = shards / manifest.FILE_NAME
+  original = path.read_bytes()
+  meaning = json.loads(original)
+  for position in range(0, len(original), 7):
+    _flip(path, position)
+    try:
+      same = json.loads(path.read_bytes()) == meaning
+    except ValueError:
+      same = False
+    if not same:  # A tab for a space changes nothing.
+      _refused(manifest.load, shards, 'manifest.json')
+    path.write_bytes(original)
+
+
+@pytest.mark.parametrize(
+  'content',
+  ['', '{', '[]', 'null', '{"sha256": 1}', '[' * 100_000, '{"a": NaN}'],
+)
+def test_damaged_manifest_is_refused(shards, content):
+  (shards / manifest.FILE_NAME).write_text(content)
+  _refused(manifest.load, shards, 'is damaged')
+
+
+def test_other_format_version_is_named(shards):
+  path = shards / manifest.FILE_NAME
+  content = json.loads(path.read_text())
+  path.write_text(json.dumps({**content, 'format_version': 9}))
+  _refused(manifest.load, shards, 'format version 9')
+
+
+def test_folder_without_manifest_is_refused(tmp_path):
+  _refused(manifest.load, tmp_path, 'manifest.json is missing')
+
+
+def test_tokenizer_of_the_shards_is_found(shards):
+  assert manifest.load_tokenizer(shards).name == 'bytes'
+
+
+def test_other_tokenizer_of_the_same_size_is_refused(shards):
+  other = tokenizer.train_bpe(['abc'], 259)
+  data = manifest.load(shards)
+  assert other.vocab_size == data.vocab_size
+  _refused(
+    lambda _: data.check_tokenizer(other), shards, 'not the tokenizer of'
+  )
+
+
+def test_identity_follows_the_content(shards, tmp_path):
+  copy = tmp_path / 'copy'
+  shutil.copytree(shards, copy)
+  assert manifest.load(copy).sha256 == manifest.load(shards).sha256

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+
+import pytest
+
+from pipelines import errors, mixture
+
+
+@pytest.mark.parametrize(
+  'text, directory, weight',
+  [
+    ('a/b', 'a/b', 1.0),
+    ('a@0.25', 'a', 0.25),
+    ('user@host/a@3', 'user@host/a', 3.0),
+    ('user@host/a', 'user@host/a', 1.0),
+    ('a@1e-3', 'a', 0.001),
+  ],
+)
+def test_weight_is_what_follows_the_last_at(text, directory, weight):
+  expected = mixture.Part(directory=directory, weight=weight)
+  assert mixture.parse([text]) == [expected]
+
+
+@pytest.mark.parametrize('text', ['a@0', 'a@-1', 'a@much', 'a@inf', 'a@nan'])
+def test_weight_that_is_no_positive_number_is_refused(text):
+  with pytest.raises(errors.DataError, match='is not a weight') as caught:
+    mixture.parse([text])
+  assert caught.value.exit_code == 2
+
+
+def test_no_folder_is_refused():
+  with pytest.raises(errors.DataError, match='--data.dir is empty'):
+    mixture.parse([])

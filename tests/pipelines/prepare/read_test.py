@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+
+import io
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+
+from pipelines import errors
+from pipelines.prepare import read
+
+
+def _texts(source):
+  return {d.key: ''.join(d.pieces()) for d in source.documents()}
+
+
+def _read(path, text_field='text'):
+  return _texts(read.Source(str(path), text_field))
+
+
+def _refused(path, sentence, text_field='text'):
+  with pytest.raises(errors.DataError, match=sentence) as caught:
+    _read(path, text_field)
+  assert caught.value.exit_code == 2
+
+
+def test_folder_is_read_in_order_without_hidden_and_binary_files(tmp_path):
+  (tmp_path / 'b').mkdir()
+  (tmp_path / '.git').mkdir()
+  (tmp_path / 'b' / 'two.py').write_text('two\r\n')
+  (tmp_path / 'a.txt').write_text('one')
+  (tmp_path / 'empty.txt').write_text('')
+  (tmp_path / '.hidden').write_text('no')
+  (tmp_path / '.git' / 'x').write_text('no')
+  (tmp_path / 'image.png').write_bytes(b'\x89PNG\0\0')
+  (tmp_path / 'latin.txt').write_bytes('é'.encode('latin-1'))
+  source = read.Source(str(tmp_path), 'text')
+  assert list(_texts(source).items()) == [
+    ('a.txt:0', 'one'),
+    ('b/two.py:0', 'two\r\n'),
+  ]
+  assert source.skipped == {'image.png': 'binary', 'latin.txt': 'not UTF-8'}
+  assert list(source.used) == ['a.txt', 'b/two.py']
+
+
+def test_formats_give_the_same_texts(tmp_path):
+  texts = ['one', 'zwei ☃', 'a\u2028b\nc']
+  lines = ''.join(json.dumps({'text': t}) + '\n' for t in texts)
+  (tmp_path / 'a.jsonl').write_text(lines)
+  # Two frames: what `cat a.zst b.zst` gives.
+  half = lines.index('\n') + 1
+  frames = [lines[:half].encode(), lines[half:].encode()]
+  (tmp_path / 'a.jsonl.zst').write_bytes(
+    b''.join(map(zstandard.compress, frames))
+  )
+  pq.write_table(pa.table({'text': texts}), tmp_path / 'a.parquet')
+  for name in ('a.jsonl', 'a.jsonl.zst', 'a.parquet'):
+    assert list(_read(tmp_path / name).values()) == texts
+
+
+def test_glob_takes_what_it_matches(tmp_path):
+  for name in ('a.txt', 'b.txt', 'c.md'):
+    (tmp_path / name).write_text(name)
+  assert list(_read(tmp_path / '*.txt')) == ['a.txt:0', 'b.txt:0']
+
+
+def test_stdlib_is_there_without_its_tests():
+  names = list(read.find('stdlib'))
+  assert 'json/decoder.py' in names
+  assert all(name.endswith('.py') for name in names)
+  folders = {part for name in names for part in name.split('/')[:-1]}
+  assert not folders & {'test', 'tests', 'site-packages', '__pycache__'}
+
+
+def test_blank_lines_and_empty_texts_give_no_document(tmp_path):
+  path = tmp_path / 'a.jsonl'
+  path.write_text('\n{"text": ""}\n \n{"text": "x"}\n')
+  assert _read(path) == {'a.jsonl:4': 'x'}
+
+
+def test_half_a_surrogate_pair_is_replaced(tmp_path):
+  path = tmp_path / 'a.jsonl'
+  path.write_text('{"text": "a\\ud800b"}')
+  assert _read(path) == {'a.jsonl:1': 'a\ufffdb'}
+
+
+@pytest.mark.parametrize(
+  'line, sentence',
+  [
+    (b'{"text": ', 'a.jsonl line 2 is not JSON'),
+    (b'[' * 100_000, 'a.jsonl line 2 is not JSON'),
+    (b'{"body": "x", "id": 1}', "line 2 has no field 'text'.*body, id"),
+    (b'{"text": null}', 'line 2: field .text. .* is not a string'),
+    (b'["text"]', 'line 2 is not a JSON object'),
+    (b'{"text": "\xe9"}', 'line 2 is not UTF-8'),
+  ],
+)
+def test_bad_line_is_named(tmp_path, line, sentence):
+  path = tmp_path / 'a.jsonl'
+  path.write_bytes(b'{"text": "x"}\n' + line + b'\n')
+  _refused(path, sentence)
+
+
+def test_other_field_can_be_named(tmp_path):
+  path = tmp_path / 'a.jsonl'
+  path.write_text('{"body": "x"}')
+  assert _read(path, 'body') == {'a.jsonl:1': 'x'}
+
+
+def test_damaged_zst_is_refused(tmp_path):
+  path = tmp_path / 'a.jsonl.zst'
+  path.write_bytes(b'not zstd')
+  _refused(path, 'a.jsonl.zst is not a whole zstd file')
+
+
+def test_cut_zst_is_refused(tmp_path):
+  path = tmp_path / 'a.jsonl.zst'
+  content = zstandard.compress(b'{"text": "x"}\n' * 1000)
+  path.write_bytes(content[:-5])
+  _refused(path, 'a.jsonl.zst')
+
+
+def test_parquet_faults_are_named(tmp_path):
+  path = tmp_path / 'a.parquet'
+  pq.write_table(pa.table({'body': ['x'], 'id': [1]}), path)
+  _refused(path, "no column 'text'.*body, id")
+  pq.write_table(pa.table({'text': ['x', None]}), path)
+  _refused(path, "row 1: column 'text'")
+  path.write_bytes(b'PAR1 no')
+  _refused(path, 'not a readable parquet file')
+
+
+@pytest.mark.parametrize(
+  'name, sentence',
+  [('nowhere', 'does not exist'), ('no*.txt', 'matches no file')],
+)
+def test_missing_input_is_refused(tmp_path, name, sentence):
+  _refused(tmp_path / name, sentence)
+
+
+def test_pieces_join_to_the_text_and_end_at_lines(monkeypatch):
+  monkeypatch.setattr(read, '_PIECE', 10)
+  text = 'ab\ncdefgh\n' * 5 + 'x' * 35 + '\nend'
+  pieces = list(read._pieces(io.StringIO(text)))
+  assert ''.join(pieces) == text
+  assert max(map(len, pieces)) < 20
+  assert pieces[0] == 'ab\ncdefgh\n'
+
+
+def test_input_hash_sees_a_changed_file(tmp_path):
+  (tmp_path / 'a.txt').write_text('one')
+  before = read.Source(str(tmp_path), 'text').sha256
+  (tmp_path / 'a.txt').write_text('other')
+  assert read.Source(str(tmp_path), 'text').sha256 != before
