@@ -56,7 +56,7 @@ lock: $(VENV)/.dev
 	  requirements-dev.txt --output-file requirements_lock.txt
 
 clean:
-	@rm -rf .venv .venv-* bazel-* .pytest_cache .ruff_cache
+	@rm -rf .venv .venv-* .pytest_cache .ruff_cache
 	@find . -name __pycache__ -prune -exec rm -rf {} +
 
 # --no-compile: Python compiles what is imported, a tenth of what is installed.
