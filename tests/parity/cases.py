@@ -21,7 +21,7 @@ _BASE = {
   'router_hidden_size': 12,
   'max_position_embeddings': 256,
   'rms_norm_eps': 1e-5,
-  'eos_token_id': 1,
+  'eos_token_id': None,  # Generation goes on to the last step.
 }
 
 
@@ -30,8 +30,8 @@ class Case:
   """A model, by its difference from the small one, and the seed of its weights."""
 
   name: str
+  seed: int
   keys: dict[str, Any]
-  seed: int = 0
 
   @property
   def hf_config(self) -> dict[str, Any]:
@@ -54,9 +54,10 @@ def rope(
 
 
 ALL = (
-  Case(name='plain', keys={}),
+  Case(name='plain', seed=17, keys={}),
   Case(
     name='eight_heads_per_two_mixed_windows',
+    seed=17,
     keys={
       'num_attention_heads': 8,
       'layer_types': ['hybrid_sliding', 'hybrid', 'hybrid_sliding'],
@@ -67,6 +68,7 @@ ALL = (
   ),
   Case(
     name='own_key_per_head_attention_bias_odd_width',
+    seed=19,
     keys={
       'num_key_value_heads': 4,
       'attention_bias': True,
@@ -76,6 +78,7 @@ ALL = (
   ),
   Case(
     name='one_key_head_untied_with_head_bias',
+    seed=1,
     keys={
       'num_key_value_heads': 1,
       'tie_word_embeddings': False,
@@ -86,6 +89,7 @@ ALL = (
   ),
   Case(
     name='six_heads_per_three_longer_grouped_convolution',
+    seed=14,
     keys={
       'num_attention_heads': 6,
       'num_key_value_heads': 3,
@@ -96,6 +100,7 @@ ALL = (
   ),
   Case(
     name='one_expert_longer_depthwise_convolution',
+    seed=23,
     keys={
       'num_experts': 1,
       'cca_time0': 3,
@@ -105,6 +110,7 @@ ALL = (
   ),
   Case(
     name='all_layers_slide_two_experts',
+    seed=17,
     keys={
       'layer_types': ['hybrid_sliding'] * 3,
       'sliding_window': 3,
@@ -114,8 +120,10 @@ ALL = (
   ),
   Case(
     name='one_layer_whole_head_rotated',
+    seed=18,
     keys={
       'num_hidden_layers': 1,
+      'tie_word_embeddings': False,
       'cca_time0': 1,
       'rope_parameters': rope(1e4, fraction=1.0),
       'rms_norm_eps': 1e-3,
@@ -123,6 +131,7 @@ ALL = (
   ),
   Case(
     name='everything_at_once',
+    seed=3,
     keys={
       'num_attention_heads': 6,
       'cca_time0': 3,

@@ -112,10 +112,12 @@ def _random(name, weight, draw):
   if name.endswith('bias'):
     return 0.2 * _normal(weight, draw)
   if 'embed' in name:
-    return 0.5 * _normal(weight, draw)
+    return _normal(weight, draw)
   # Of a convolution, the inputs are channels times taps.
-  fan_in = weight[0].numel() if weight.ndim == 2 or 'conv' in name else (
-    weight.shape[-1]
+  fan_in = (
+    weight[0].numel()
+    if weight.ndim == 2 or 'conv' in name
+    else (weight.shape[-1])
   )
   gain = 2.0 if 'router_mlp' in name else 1.5  # Spread-out probabilities.
   return gain * _normal(weight, draw) / fan_in**0.5

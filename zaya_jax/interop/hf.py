@@ -200,7 +200,7 @@ def _check_kind(file: str, given: dict[str, Any]) -> None:
   """Refuses other models, and ZAYA in its first layout."""
   if given.get('model_type') != 'zaya':
     raise ValueError(
-      f'{file}: model_type is {given.get("model_type")!r}; only \'zaya\' can '
+      f"{file}: model_type is {given.get('model_type')!r}; only 'zaya' can "
       'be read.'
     )
   legacy = [key for key in _LEGACY_KEYS if key in given]
@@ -212,9 +212,7 @@ def _check_kind(file: str, given: dict[str, Any]) -> None:
     )
 
 
-def _check_supported(
-  file: str, hf: dict[str, Any], types: list[str]
-) -> None:
+def _check_supported(file: str, hf: dict[str, Any], types: list[str]) -> None:
   """Refuses settings that our model does not have."""
   for key, only in (('hidden_act', 'silu'), ('num_experts_per_tok', 1)):
     if hf[key] != only:
@@ -243,7 +241,10 @@ def _rope(
   """The rotated fraction, and the bases of full and of sliding layers."""
   # Released files carry a stray 'rope_type' beside the two nested dicts.
   given = hf['rope_parameters'] or _ROPE_DEFAULTS
-  fractions, thetas = set(), {t: r['rope_theta'] for t, r in _ROPE_DEFAULTS.items()}
+  fractions, thetas = (
+    set(),
+    {t: r['rope_theta'] for t, r in _ROPE_DEFAULTS.items()},
+  )
   for kind in sorted(set(types)):
     rope = given.get(kind)
     if not isinstance(rope, dict) or 'rope_theta' not in rope:

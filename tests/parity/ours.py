@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Our side of the comparison, from the same Hugging Face folder."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from zaya_jax import config as config_lib
+from zaya_jax.interop import hf
+from zaya_jax.model import cache as cache_lib
+from zaya_jax.model import zaya
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+  """A configuration with its arrays, in float32."""
+
+  config: config_lib.ModelConfig
+  params: dict[str, Any]
+  buffers: dict[str, Any]
+
+
+def load(path: str) -> Model:
+  """Reads a Hugging Face folder."""
+  config = dataclasses.replace(hf.read_config(path), dtype='float32')
+  params, buffers = hf.read_params(path, config)
+  place = lambda tree: jax.tree.map(jnp.asarray, tree)
+  return Model(config, place(params), place(buffers))
+
+
+def logits(model: Model, tokens: np.ndarray, mask: np.ndarray) -> np.ndarray:
+  """[B, L, V] float32, without a cache."""
+  # A new function each time: a patched model must be traced again.
+  return np.asarray(
+    jax.jit(lambda p: _logits(model, p, tokens, mask))(model.params)
+  )
+
+
+def loss_and_gradients(
+  model: Model, tokens: np.ndarray, mask: np.ndarray
+) -> tuple[float, dict[str, Any]]:
+  """Mean next-token cross-entropy over real tokens, and its gradients."""
+  counted = mask[:, :-1] * mask[:, 1:]
+
+  def loss(params):
+    log_probs = jax.nn.log_softmax(_logits(model, params, tokens, mask)[:, :-1])
+    picked = jnp.take_along_axis(log_probs, tokens[:, 1:, None], axis=-1)
+    return -jnp.sum(picked[..., 0] * counted) / counted.sum()
+
+  value, gradients = jax.jit(jax.value_and_grad(loss))(model.params)
+  return float(value), jax.tree.map(np.asarray, gradients)
+
+
+def cached_logits(
+  model: Model, tokens: np.ndarray, mask: np.ndarray, prompt: int
+) -> np.ndarray:
+  """Logits [B, L, V]: `prompt` tokens at once, the others one by one."""
+  step = _cached_step(model)
+  cache = cache_lib.init_cache(model.config, *tokens.shape, jnp.float32)
+  out, cache = step(tokens[:, :prompt], mask[:, :prompt], cache)
+  outs = [out]
+  for t in range(prompt, tokens.shape[1]):
+    out, cache = step(tokens[:, t : t + 1], mask[:, t : t + 1], cache)
+    outs.append(out)
+  return np.concatenate(outs, axis=1)
+
+
+def greedy(
+  model: Model, tokens: np.ndarray, mask: np.ndarray, steps: int
+) -> np.ndarray:
+  """[B, steps] int: the likeliest continuations, through the cache."""
+  step = _cached_step(model)
+  batch, length = tokens.shape
+  cache = cache_lib.init_cache(model.config, batch, length + steps, jnp.float32)
+  grown = []
+  for _ in range(steps):
+    out, cache = step(tokens, mask, cache)
+    tokens = np.argmax(out[:, -1:], axis=-1).astype(np.int32)
+    mask = np.ones_like(tokens)
+    grown.append(tokens)
+  return np.concatenate(grown, axis=1)
+
+
+def _logits(model, params, tokens, mask):
+  bound = zaya.bind(model.config, params, model.buffers)
+  return bound(tokens, attention_mask=mask)[0]
+
+
+def _cached_step(model):
+  @jax.jit
+  def step(tokens, mask, cache):
+    bound = zaya.bind(model.config, model.params, model.buffers)
+    return bound(tokens, attention_mask=mask, cache=cache)
+
+  return step
