@@ -20,11 +20,11 @@ class UsageError(ValueError):
 
 
 def field(
-    default: Any,
-    help: str,
-    *,
-    minimum: float | None = None,
-    maximum: float | None = None,
+  default: Any,
+  help: str,
+  *,
+  minimum: float | None = None,
+  maximum: float | None = None,
 ) -> Any:
   """A dataclass field with its help text and its inclusive bounds."""
   bounds = {'minimum': minimum, 'maximum': maximum}
@@ -63,91 +63,93 @@ class ModelConfig:
   num_kv_heads: int = field(2, 'K: key/value heads; divides H.', minimum=1)
   head_dim: int = field(32, 'C: channels per head.', minimum=2)
   conv_depthwise: int = field(
-      2, 'Taps of the depthwise convolution over queries and keys.', minimum=1
+    2, 'Taps of the depthwise convolution over queries and keys.', minimum=1
   )
   conv_grouped: int = field(
-      2, 'Taps of the per-head convolution over queries and keys.', minimum=1
+    2, 'Taps of the per-head convolution over queries and keys.', minimum=1
   )
   attention_bias: bool = field(
-      False, 'Adds a bias to the projections of attention.'
+    False, 'Adds a bias to the projections of attention.'
   )
   num_experts: int = field(8, 'E: experts per layer, top-1.', minimum=1)
   d_expert: int = field(256, 'F: inner width of an expert.', minimum=1)
   d_router: int = field(64, 'R: width of the router.', minimum=1)
   skip: Literal['off', 'zero', 'identity'] = field(
-      'zero',
-      'The skip class of the router: absent, contributing nothing (as the '
-      'released models are served), or passing p * h (as they were trained).',
+    'zero',
+    'The skip class of the router: absent, contributing nothing (as the '
+    'released models are served), or passing p * h (as they were trained).',
   )
   vocab_size: int = field(
-      320, 'V: rows of the embedding; at least the tokenizer.', minimum=2
+    320, 'V: rows of the embedding; at least the tokenizer.', minimum=2
   )
   tie_embeddings: bool = field(True, 'Uses the embedding as output head.')
   head_bias: bool = field(False, 'Adds a bias to the output head.')
   rope_theta: float = field(
-      10_000.0, 'Base of the rotary embedding: 1e4, 1e6, 5e6 by phase.',
-      minimum=1.0,
+    10_000.0,
+    'Base of the rotary embedding: 1e4, 1e6, 5e6 by phase.',
+    minimum=1.0,
   )
   rope_fraction: float = field(
-      0.5, 'Share of each head that is rotated.', minimum=0.0, maximum=1.0
+    0.5, 'Share of each head that is rotated.', minimum=0.0, maximum=1.0
   )
   sliding_window: int = field(
-      0, 'Keys that a sliding layer sees, its own included; 0: none slides.',
-      minimum=0,
+    0,
+    'Keys that a sliding layer sees, its own included; 0: none slides.',
+    minimum=0,
   )
   sliding_layers: tuple[int, ...] = field(
-      (), 'Indices of the layers with a sliding window.'
+    (), 'Indices of the layers with a sliding window.'
   )
   sliding_rope_theta: float = field(
-      10_000.0, 'Base of the rotary embedding in sliding layers.', minimum=1.0
+    10_000.0, 'Base of the rotary embedding in sliding layers.', minimum=1.0
   )
   norm_eps: float = field(1e-5, 'Epsilon of every RMSNorm.', minimum=0.0)
   init_std: float = field(
-      0.02, 'Standard deviation of the initial weights.', minimum=0.0
+    0.02, 'Standard deviation of the initial weights.', minimum=0.0
   )
   temperature_init: float = field(
-      1.0,
-      'Initial key temperature. At 0 (Hugging Face) queries and keys get no '
-      'gradient in the first step.',
+    1.0,
+    'Initial key temperature. At 0 (Hugging Face) queries and keys get no '
+    'gradient in the first step.',
   )
   dtype: Literal['auto', 'float32', 'bfloat16'] = field(
-      'auto', 'Compute type; auto: bfloat16 on accelerators, float32 on CPU.'
+    'auto', 'Compute type; auto: bfloat16 on accelerators, float32 on CPU.'
   )
   remat: Literal['none', 'block'] = field(
-      'none', 'What the backward pass recomputes.'
+    'none', 'What the backward pass recomputes.'
   )
 
   def __post_init__(self) -> None:
     _check_fields(self, 'model.')
     if self.num_heads % self.num_kv_heads:
       raise UsageError(
-          f'--model.num_kv_heads={self.num_kv_heads} does not divide '
-          f'--model.num_heads={self.num_heads}; choose one of '
-          f'{divisors(self.num_heads)}.'
+        f'--model.num_kv_heads={self.num_kv_heads} does not divide '
+        f'--model.num_heads={self.num_heads}; choose one of '
+        f'{divisors(self.num_heads)}.'
       )
     if self.num_kv_heads * self.head_dim % 2:
       raise UsageError(
-          f'--model.num_kv_heads={self.num_kv_heads} times '
-          f'--model.head_dim={self.head_dim} must be even: half of the value '
-          'channels come from the previous token.'
+        f'--model.num_kv_heads={self.num_kv_heads} times '
+        f'--model.head_dim={self.head_dim} must be even: half of the value '
+        'channels come from the previous token.'
       )
     if self.d_rope % 2:
       raise UsageError(
-          f'--model.rope_fraction={self.rope_fraction} rotates {self.d_rope} '
-          f'of --model.head_dim={self.head_dim} channels; the count must be '
-          'even.'
+        f'--model.rope_fraction={self.rope_fraction} rotates {self.d_rope} '
+        f'of --model.head_dim={self.head_dim} channels; the count must be '
+        'even.'
       )
     bad = [i for i in self.sliding_layers if not 0 <= i < self.num_layers]
     if bad:
       raise UsageError(
-          f'--model.sliding_layers={",".join(map(str, bad))} must lie in '
-          f'0..{self.num_layers - 1} (--model.num_layers={self.num_layers}).'
+        f'--model.sliding_layers={",".join(map(str, bad))} must lie in '
+        f'0..{self.num_layers - 1} (--model.num_layers={self.num_layers}).'
       )
     if bool(self.sliding_layers) != bool(self.sliding_window):
       raise UsageError(
-          f'--model.sliding_window={self.sliding_window} and '
-          f'--model.sliding_layers={",".join(map(str, self.sliding_layers))} '
-          'go together; set both or neither.'
+        f'--model.sliding_window={self.sliding_window} and '
+        f'--model.sliding_layers={",".join(map(str, self.sliding_layers))} '
+        'go together; set both or neither.'
       )
 
   @property
@@ -176,34 +178,35 @@ class DataConfig:
   """Text in, batches out."""
 
   input: str = field(
-      '',
-      'Text to train on: a folder, a .txt, .jsonl, .jsonl.zst or .parquet '
-      "file, a glob of these, or 'stdlib' (Python's own library).",
+    '',
+    'Text to train on: a folder, a .txt, .jsonl, .jsonl.zst or .parquet '
+    "file, a glob of these, or 'stdlib' (Python's own library).",
   )
   dir: tuple[str, ...] = field(
-      (),
-      'Folders of prepared shards, DIR or DIR@WEIGHT; empty: RUN_DIR/data, '
-      'prepared from --data.input when it does not exist.',
+    (),
+    'Folders of prepared shards, DIR or DIR@WEIGHT; empty: RUN_DIR/data, '
+    'prepared from --data.input when it does not exist.',
   )
   text_field: str = field('text', 'Field or column that holds the text.')
   tokenizer: str = field(
-      'bytes', "'bytes' or the path of a Hugging Face tokenizer.json."
+    'bytes', "'bytes' or the path of a Hugging Face tokenizer.json."
   )
   train_tokenizer: int = field(
-      0, 'Trains a BPE tokenizer of this size while preparing; 0: none.',
-      minimum=0,
+    0,
+    'Trains a BPE tokenizer of this size while preparing; 0: none.',
+    minimum=0,
   )
   val_fraction: float = field(
-      0.02,
-      'Share of documents held out (of a single document, its tail).',
-      minimum=0.0,
-      maximum=0.9,
+    0.02,
+    'Share of documents held out (of a single document, its tail).',
+    minimum=0.0,
+    maximum=0.9,
   )
   record_tokens: int = field(
-      32_768, 'Tokens bundled in one record of a shard.', minimum=2
+    32_768, 'Tokens bundled in one record of a shard.', minimum=2
   )
   shard_tokens: int = field(
-      2**28, 'Tokens of one shard file, about.', minimum=1
+    2**28, 'Tokens of one shard file, about.', minimum=1
   )
   seq_len: int = field(256, 'L: tokens of a training window.', minimum=2)
   batch_size: int = field(16, 'B: windows of a global batch.', minimum=1)
@@ -211,20 +214,21 @@ class DataConfig:
   def __post_init__(self) -> None:
     _check_fields(self, 'data.')
     if self.record_tokens % self.seq_len:
+      fit = [d for d in divisors(self.record_tokens) if d <= self.seq_len]
       raise UsageError(
-          f'--data.seq_len={self.seq_len} does not divide '
-          f'--data.record_tokens={self.record_tokens}; choose a divisor, for '
-          f'example {max(d for d in divisors(self.record_tokens) if d <= self.seq_len)}.'
+        f'--data.seq_len={self.seq_len} does not divide '
+        f'--data.record_tokens={self.record_tokens}; choose a divisor, for '
+        f'example {fit[-1]}.'
       )
     if self.train_tokenizer and self.tokenizer != 'bytes':
       raise UsageError(
-          f'--data.train_tokenizer={self.train_tokenizer} and '
-          f'--data.tokenizer={self.tokenizer} exclude each other; drop one.'
+        f'--data.train_tokenizer={self.train_tokenizer} and '
+        f'--data.tokenizer={self.tokenizer} exclude each other; drop one.'
       )
     if 0 < self.train_tokenizer < 259:
       raise UsageError(
-          f'--data.train_tokenizer={self.train_tokenizer} must be at least '
-          '259: 256 bytes and three special tokens.'
+        f'--data.train_tokenizer={self.train_tokenizer} must be at least '
+        '259: 256 bytes and three special tokens.'
       )
 
 
@@ -233,57 +237,58 @@ class OptimConfig:
   """Muon for hidden matrices, AdamW for the rest, and the balancing bias."""
 
   name: Literal['muon', 'adamw'] = field(
-      'muon', 'muon: Muon for hidden matrices, AdamW for the rest.'
+    'muon', 'muon: Muon for hidden matrices, AdamW for the rest.'
   )
   lr: float = field(2e-3, 'Peak learning rate of both.', minimum=0.0)
   lr_final: float = field(2e-4, 'Learning rate of the last step.', minimum=0.0)
   schedule: Literal['cosine', 'wsd', 'constant'] = field(
-      'cosine', 'Shape after warmup; wsd: warmup, stable, decay (linear).'
+    'cosine', 'Shape after warmup; wsd: warmup, stable, decay (linear).'
   )
   warmup_steps: int = field(20, 'Steps of linear warmup.', minimum=0)
   decay_steps: int = field(0, 'Length of the decay of wsd.', minimum=0)
   weight_decay: float = field(
-      0.1, 'Decoupled weight decay of matrices.', minimum=0.0
+    0.1, 'Decoupled weight decay of matrices.', minimum=0.0
   )
   clip_norm: float = field(
-      1.0, 'Global gradient norm above which gradients shrink; 0: never.',
-      minimum=0.0,
+    1.0,
+    'Global gradient norm above which gradients shrink; 0: never.',
+    minimum=0.0,
   )
-  momentum: float = field(
-      0.95, 'Momentum of Muon.', minimum=0.0, maximum=1.0
-  )
+  momentum: float = field(0.95, 'Momentum of Muon.', minimum=0.0, maximum=1.0)
   nesterov: bool = field(True, 'Nesterov momentum in Muon.')
   newton_schulz_steps: int = field(
-      5, 'Newton-Schulz iterations of Muon.', minimum=1
+    5, 'Newton-Schulz iterations of Muon.', minimum=1
   )
   muon_split_gate_up: bool = field(
-      False,
-      "Orthogonalizes an expert's gate and up matrices apart instead of as "
-      'one fused matrix.',
+    False,
+    "Orthogonalizes an expert's gate and up matrices apart instead of as "
+    'one fused matrix.',
   )
   beta1: float = field(0.9, 'First moment of AdamW.', minimum=0.0, maximum=1.0)
   beta2: float = field(
-      0.95, 'Second moment of AdamW.', minimum=0.0, maximum=1.0
+    0.95, 'Second moment of AdamW.', minimum=0.0, maximum=1.0
   )
   adam_eps: float = field(1e-8, 'Epsilon of AdamW.', minimum=0.0)
   balance_lr: float = field(
-      1e-3, 'Step of the balancing bias; 0: frozen.', minimum=0.0
+    1e-3, 'Step of the balancing bias; 0: frozen.', minimum=0.0
   )
   accumulation: int = field(
-      1, 'Parts in which a global batch is computed, one after another.',
-      minimum=1,
+    1,
+    'Parts in which a global batch is computed, one after another.',
+    minimum=1,
   )
   max_bad_steps: int = field(
-      10, 'Steps in a row with NaN or Inf after which training stops.',
-      minimum=1,
+    10,
+    'Steps in a row with NaN or Inf after which training stops.',
+    minimum=1,
   )
 
   def __post_init__(self) -> None:
     _check_fields(self, 'optim.')
     if self.schedule == 'wsd' and not self.decay_steps:
       raise UsageError(
-          f'--optim.schedule=wsd needs --optim.decay_steps={self.decay_steps} '
-          'to be at least 1: the length of the decay.'
+        f'--optim.schedule=wsd needs --optim.decay_steps={self.decay_steps} '
+        'to be at least 1: the length of the decay.'
       )
 
 
@@ -291,7 +296,9 @@ class OptimConfig:
 class MeshConfig:
   """How many devices each axis of the mesh has."""
 
-  replica: int = field(0, 'Data-parallel copies; 0: all that is left.', minimum=0)
+  replica: int = field(
+    0, 'Data-parallel copies; 0: all that is left.', minimum=0
+  )
 
   def __post_init__(self) -> None:
     _check_fields(self, 'mesh.')
@@ -304,11 +311,12 @@ class CheckpointConfig:
   every: int = field(100, 'Steps between saves; 0: only the last.', minimum=0)
   keep: int = field(3, 'Newest checkpoints kept.', minimum=1)
   keep_every: int = field(
-      0, 'Also keeps every checkpoint of a multiple of this step; 0: none.',
-      minimum=0,
+    0,
+    'Also keeps every checkpoint of a multiple of this step; 0: none.',
+    minimum=0,
   )
   timeout_s: int = field(
-      300, 'Seconds after which an unfinished save is an error.', minimum=1
+    300, 'Seconds after which an unfinished save is an error.', minimum=1
   )
 
   def __post_init__(self) -> None:
@@ -320,11 +328,12 @@ class EvalConfig:
   """Held-out loss."""
 
   every: int = field(
-      100, 'Steps between evaluations; 0: only the last.', minimum=0
+    100, 'Steps between evaluations; 0: only the last.', minimum=0
   )
   batches: int = field(
-      0, 'Batches of an evaluation during training; 0: the whole held-out set.',
-      minimum=0,
+    0,
+    'Batches of an evaluation during training; 0: the whole held-out set.',
+    minimum=0,
   )
   text: str = field('', 'For --mode=eval: a text file to score.')
 
@@ -339,9 +348,10 @@ class GenerateConfig:
   max_tokens: int = field(200, 'Tokens to add.', minimum=1)
   temperature: float = field(0.8, '0: the likeliest token.', minimum=0.0)
   top_p: float = field(
-      0.95, 'Samples from the likeliest tokens of this total probability.',
-      minimum=0.0,
-      maximum=1.0,
+    0.95,
+    'Samples from the likeliest tokens of this total probability.',
+    minimum=0.0,
+    maximum=1.0,
   )
 
   def __post_init__(self) -> None:
@@ -354,12 +364,13 @@ class LogConfig:
 
   every: int = field(10, 'Steps between lines of metrics.', minimum=1)
   sample_every: int = field(
-      0, 'Steps between samples; 0: only the last.', minimum=0
+    0, 'Steps between samples; 0: only the last.', minimum=0
   )
   tensorboard: bool = field(True, 'Writes TensorBoard events.')
   peak_tflops: float = field(
-      0.0, 'Peak TFLOP/s of a device, for MFU; 0: from a table of devices.',
-      minimum=0.0,
+    0.0,
+    'Peak TFLOP/s of a device, for MFU; 0: from a table of devices.',
+    minimum=0.0,
   )
 
   def __post_init__(self) -> None:
@@ -373,26 +384,26 @@ class Config:
   mode: _MODES = field('train', 'What to do.')
   run_dir: str = field('', 'Folder of the run: all that it writes.')
   source: str = field(
-      '',
-      'What eval, generate and checkpoints read: a run directory, one '
-      'checkpoint, or a Hugging Face folder; empty: --run_dir.',
+    '',
+    'What eval, generate and checkpoints read: a run directory, one '
+    'checkpoint, or a Hugging Face folder; empty: --run_dir.',
   )
   output: str = field('', 'What prepare writes; empty: --data.dir.')
   seed: int = field(0, 'Seed of weights, data order and samples.', minimum=0)
   num_steps: int = field(1000, 'Optimizer steps of the run.', minimum=0)
   resume: bool = field(True, 'Goes on from the newest checkpoint in run_dir.')
   restore: str = field(
-      '', 'Starts a new run from the parameters of this checkpoint.'
+    '', 'Starts a new run from the parameters of this checkpoint.'
   )
   prompt: str = field(
-      '', 'Text to continue, by --mode=generate and during training.'
+    '', 'Text to continue, by --mode=generate and during training.'
   )
   model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
   data: DataConfig = dataclasses.field(default_factory=DataConfig)
   optim: OptimConfig = dataclasses.field(default_factory=OptimConfig)
   mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
   checkpoint: CheckpointConfig = dataclasses.field(
-      default_factory=CheckpointConfig
+    default_factory=CheckpointConfig
   )
   eval: EvalConfig = dataclasses.field(default_factory=EvalConfig)
   generate: GenerateConfig = dataclasses.field(default_factory=GenerateConfig)
@@ -402,9 +413,9 @@ class Config:
     _check_fields(self, '')
     if self.data.batch_size % self.optim.accumulation:
       raise UsageError(
-          f'--optim.accumulation={self.optim.accumulation} does not divide '
-          f'--data.batch_size={self.data.batch_size}; choose one of '
-          f'{divisors(self.data.batch_size)}.'
+        f'--optim.accumulation={self.optim.accumulation} does not divide '
+        f'--data.batch_size={self.data.batch_size}; choose one of '
+        f'{divisors(self.data.batch_size)}.'
       )
 
   @classmethod

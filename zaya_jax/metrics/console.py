@@ -4,6 +4,7 @@
 Whether there is a bar, and colour, is decided here: on a terminal only.
 """
 
+import os
 import pathlib
 import sys
 import types
@@ -12,6 +13,8 @@ from typing import TextIO
 import rich.console
 import rich.progress
 import rich.text
+
+from zaya_jax.metrics import text
 
 
 class Console:
@@ -39,18 +42,29 @@ class Console:
     self.end_bar()
     self._file.close()
 
-  def line(self, text: str, *, bold: str = '', style: str = '') -> None:
-    """Writes `bold` and then `text`; on a terminal above the bar."""
-    self._file.write(f'{bold}{text}\n')
+  def line(self, words: str, *, bold: str = '', style: str = '') -> None:
+    """Writes `bold` and then `words`; on a terminal above the bar."""
+    self._file.write(f'{bold}{words}\n')
     self._file.flush()
     if not self._terminal:
       # A pipe may not know every letter that a model writes.
       known = self._stream.encoding or 'utf-8'
-      plain = f'{bold}{text}'.encode(known, 'replace').decode(known)
-      print(plain, file=self._stream, flush=True)
+      plain = f'{bold}{words}'.encode(known, 'replace').decode(known)
+      self._print(plain)
       return
-    shown = rich.text.Text.assemble((bold, 'bold'), (text, style))
+    shown = rich.text.Text.assemble((bold, 'bold'), (words, style))
     self._terminal.print(shown, soft_wrap=True)
+
+  def sample(self, title: str, prompt: str, continuation: str) -> None:
+    """Writes generated text behind a margin, the prompt in bold."""
+    self.line(title, style='magenta')
+    *above, last = text.printable(prompt).split('\n')
+    first, *below = text.printable(continuation).rstrip('\n').split('\n')
+    for line in above:
+      self.line('', bold=f'  | {line}')
+    self.line(first, bold=f'  | {last}')
+    for line in below:
+      self.line(f'  | {line}')
 
   def advance(self, step: int, total: int, *numbers: str) -> None:
     """Moves the bar to `step` of `total`; `numbers` stand behind it."""
@@ -63,16 +77,25 @@ class Console:
     task = self._bar.task_ids[0]
     self._bar.update(task, completed=step, numbers='  '.join(numbers))
 
-  def status(self, text: str) -> None:
+  def status(self, words: str) -> None:
     """Says in front of the bar what is going on."""
     if self._bar:
-      self._bar.update(self._bar.task_ids[0], description=text)
+      self._bar.update(self._bar.task_ids[0], description=words)
 
   def end_bar(self) -> None:
     """Takes the bar away; a later `advance` starts a new one."""
     if self._bar:
       self._bar.stop()
       self._bar = None
+
+  def _print(self, words: str) -> None:
+    try:
+      print(words, file=self._stream, flush=True)
+    except BrokenPipeError:
+      # Nobody reads any more. The run goes on, and log.txt has it all.
+      nowhere = os.open(os.devnull, os.O_WRONLY)
+      os.dup2(nowhere, self._stream.fileno())
+      os.close(nowhere)
 
 
 def _make_bar(terminal: rich.console.Console) -> rich.progress.Progress:

@@ -20,16 +20,8 @@ import numpy as np
 
 from zaya_jax import clock, flops
 from zaya_jax import config as config_lib
-from zaya_jax.metrics import console, journal, summary, text
+from zaya_jax.metrics import console, journal, summary, text, window
 
-# How the values of the steps since the last row become one; else their mean.
-_COMBINE = {
-  'optim/lr': lambda values: values[-1],
-  'optim/skipped': lambda values: values[-1],
-  'optim/bad_steps': lambda values: values[-1],
-  'moe/load_max': max,
-  'moe/load_min': min,
-}
 _BEST, _ZLIB = 'val/bpb', 'val/zlib_bpb'
 
 
@@ -87,7 +79,7 @@ class Reporter:
     self._peak = peak and peak * 1e12 * num_devices
     self._step, self._tokens = start_step, start_tokens
     self._pending: _Step | None = None
-    self._window: list[dict[str, float]] = []
+    self._window = window.Window()
     self._open = contextlib.ExitStack()
 
   def __enter__(self) -> 'Reporter':
@@ -177,13 +169,8 @@ class Reporter:
     done_at = done.done_at or time.monotonic()
     step_s, self._mark = done_at - self._mark, done_at
     self._step, self._tokens = done.step, self._tokens + done.tokens
-    self._window.append(
-      {
-        **values,
-        'time/step_s': step_s,
-        'time/data_s': done.data_s,
-        '_tokens': done.tokens,
-      }
+    self._window.add(
+      values, tokens=done.tokens, step_s=step_s, data_s=done.data_s
     )
     self._advance(values.get('train/loss', math.nan))
     every, total = self._config.log.every, self._config.num_steps
@@ -221,14 +208,7 @@ class Reporter:
     path.write_text(whole, encoding='utf-8', errors='replace')
     if self._events:
       self._events.add_text('sample', f'```\n{whole}\n```', step)
-    self._console.line(f'sample at step {step}:', style='magenta')
-    first = text.printable(prompt).splitlines() or ['']
-    rest = text.printable(continuation).splitlines() or ['']
-    for line in first[:-1]:
-      self._console.line('', bold=f'  | {line}')
-    self._console.line(rest[0], bold=f'  | {first[-1]}')
-    for line in rest[1:]:
-      self._console.line(f'  | {line}')
+    self._console.sample(f'sample at step {step}:', prompt, continuation)
 
   def saved(self, step: int, seconds: float) -> None:
     """Records that step `step` was saved; training stood still `seconds`."""
@@ -284,33 +264,28 @@ class Reporter:
     self.note(f'device  {self._devices}{peak}')
 
   def _advance(self, loss: float) -> None:
+    """Moves the progress bar."""
+    rate = text.short(self._window.tokens_per_second)
     self._console.advance(
       self._step,
       self._config.num_steps,
       f'loss {loss:.3f}',
-      f'{text.short(self._rate())} tok/s',
+      f'{rate} tok/s',
       f'eta {text.duration(self._eta_s())}',
     )
 
-  def _rate(self) -> float:
-    """Tokens per second since the last row."""
-    seconds = sum(step['time/step_s'] for step in self._window)
-    return sum(step['_tokens'] for step in self._window) / seconds
-
   def _eta_s(self) -> float:
     """Seconds to the last step, at the pace since the last row."""
-    step_s = np.mean([step['time/step_s'] for step in self._window])
-    return float(step_s) * (self._config.num_steps - self._step)
+    return self._window.step_s * (self._config.num_steps - self._step)
 
   def _write_step(self) -> None:
     """Makes one row and one line of the steps since the last."""
-    row, rate, eta_s = _combine(self._window), self._rate(), self._eta_s()
-    del row['_tokens']
-    row['throughput/tokens_per_second'] = rate
+    values, eta_s = self._window.combine(), self._eta_s()
+    self._window = window.Window()
     if self._peak:
-      row['throughput/mfu'] = rate * self._flops_per_token / self._peak
-    self._window = []
-    row = self._write(self._step, row)
+      rate = values['throughput/tokens_per_second']
+      values['throughput/mfu'] = rate * self._flops_per_token / self._peak
+    row = self._write(self._step, values)
     bpb = self._newest and self._newest[_BEST]
     total = self._config.num_steps
     self._console.line(text.step_line(row, total=total, bpb=bpb, eta_s=eta_s))
@@ -329,13 +304,3 @@ class Reporter:
         if math.isfinite(value):
           self._events.add_scalar(name, value, step)
     return row
-
-
-def _combine(steps: list[dict[str, float]]) -> dict[str, float]:
-  """One value for each name; a skipped step's NaN does not count."""
-  combined = {}
-  for name in steps[0]:
-    values = [step[name] for step in steps if math.isfinite(step[name])]
-    combine = _COMBINE.get(name, np.mean)
-    combined[name] = float(combine(values)) if values else math.nan
-  return combined

@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line from outside: what it prints, imports and exits with."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from zaya_jax import config, flags, main
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+# Prints, behind everything else, which heavy modules were imported.
+SPY = """
+import sys
+from zaya_jax import main
+code = main.main(['zaya_jax', *sys.argv[1:]])
+heavy = ('jax', 'numpy', 'orbax', 'grain', 'rich', 'tensorboardX')
+print('imported:', [name for name in heavy if name in sys.modules])
+sys.exit(code)
+"""
+
+
+def _python(*args, **environment):
+  return subprocess.run(
+    [sys.executable, *args],
+    capture_output=True,
+    text=True,
+    check=False,
+    cwd=ROOT,
+    env={**os.environ, **environment},
+    timeout=120,
+  )
+
+
+def _program(*args):
+  return _python('-m', 'zaya_jax.main', *args)
+
+
+def test_help_lists_every_flag_and_exits_with_0():
+  done = _program('--help')
+  assert (done.returncode, done.stderr) == (0, '')
+  for title, _, settings in flags.sections():
+    assert f'\n{title}: ' in done.stdout
+    for setting in settings:
+      assert f'\n  --{setting.name}=' in done.stdout
+  assert 'undefok' not in done.stdout
+
+
+def test_help_tells_defaults_choices_and_bounds():
+  text = ' '.join(main.help_text().split())
+  assert '--num_steps=1000 Optimizer steps of the run. [at least 0]' in text
+  assert '[off | zero | identity]' in text
+  assert '--optim.nesterov=true' in text
+  assert '[0.0 to 1.0]' in text
+
+
+def test_help_fits_a_terminal_of_80_columns():
+  assert max(map(len, main.help_text().splitlines())) <= 80
+
+
+def test_help_survives_a_reader_that_leaves():
+  program = f'{sys.executable} -m zaya_jax.main --help | head -n 1'
+  done = subprocess.run(
+    program,
+    shell=True,
+    capture_output=True,
+    text=True,
+    check=True,
+    cwd=ROOT,
+    timeout=120,
+  )
+  assert done.stderr == ''
+
+
+@pytest.mark.parametrize(
+  'args, code',
+  [
+    (['--help'], 0),
+    (['--num_stepz=3'], 2),
+    (['--model.num_layers=0'], 2),
+    (['--flagfile=missing.flags'], 2),
+  ],
+)
+def test_nothing_heavy_is_imported(args, code):
+  done = _python('-c', SPY, *args)
+  assert done.returncode == code
+  assert done.stdout.endswith('imported: []\n')
+
+
+@pytest.mark.parametrize(
+  'args, words',
+  [
+    (['--num_stepz=3'], 'Did you mean --num_steps?'),
+    (['--num_steps=3', 'word'], "'word' is not a flag"),
+    (['--num_steps=x'], '--num_steps=x: must be a whole number'),
+    (['--flagfile=missing.flags'], 'missing.flags'),
+    (['--model.num_kv_heads=3'], 'choose one of [1, 2, 4]'),
+  ],
+)
+def test_wrong_flags_are_one_sentence_and_exit_code_2(args, words):
+  done = _program(*args)
+  assert done.returncode == 2
+  assert done.stdout == ''
+  (line,) = done.stderr.splitlines()
+  assert line.startswith('zaya_jax: error: ')
+  assert words in line
+
+
+def test_missing_input_is_told_by_the_mode():
+  done = _program('--mode=prepare', '--output=never_made')
+  assert done.returncode == 2
+  assert '--data.input=' in done.stderr
+  assert 'Traceback' not in done.stderr
+  assert not (ROOT / 'never_made').exists()
+
+
+def test_text_becomes_shards(tmp_path):
+  source = tmp_path / 'text.txt'
+  source.write_text('A line of text, and then one more.\n' * 200)
+  done = _program(
+    '--mode=prepare',
+    f'--data.input={source}',
+    f'--output={tmp_path / "shards"}',
+    '--data.record_tokens=512',
+  )
+  assert done.returncode == 0, done.stderr
+  assert (tmp_path / 'shards' / 'manifest.json').exists()
+  assert f'--data.dir={tmp_path / "shards"}' in done.stdout
+
+
+def _run_mode(monkeypatch, function):
+  """Runs main with `function` as the mode 'train'."""
+  monkeypatch.setitem(main._MODES, 'train', f'{__name__}:mode')
+  module = type(sys)(__name__)
+  module.mode = function
+  monkeypatch.setitem(sys.modules, __name__, module)
+  return main.main(['zaya_jax', '--num_steps=3'])
+
+
+@pytest.mark.parametrize('returned, code', [(None, 0), (0, 0), (75, 75)])
+def test_mode_decides_the_exit_code(monkeypatch, returned, code):
+  seen = []
+
+  def mode(settings):
+    seen.append(settings)
+    return returned
+
+  assert _run_mode(monkeypatch, mode) == code
+  assert seen == [config.Config(num_steps=3)]
+
+
+class _GaveUpError(RuntimeError):
+  exit_code = 4
+
+
+def _raise(error):
+  raise error
+
+
+@pytest.mark.parametrize(
+  'error, code',
+  [
+    (_GaveUpError('Ten bad steps in a row.'), 4),
+    (config.UsageError('Ten bad steps in a row.'), 2),
+    (OSError(28, 'Ten bad steps in a row.'), 3),
+  ],
+)
+def test_error_with_a_code_is_one_sentence(monkeypatch, capsys, error, code):
+  assert _run_mode(monkeypatch, lambda _: _raise(error)) == code
+  (line,) = capsys.readouterr().err.splitlines()
+  assert line.startswith('zaya_jax: error: ')
+  assert 'Ten bad steps in a row.' in line
+
+
+@pytest.mark.parametrize('error', [ValueError('bug'), OSError(5, 'broken')])
+def test_unexpected_error_keeps_its_traceback(monkeypatch, error):
+  with pytest.raises(type(error)):
+    _run_mode(monkeypatch, lambda _: _raise(error))
+
+
+def test_ctrl_c_is_resumable(monkeypatch, capsys):
+  assert _run_mode(monkeypatch, lambda _: _raise(KeyboardInterrupt())) == 75
+  assert 'Traceback' not in capsys.readouterr().err
+
+
+def test_every_mode_has_a_module():
+  (hint,) = [
+    s.kind
+    for _, _, found in flags.sections()
+    for s in found
+    if s.name == 'mode'
+  ]
+  assert set(main._MODES) == set(hint.__args__)
+
+
+@pytest.mark.parametrize(
+  'devices, environment, expected',
+  [
+    ([], {}, None),
+    (['/dev/kfd'], {}, '.cache/zaya_jax/compiled'),
+    (['/dev/nvidiactl'], {'JAX_PLATFORMS': 'cpu'}, None),
+    (['/dev/kfd'], {'JAX_COMPILATION_CACHE_DIR': 'mine'}, 'mine'),
+  ],
+)
+def test_compiled_programs_are_kept_on_accelerators_only(
+  monkeypatch, devices, environment, expected
+):
+  variable = 'JAX_COMPILATION_CACHE_DIR'
+  # Set and deleted, so that what main sets is undone after the test.
+  for name in (variable, 'JAX_PLATFORMS'):
+    monkeypatch.setenv(name, '')
+    monkeypatch.delenv(name)
+  for name, value in environment.items():
+    monkeypatch.setenv(name, value)
+  monkeypatch.setattr(os.path, 'exists', lambda path: path in devices)
+  assert _run_mode(monkeypatch, lambda _: None) == 0
+  found = os.environ.get(variable)
+  assert found is expected or found.endswith(expected)
+
+
+PACKAGE = """
+import sys
+import zaya_jax
+assert 'jax' not in sys.modules and 'numpy' not in sys.modules
+module = type(sys)('zaya_jax.train')
+module.__spec__ = None
+module.train = lambda config: 'trained'
+class Finder:
+  def find_spec(self, name, path=None, target=None):
+    from importlib.machinery import ModuleSpec
+    return ModuleSpec(name, self) if name == 'zaya_jax.train' else None
+  def create_module(self, spec):
+    return module
+  def exec_module(self, module):
+    pass
+sys.meta_path.insert(0, Finder())
+"""
+
+
+@pytest.mark.parametrize(
+  'use',
+  [
+    'zaya_jax.train(0)',
+    'import zaya_jax.train; zaya_jax.train(0)',
+    'from zaya_jax import train; train(0)',
+    'from zaya_jax.train import train; train(0); zaya_jax.train(0)',
+    'import importlib as i; i.import_module("zaya_jax.train").train(0); '
+    'zaya_jax.train(0)',
+  ],
+)
+def test_train_is_the_function_whoever_imports_the_module(use):
+  done = _python('-W', 'error', '-c', PACKAGE + use)
+  assert done.returncode == 0, done.stderr
+
+
+def test_package_has_no_other_attributes():
+  done = _python('-c', 'import zaya_jax; zaya_jax.trian')
+  assert "module 'zaya_jax' has no attribute 'trian'" in done.stderr
+
+
+def test_package_offers_the_sections():
+  done = _python('-c', 'import zaya_jax as z; z.Config(model=z.ModelConfig())')
+  assert done.returncode == 0, done.stderr

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The steps between two rows of metrics.jsonl, and how they become one."""
+
+import math
+
+import numpy as np
+
+# The newest and the extreme; of all other numbers the mean counts.
+_COMBINE = {
+  'optim/lr': lambda values: values[-1],
+  'optim/skipped': lambda values: values[-1],
+  'optim/bad_steps': lambda values: values[-1],
+  'moe/load_max': max,
+  'moe/load_min': min,
+}
+
+
+class Window:
+  """Collects the numbers of steps."""
+
+  def __init__(self):
+    self._steps: list[dict[str, float]] = []
+    self._tokens = 0
+
+  def add(
+    self,
+    measured: dict[str, float],
+    *,
+    tokens: int,
+    step_s: float,
+    data_s: float,
+  ) -> None:
+    """Adds one step.
+
+    Args:
+      measured: its numbers, by name.
+      tokens: that it trained on.
+      step_s: seconds since the step before.
+      data_s: seconds of these spent waiting for the batch.
+    """
+    times = {'time/step_s': step_s, 'time/data_s': data_s}
+    self._steps.append({**measured, **times})
+    self._tokens += tokens
+
+  @property
+  def step_s(self) -> float:
+    """Seconds of a step, the mean."""
+    return float(np.mean([step['time/step_s'] for step in self._steps]))
+
+  @property
+  def tokens_per_second(self) -> float:
+    """Tokens of all steps over their seconds."""
+    return self._tokens / (self.step_s * len(self._steps))
+
+  def combine(self) -> dict[str, float]:
+    """One number for each name; the NaN of a skipped step does not count."""
+    combined = {}
+    for name in self._steps[0]:
+      values = [step[name] for step in self._steps if math.isfinite(step[name])]
+      combine = _COMBINE.get(name, np.mean)
+      combined[name] = float(combine(values)) if values else math.nan
+    return {**combined, 'throughput/tokens_per_second': self.tokens_per_second}
