@@ -6,6 +6,8 @@ from typing import Literal
 USAGE = 2  # A setting is wrong; another command line would do.
 UNUSABLE = 3  # A checkpoint is damaged or cannot be written.
 
+_START, _END = 80, 200  # Characters shown of a long error.
+
 
 class CheckpointError(RuntimeError):
   """A checkpoint that cannot be used; its text is one sentence for the user.
@@ -19,7 +21,9 @@ class CheckpointError(RuntimeError):
     self.exit_code = exit_code
 
 
-def first_line(error: BaseException) -> str:
-  """What went wrong, short enough for a sentence."""
-  lines = str(error).splitlines() or ['']
-  return f'{type(error).__name__}: {lines[0][:300]}'.rstrip(': .')
+def cause(error: BaseException) -> str:
+  """What went wrong, short enough for a sentence: one line, start and end."""
+  text = (str(error).splitlines() or [''])[0]
+  if len(text) > _START + _END:  # TensorStore names long paths, then the cause.
+    text = f'{text[:_START]} ... {text[-_END:]}'
+  return f'{type(error).__name__}: {text}'.rstrip(': .')

@@ -7,6 +7,7 @@ devices of the run nor more memory than the largest array.
 
 import datetime
 import json
+import math
 import os
 import sys
 from typing import Any
@@ -71,10 +72,11 @@ def _content(directory: str) -> dict[str, Any]:
     for path, array in reader.leaves(directory)
   }
   metrics = meta.get('metrics', {})
+  known = [k for k in _METRICS if math.isfinite(metrics.get(k, math.nan))]
   return {
     'tokens': meta.get('tokens'),
     'data_index': meta['data_index'],
-    **{name: metrics[name] for name in _METRICS if name in metrics},
+    **{name: metrics[name] for name in known},
     'params_hash': hashing.combine_params(hashes),
     'state_hash': hashing.combine(hashes),
   }

@@ -79,7 +79,7 @@ class Manager:
     try:
       self._orbax.save(step, args=args, metrics=self._rank(meta), force=True)
     except reader.FAILURES as error:
-      self._fail(step, errors.first_line(error))
+      self._fail(step, errors.cause(error))
 
   def wait(self) -> None:
     """Waits until the newest save is on disk.
@@ -153,7 +153,7 @@ class Manager:
     try:
       self._orbax.wait_until_finished()
     except reader.FAILURES as error:
-      self._fail(self._saving, errors.first_line(error))
+      self._fail(self._saving, errors.cause(error))
     self._saving = None
 
   def _fail(self, step: int | None, why: str) -> None:

@@ -83,7 +83,7 @@ def check_same_model(
       f'({", ".join(model)}); use its flags or another --run_dir.',
       errors.USAGE,
     )
-  return _changes(before, now, '', _PER_CALL)
+  return _changes(before, now, '', {'model', *_PER_CALL})
 
 
 def _changes(

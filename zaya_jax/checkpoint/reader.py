@@ -5,9 +5,11 @@ Orbax casts to the type that is asked for and says nothing, so names, shapes and
 types are compared before an array is read.
 """
 
+import functools
 import logging
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -150,11 +152,20 @@ def _check(directory: str, saved: dict[str, str], abstract: Any) -> None:
 
 
 def _damaged(directory: str, error: BaseException) -> errors.CheckpointError:
+  # Reads that were under way end after the event loop of Orbax, and each would
+  # print a traceback of its own about that.
+  if getattr(sys.unraisablehook, 'func', None) is not _late:
+    sys.unraisablehook = functools.partial(_late, sys.unraisablehook)
   name = os.path.basename(directory)
   return errors.CheckpointError(
-    f'Checkpoint {directory} is damaged ({errors.first_line(error)}); move '
+    f'Checkpoint {directory} is damaged ({errors.cause(error)}); move '
     f'{name} away to go on from the one before it.'
   )
+
+
+def _late(show: Callable[[Any], None], unraisable: Any) -> None:
+  if 'Event loop is closed' not in str(unraisable.exc_value):
+    show(unraisable)
 
 
 def _worth_showing(record: logging.LogRecord) -> bool:
