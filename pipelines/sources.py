@@ -45,8 +45,12 @@ class WindowSource:
     self._split = data.splits[split]
     self._seq_len = seq_len
     self._dtype = np.dtype(data.dtype).newbyteorder('<')
-    self._last_tokens = (
-      self._split.tokens - (self._split.records - 1) * data.record_tokens
+    full_records = self._split.records - 1
+    self._last_tokens = self._split.tokens - full_records * data.record_tokens
+    self._windows_per_record = data.record_tokens // seq_len
+    # Grain asks for it at each window.
+    self._length = full_records * self._windows_per_record + pack.num_windows(
+      self._last_tokens, seq_len
     )
     self._records = grain.sources.ArrayRecordDataSource(
       [
@@ -60,8 +64,7 @@ class WindowSource:
     )
 
   def __len__(self) -> int:
-    full = (self._split.records - 1) * self._windows_per_record
-    return full + pack.num_windows(self._last_tokens, self._seq_len)
+    return self._length
 
   def __getitem__(self, index: int) -> np.ndarray:
     record, place = divmod(int(index), self._windows_per_record)
@@ -70,10 +73,6 @@ class WindowSource:
   def close(self) -> None:
     """Closes the files."""
     self._records.__exit__(None, None, None)
-
-  @property
-  def _windows_per_record(self) -> int:
-    return self._data.record_tokens // self._seq_len
 
   def _read(self, index: int) -> np.ndarray:
     """Returns the tokens of a record without its padding."""

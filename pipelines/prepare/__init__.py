@@ -93,16 +93,15 @@ def _existing(
       f'{output} was prepared with other settings: {listed}; {way_out}.'
     )
   # A run may go on where its text is gone, but not on text that has changed.
-  if settings.input == read.STDLIB or not os.path.exists(settings.input):
-    return found
-  if read.Source(settings.input, settings.text_field).sha256 != (
-    found.input_sha256
-  ):
-    raise errors.DataError(
-      f'{output} was prepared from other files than --data.input='
-      f'{settings.input} has now; {way_out}, or use it as it is with '
-      f'--data.dir={output}.'
-    )
+  # Another Python's library counts as gone: an upgrade must not stop a run.
+  if settings.input != read.STDLIB and read.exists(settings.input):
+    source = read.Source(settings.input, settings.text_field)
+    if source.sha256 != found.input_sha256:
+      raise errors.DataError(
+        f'{output} was prepared from other files than --data.input='
+        f'{settings.input} has now; {way_out}, or use it as it is with '
+        f'--data.dir={output}.'
+      )
   if not settings.train_tokenizer and os.path.exists(settings.tokenizer):
     found.check_tokenizer(tokenizer_lib.load(settings.tokenizer))
   return found

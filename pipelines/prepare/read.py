@@ -129,6 +129,13 @@ def find(text_input: str) -> dict[str, pathlib.Path]:
   return dict(sorted((p.relative_to(root).as_posix(), p) for p in found))
 
 
+def exists(text_input: str) -> bool:
+  """Whether `find` finds anything."""
+  return os.path.exists(text_input) or bool(
+    glob.glob(text_input, recursive=True)
+  )
+
+
 def _walk(root: pathlib.Path, left_out: frozenset[str]):
   """Yields the files under `root` that are not hidden."""
   for folder, folders, names in os.walk(root):

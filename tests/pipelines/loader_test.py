@@ -321,3 +321,10 @@ def test_program_ends_with_the_loader_open(shards):
     text=True,
   )
   assert status.returncode == 0, status.stderr
+
+
+def test_record_damaged_after_opening_is_named(shards):
+  batches = _train(shards, batch_size=1)
+  for path in shards.glob('train-*'):
+    path.write_bytes(bytes(path.stat().st_size))
+  _refused(r'train-.*, record \d+, cannot be read', 3, next, batches)

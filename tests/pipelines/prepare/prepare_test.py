@@ -190,6 +190,20 @@ def test_changed_text_is_noticed(corpus, shards):
   _refused('prepared from other files', 2, str(corpus), shards, **SMALL)
 
 
+def test_changed_text_behind_a_glob_is_noticed(tmp_path, corpus):
+  pattern = str(corpus / '*.txt')
+  prepare.prepare(pattern, tmp_path / 'out', **SMALL)
+  (corpus / 'new.txt').write_text('one more')
+  _refused('prepared from other files', 2, pattern, tmp_path / 'out', **SMALL)
+
+
+def test_other_library_does_not_stop_a_run(tmp_path, monkeypatch, corpus):
+  monkeypatch.setattr(read, 'find', lambda _: {'a.py': corpus / '00.txt'})
+  made = prepare.prepare('stdlib', tmp_path / 'out', **SMALL)
+  monkeypatch.setattr(read, 'find', lambda _: {'a.py': corpus / '09.txt'})
+  assert prepare.prepare('stdlib', tmp_path / 'out', **SMALL) == made
+
+
 def test_changed_tokenizer_is_noticed(tmp_path, corpus):
   tokenizer.train_bpe(['one'], 260).save(tmp_path)
   settings = {**SMALL, 'tokenizer': str(tmp_path / 'tokenizer.json')}
