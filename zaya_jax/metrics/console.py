@@ -80,7 +80,8 @@ class Console:
   def status(self, words: str) -> None:
     """Says in front of the bar what is going on."""
     if self._bar:
-      self._bar.update(self._bar.task_ids[0], description=words)
+      task = self._bar.task_ids[0]
+      self._bar.update(task, description=words, refresh=True)
 
   def end_bar(self) -> None:
     """Takes the bar away; a later `advance` starts a new one."""

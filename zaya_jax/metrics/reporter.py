@@ -72,11 +72,16 @@ class Reporter:
     self._config = config
     self._run_dir = pathlib.Path(run_dir)
     self._run_dir.mkdir(parents=True, exist_ok=True)
-    self._num_params, self._active_params = num_params, active_params
     self._flops_per_token = flops_per_token
-    self._devices = f'{num_devices} x {device_kind}'
     peak = config.log.peak_tflops or flops.peak_tflops(device_kind)
     self._peak = peak and peak * 1e12 * num_devices
+    self._opening = summary.opening(
+      num_params=num_params,
+      active_params=active_params,
+      flops_per_token=flops_per_token,
+      devices=f'{num_devices} x {device_kind}',
+      peak_flops=self._peak,
+    )
     self._step, self._tokens = start_step, start_tokens
     self._pending: _Step | None = None
     self._window = window.Window()
@@ -93,7 +98,8 @@ class Reporter:
     scored = [row for row in self._journal.history if row.get(_BEST)]
     self._best = min(scored, key=lambda row: row[_BEST], default=None)
     self._newest = scored[-1] if scored else None
-    self._describe()
+    for line in self._opening:
+      self.note(line)
     self._mark = time.monotonic()
     return self
 
@@ -110,6 +116,7 @@ class Reporter:
   @contextlib.contextmanager
   def compiling(self, what: str) -> Iterator[None]:
     """Says that `what` is compiled, and then how long it took."""
+    self.flush()
     self.note(f'compiling {what} ...')
     start = time.monotonic()
     yield
@@ -252,16 +259,6 @@ class Reporter:
     )
     self._open.callback(events.close)
     return events
-
-  def _describe(self) -> None:
-    """Says how large the model is and what it runs on."""
-    self.note(
-      f'model   {self._num_params:,} parameters, {self._active_params:,} '
-      'active without embedding, '
-      f'{text.short(self._flops_per_token)} FLOP to train on a token'
-    )
-    peak = f', together {text.short(self._peak)} FLOP/s' if self._peak else ''
-    self.note(f'device  {self._devices}{peak}')
 
   def _advance(self, loss: float) -> None:
     """Moves the progress bar."""

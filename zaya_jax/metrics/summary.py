@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The last lines of a run: what it has come to and what to type next."""
+"""First and last lines of a run: its size, what it has come to, what is next."""
 
 import importlib.util
 import os
@@ -16,6 +16,24 @@ def python() -> str:
   """How to call this Python from the folder in which the user is."""
   near = os.path.relpath(sys.executable)
   return 'python' if near.startswith(os.pardir) else shlex.quote(near)
+
+
+def opening(
+  *,
+  num_params: int,
+  active_params: int,
+  flops_per_token: float,
+  devices: str,
+  peak_flops: float | None,
+) -> list[str]:
+  """Says how large the model is and what it runs on."""
+  cost = text.short(flops_per_token)
+  peak = f', together {text.short(peak_flops)} FLOP/s' if peak_flops else ''
+  return [
+    f'model   {num_params:,} parameters, {active_params:,} active without '
+    f'embedding, {cost} FLOP to train on a token',
+    f'device  {devices}{peak}',
+  ]
 
 
 def closing(

@@ -1,0 +1,364 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run leaves behind and shows, and when it reads the device."""
+
+import dataclasses
+import json
+import os
+import pty
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from zaya_jax import config, metrics
+
+# What a row of training steps holds.
+KEYS = {
+  'step',
+  'tokens',
+  'train/loss',
+  'optim/lr',
+  'optim/grad_norm',
+  'optim/skipped',
+  'moe/load_max',
+  'moe/load_min',
+  'moe/entropy',
+  'moe/skip',
+  'throughput/tokens_per_second',
+  'time/step_s',
+  'time/data_s',
+  'time/elapsed_s',
+}
+
+
+@dataclasses.dataclass
+class Scalar:
+  """An array on a device: not ready, and it remembers being read."""
+
+  value: float
+  reads: int = 0
+
+  def is_ready(self):
+    return False
+
+  def __array__(self, dtype=None, copy=None):
+    self.reads += 1
+    return np.asarray(self.value, dtype)
+
+
+def _measured(loss=2.0):
+  return {
+    'train/loss': Scalar(loss),
+    'optim/lr': Scalar(1e-3),
+    'optim/grad_norm': Scalar(0.5),
+    'optim/skipped': Scalar(0.0),
+    'moe/load_max': Scalar(1.5),
+    'moe/load_min': Scalar(0.5),
+    'moe/entropy': Scalar(0.9),
+    'moe/skip': Scalar(0.0),
+  }
+
+
+def _reporter(
+  folder, *, kind='cpu', num_steps=40, tensorboard=False, **changes
+):
+  log = config.LogConfig(
+    every=10, tensorboard=tensorboard, **changes.pop('log', {})
+  )
+  return metrics.Reporter(
+    config.Config(num_steps=num_steps, log=log, prompt='def f('),
+    run_dir=str(folder),
+    num_params=1000,
+    active_params=100,
+    flops_per_token=1e9,
+    device_kind=kind,
+    num_devices=2,
+    **changes,
+  )
+
+
+def _push(report, first, last):
+  for step in range(first, last + 1):
+    report.push(step, _measured(loss=10.0 / step), tokens=64, data_s=0.01)
+
+
+def _rows(folder):
+  lines = (folder / 'metrics.jsonl').read_text().splitlines()
+  return [json.loads(line) for line in lines]
+
+
+def test_values_are_read_one_step_late_and_once(tmp_path):
+  with _reporter(tmp_path) as report:
+    first, second = _measured(), _measured()
+    report.push(1, first, tokens=64, data_s=0.0)
+    assert not any(x.reads for x in first.values())
+    report.push(2, second, tokens=64, data_s=0.0)
+    assert all(x.reads == 1 for x in first.values())
+    assert not any(x.reads for x in second.values())
+  assert all(x.reads == 1 for x in (*first.values(), *second.values()))
+
+
+def test_rows_of_the_first_step_of_every_tenth_and_of_the_last(tmp_path):
+  with _reporter(tmp_path, num_steps=25) as report:
+    _push(report, 1, 25)
+  rows = _rows(tmp_path)
+  assert [row['step'] for row in rows] == [1, 10, 20, 25]
+  assert [row['tokens'] for row in rows] == [64, 640, 1280, 1600]
+  assert all(set(row) == KEYS for row in rows)
+  losses = [10.0 / step for step in range(2, 11)]
+  assert rows[1]['train/loss'] == pytest.approx(np.mean(losses))
+
+
+def test_stopped_run_writes_no_row_that_a_straight_run_would_not(tmp_path):
+  with _reporter(tmp_path) as report:
+    _push(report, 1, 13)
+  assert [row['step'] for row in _rows(tmp_path)] == [1, 10]
+
+
+def test_resumed_run_has_the_rows_of_a_straight_one(tmp_path):
+  with _reporter(tmp_path / 'straight') as report:
+    _push(report, 1, 40)
+  with _reporter(tmp_path / 'resumed') as report:
+    _push(report, 1, 33)  # Killed after step 33, saved at step 12.
+  with _reporter(
+    tmp_path / 'resumed', start_step=12, start_tokens=12 * 64
+  ) as report:
+    _push(report, 13, 40)
+  straight, resumed = _rows(tmp_path / 'straight'), _rows(tmp_path / 'resumed')
+  for key in ('step', 'tokens'):
+    assert [row[key] for row in resumed] == [row[key] for row in straight]
+
+
+def test_rows_are_written_before_a_checkpoint(tmp_path):
+  with _reporter(tmp_path) as report:
+    _push(report, 1, 10)
+    assert [row['step'] for row in _rows(tmp_path)] == [1]
+    with report.aside('saving'):
+      assert [row['step'] for row in _rows(tmp_path)] == [1, 10]
+
+
+def test_time_aside_is_not_training_time(tmp_path, monkeypatch):
+  now = [0.0]
+  monkeypatch.setattr('time.monotonic', lambda: now[0])
+  with _reporter(tmp_path) as report:
+    for step in range(1, 21):
+      now[0] += 1.0
+      report.push(step, _measured(), tokens=64, data_s=0.0)
+      if step == 10:
+        with report.aside('evaluating'):
+          now[0] += 100.0
+    with report.compiling('another step'):
+      now[0] += 100.0
+  # Reading step 1 waits until step 2 is pushed: two seconds.
+  assert max(row['time/step_s'] for row in _rows(tmp_path)) == 2.0
+
+
+def test_step_that_is_done_when_pushed_ends_there(tmp_path, monkeypatch):
+  now = [0.0]
+  monkeypatch.setattr('time.monotonic', lambda: now[0])
+  monkeypatch.setattr(Scalar, 'is_ready', lambda self: True)
+  with _reporter(tmp_path, num_steps=20) as report:
+    for step in range(1, 21):
+      now[0] += 1.0 if step < 11 else 3.0
+      report.push(step, _measured(), tokens=64, data_s=0.0)
+    now[0] += 50.0
+  assert [row['time/step_s'] for row in _rows(tmp_path)] == [1.0, 1.0, 3.0]
+
+
+def test_mfu_where_the_peak_is_known(tmp_path):
+  with _reporter(tmp_path, kind='AMD Instinct MI300X') as report:
+    _push(report, 1, 2)
+  (row,) = _rows(tmp_path)
+  expected = row['throughput/tokens_per_second'] * 1e9 / (2 * 1307.4e12)
+  assert row['throughput/mfu'] == pytest.approx(expected)
+  assert 'mfu' in (tmp_path / 'log.txt').read_text()
+
+
+def test_peak_may_be_given(tmp_path):
+  with _reporter(tmp_path, log={'peak_tflops': 2.0}) as report:
+    _push(report, 1, 2)
+  (row,) = _rows(tmp_path)
+  expected = row['throughput/tokens_per_second'] * 1e9 / (2 * 2e12)
+  assert row['throughput/mfu'] == pytest.approx(expected)
+
+
+def test_skipped_step_leaves_valid_json_and_is_counted(tmp_path):
+  with _reporter(tmp_path) as report:
+    bad = {**_measured(float('nan')), 'optim/skipped': Scalar(1.0)}
+    report.push(1, bad, tokens=64, data_s=0.0)
+  (row,) = _rows(tmp_path)
+  assert row['train/loss'] is None
+  assert row['optim/skipped'] == 1.0
+  assert 'skipped 1' in (tmp_path / 'log.txt').read_text()
+
+
+def test_evaluation_save_and_sample_are_recorded(tmp_path):
+  with _reporter(tmp_path) as report:
+    _push(report, 1, 2)
+    report.evaluation(2, {'val/loss': 1.5, 'val/bpb': 2.25})
+    report.sample(2, 'def f(', 'x):\n  return\x1b[0m')
+    report.saved(2, 0.5)
+  _, evaluated, saved = _rows(tmp_path)
+  assert (evaluated['step'], evaluated['tokens']) == (2, 128)
+  assert (evaluated['val/loss'], evaluated['val/bpb']) == (1.5, 2.25)
+  assert saved['time/checkpoint_s'] == 0.5
+  sample = tmp_path / 'samples' / 'step_000002.txt'
+  assert sample.read_text() == 'def f(x):\n  return\x1b[0m'
+  log = (tmp_path / 'log.txt').read_text()
+  assert '  | def f(x):\n  |   return\ufffd[0m\n' in log
+
+
+def _finish(folder, capsys, last, checkpoint, **changes):
+  with _reporter(folder, num_steps=2, **changes) as report:
+    for step in range(1, last + 1):
+      _push(report, step, step)
+      bpb = {1: 2.25, 2: 2.5}[step]
+      zlib = {'val/zlib_bpb': 2.0}
+      report.evaluation(step, {'val/loss': 1.5, 'val/bpb': bpb, **zlib})
+    report.finish(checkpoint=checkpoint)
+  return capsys.readouterr().out
+
+
+def test_summary_tells_the_best_and_what_to_type(tmp_path, capsys):
+  shown = _finish(tmp_path, capsys, 2, 'run/checkpoints/2', tensorboard=True)
+  assert 'done: 2 of 2 steps, 128 tokens' in shown
+  assert '2.250 bits per byte at step 1 (zlib 2.000)' in shown
+  assert 'run/checkpoints/2' in shown
+  assert f"--mode=generate --run_dir={tmp_path} '--prompt=def f('" in shown
+  assert f'--flagfile={tmp_path}/config.flags --num_steps=4' in shown
+  assert f'--logdir={tmp_path}/tensorboard' in shown
+
+
+def test_summary_of_a_stopped_run_says_how_to_resume(tmp_path, capsys):
+  shown = _finish(tmp_path, capsys, 1, 'run/checkpoints/1')
+  assert 'stopped: 1 of 2 steps' in shown
+  assert f'--flagfile={tmp_path}/config.flags\n' in shown
+
+
+def test_summary_without_a_checkpoint_names_no_command(tmp_path, capsys):
+  assert 'next:' not in _finish(tmp_path, capsys, 1, None)
+
+
+def test_best_of_before_the_resume_is_remembered(tmp_path, capsys):
+  _finish(tmp_path, capsys, 1, None)
+  with _reporter(tmp_path, num_steps=2, start_step=1) as report:
+    _push(report, 2, 2)
+    report.evaluation(2, {'val/loss': 1.5, 'val/bpb': 2.4})
+    report.finish(checkpoint=None)
+  shown = capsys.readouterr().out
+  assert '2.250 bits per byte at step 1' in shown
+  assert 'best so far' not in shown
+
+
+def test_log_has_the_lines_of_the_pipe(tmp_path, capsys):
+  with _reporter(tmp_path) as report:
+    report.note('a note')
+    with report.compiling('train step'):
+      pass
+    _push(report, 1, 11)
+  shown = capsys.readouterr().out
+  assert shown == (tmp_path / 'log.txt').read_text()
+  assert '\x1b' not in shown
+  assert 'compiling train step ...\ncompiled train step in 0.0 s\n' in shown
+  assert shown.count('step  10/40') == 1
+
+
+def test_files_are_closed_when_training_fails(tmp_path):
+  with (
+    pytest.raises(RuntimeError, match='step 3 failed'),
+    _reporter(tmp_path) as report,
+  ):
+    _push(report, 1, 2)
+    raise RuntimeError('step 3 failed')
+  assert [row['step'] for row in _rows(tmp_path)] == [1]
+
+
+def test_tensorboard_gets_the_same_names(tmp_path):
+  with _reporter(tmp_path, tensorboard=True) as report:
+    _push(report, 1, 2)
+    report.evaluation(2, {'val/loss': float('nan'), 'val/bpb': 2.25})
+    report.sample(2, 'def f(', 'x):')
+  (events,) = (tmp_path / 'tensorboard').iterdir()
+  written = events.read_bytes()
+  for name in KEYS - {'step', 'tokens', 'time/elapsed_s'} | {'val/bpb'}:
+    assert name.encode() in written
+  assert b'val/loss' not in written  # NaN is no point of a curve.
+  assert b'def f(x):' in written
+
+
+RUN = """
+import sys
+from zaya_jax import config, metrics
+settings = config.Config(num_steps=3, log=config.LogConfig(tensorboard=False))
+with metrics.Reporter(
+  settings, run_dir=sys.argv[1], num_params=1, active_params=1,
+  flops_per_token=1.0, device_kind='cpu', num_devices=1,
+) as report:
+  for step in (1, 2, 3):
+    report.push(step, {}, tokens=1, data_s=0.0)
+    if step == 2:
+      with report.aside('evaluating'):
+        report.evaluation(2, {'val/loss': 1.5})
+  report.finish(checkpoint=None)
+"""
+
+
+def _on_terminal(folder, **environment):
+  """Runs RUN on a terminal of its own; returns what it shows."""
+  ours, theirs = pty.openpty()
+  env = {k: v for k, v in os.environ.items() if k != 'NO_COLOR'}
+  process = subprocess.Popen(
+    [sys.executable, '-c', RUN, str(folder)],
+    stdout=theirs,
+    env={**env, 'TERM': 'xterm', **environment},
+  )
+  os.close(theirs)
+  shown = b''
+  # A terminal whose other end is closed gives an error, not an empty read.
+  try:
+    while chunk := os.read(ours, 65536):
+      shown += chunk
+  except OSError:
+    pass
+  os.close(ours)
+  assert process.wait() == 0
+  return shown.decode()
+
+
+def test_terminal_shows_a_bar_and_colour(tmp_path):
+  shown = _on_terminal(tmp_path)
+  assert 'training' in shown
+  assert 'evaluating' in shown
+  assert '3/3' in shown
+  assert '\x1b[36m' in shown  # The line of an evaluation is cyan.
+
+
+def test_no_color_is_honoured(tmp_path):
+  shown = _on_terminal(tmp_path, NO_COLOR='1')
+  assert '3/3' in shown
+  assert '\x1b[36m' not in shown
+
+
+def test_pipe_gets_no_escapes_even_with_a_terminal_around(tmp_path):
+  done = subprocess.run(
+    [sys.executable, '-c', RUN, str(tmp_path)],
+    capture_output=True,
+    text=True,
+    check=True,
+    env={**os.environ, 'FORCE_COLOR': '1', 'TERM': 'xterm'},
+  )
+  assert '\x1b' not in done.stdout
+  assert 'done: 3 of 3 steps' in done.stdout
+
+
+def test_run_outlives_the_reader_of_its_output(tmp_path):
+  process = subprocess.Popen(
+    [sys.executable, '-c', RUN, str(tmp_path)],
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+  )
+  process.stdout.close()
+  _, complaints = process.communicate()
+  assert (process.returncode, complaints) == (0, b'')
+  assert 'done: 3 of 3 steps' in (tmp_path / 'log.txt').read_text()
