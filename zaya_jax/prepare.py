@@ -4,6 +4,7 @@
 `--mode=train` calls `shards` too, when its shards do not exist yet.
 """
 
+import math
 import shlex
 import sys
 import time
@@ -14,6 +15,7 @@ from pipelines import prepare as pipeline
 from zaya_jax import config as config_lib
 from zaya_jax.metrics import summary, text
 
+_WIDTH = 60  # Columns of the line that shows progress.
 _NAMED = 5  # Skipped files that the summary names.
 
 
@@ -43,7 +45,7 @@ def shards(data: config_lib.DataConfig, output: str) -> manifest.Manifest:
       '--data.input= must say what to prepare: a folder, a file, a glob, or '
       "'stdlib'."
     )
-  return pipeline.prepare(
+  made = pipeline.prepare(
     data.input,
     output,
     text_field=data.text_field,
@@ -54,6 +56,9 @@ def shards(data: config_lib.DataConfig, output: str) -> manifest.Manifest:
     shard_tokens=data.shard_tokens,
     progress=_progress(),
   )
+  if sys.stderr.isatty():
+    print(' ' * _WIDTH, end='\r', file=sys.stderr, flush=True)
+  return made
 
 
 def _output(config: config_lib.Config) -> str:
@@ -78,14 +83,14 @@ def _progress() -> Callable[[int, int], None]:
   """Shows documents and tokens: in place on a terminal, else now and then."""
   terminal = sys.stderr.isatty()
   every_s, end = (0.2, '\r') if terminal else (10.0, '\n')
-  shown = time.monotonic()
+  shown = -math.inf
 
   def show(documents: int, tokens: int) -> None:
     nonlocal shown
     if time.monotonic() - shown >= every_s:
       shown = time.monotonic()
       line = f'preparing: {documents:,} documents, {text.short(tokens)} tokens'
-      print(f'{line:<60}', end=end, file=sys.stderr, flush=True)
+      print(line.ljust(_WIDTH), end=end, file=sys.stderr, flush=True)
 
   return show
 

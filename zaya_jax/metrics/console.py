@@ -7,8 +7,7 @@ Whether there is a bar, and colour, is decided here: on a terminal only.
 import os
 import pathlib
 import sys
-import types
-from typing import TextIO
+from typing import Any, TextIO
 
 import rich.console
 import rich.progress
@@ -33,12 +32,7 @@ class Console:
   def __enter__(self) -> 'Console':
     return self
 
-  def __exit__(
-    self,
-    kind: type[BaseException] | None,
-    error: BaseException | None,
-    trace: types.TracebackType | None,
-  ) -> None:
+  def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
     self.end_bar()
     self._file.close()
 

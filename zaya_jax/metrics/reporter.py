@@ -12,7 +12,6 @@ import dataclasses
 import math
 import pathlib
 import time
-import types
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -103,12 +102,7 @@ class Reporter:
     self._mark = time.monotonic()
     return self
 
-  def __exit__(
-    self,
-    kind: type[BaseException] | None,
-    error: BaseException | None,
-    trace: types.TracebackType | None,
-  ) -> None:
+  def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
     with self._open:
       if error is None:
         self.flush()

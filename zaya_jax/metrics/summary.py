@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""First and last lines of a run: its size, what it has come to, what is next."""
+"""First and last lines of a run: its size, what came out, what is next."""
 
 import importlib.util
 import os
