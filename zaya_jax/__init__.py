@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 _LAZY = {
-  'load': 'zaya_jax.generate:load',
+  'load': 'zaya_jax.models:load',
   'train': 'zaya_jax.train:train',
 }
 
