@@ -27,7 +27,7 @@ _BASE = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Case:
-  """A model, by its difference from the small one, and the seed of its weights."""
+  """A model: how it differs from the small one, and the seed of its weights."""
 
   name: str
   seed: int

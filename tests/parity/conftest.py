@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.parity import cases
-from tests.parity import pairs
+from tests.parity import cases, pairs
 
 _ACHIEVED = pytest.StashKey[list[str]]()
 

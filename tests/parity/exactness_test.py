@@ -8,9 +8,8 @@ here (logits 2e-6, gradients 2e-5) and far below what a wrong formula does
 
 import numpy as np
 
-from tests.parity import ours
-from tests.parity import pairs
-from tests.parity import peer
+import zaya_jax
+from tests.parity import ours, pairs, peer
 from tests.reference import zaya_numpy
 from zaya_jax.interop import hf_table
 
@@ -18,7 +17,7 @@ LOGITS = 1e-4  # Of the spread, the largest logit minus the smallest.
 GRADIENT = 1e-3  # Of the norm of the gradient of that tensor.
 CACHE = 1e-5  # Of the spread.
 TIE = 1e-5  # Of probability: below, float32 noise could choose the expert.
-PROMPT = 7  # Tokens at once before those one by one; row 3 has one real one.
+PROMPT = 15  # Tokens at once, of the third row 2; then one by one.
 
 
 def test_logits_agree(pair, achieved):
@@ -34,7 +33,7 @@ def test_gradient_of_every_tensor_agrees(pair, achieved):
   our_loss, found = ours.loss_and_gradients(pair.ours, pair.tokens, pair.mask)
   np.testing.assert_allclose(our_loss, their_loss, rtol=1e-5)
   errors = {}
-  for name, mine in _by_their_names(pair, found):
+  for name, mine in hf_table.export(hf_table.PARAMS, found):
     norm = np.linalg.norm(theirs[name])
     assert norm > 0, f'{name} has no gradient: nothing is compared'
     errors[name] = np.linalg.norm(mine - theirs.pop(name)) / norm
@@ -45,9 +44,11 @@ def test_gradient_of_every_tensor_agrees(pair, achieved):
 
 
 def test_greedy_tokens_are_identical(pair):
-  found = ours.greedy(pair.ours, pair.tokens, pair.mask, pairs.STEPS)
-  assert pair.greedy.shape[1] == pairs.STEPS
+  model = zaya_jax.load(pair.folder)
+  rows = [row[real] for row, real in zip(pair.tokens, pair.real, strict=True)]
+  found = np.stack(list(model.tokens(rows, pairs.STEPS)), axis=1)
   np.testing.assert_array_equal(found, pair.greedy)
+  assert found.shape[1] == pairs.STEPS
 
 
 def test_greedy_tokens_are_not_trivial(pair):
@@ -80,16 +81,3 @@ def test_specification_agrees_and_no_token_is_near_a_tie(pair, achieved):
   achieved(f'{margin:.1e} nearest tie, {skipped:.2f} skipped')
   assert margin >= TIE
   assert 0.05 <= skipped <= 0.8
-
-
-def _by_their_names(pair, tree):
-  """(their name, our array in their layout) for every tensor of theirs."""
-  for row in hf_table.PARAMS:
-    leaf = tree
-    for key in row.path.split('/'):
-      leaf = leaf.get(key, {})
-    if isinstance(leaf, dict):  # This model has no such leaf.
-      continue
-    parts = leaf if row.stacked else leaf[None]
-    for n in row.layers(pair.ours.config.num_layers):
-      yield row.name.format(n=n), row.layout.write(parts[n])

@@ -8,11 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.parity import exactness_test
-from tests.parity import ours
-from zaya_jax.model import cca
-from zaya_jax.model import layers
-from zaya_jax.model import router
+from tests.parity import exactness_test, ours
+from zaya_jax.model import cca, layers, router
 
 CASE = 'everything_at_once'
 CAUGHT = 100 * exactness_test.LOGITS  # A mutant is no accident of rounding.

@@ -26,9 +26,7 @@ class Model:
 def load(path: str) -> Model:
   """Reads a Hugging Face folder."""
   config = dataclasses.replace(hf.read_config(path), dtype='float32')
-  params, buffers = hf.read_params(path, config)
-  place = lambda tree: jax.tree.map(jnp.asarray, tree)
-  return Model(config, place(params), place(buffers))
+  return Model(config, *hf.read_params(path, config))
 
 
 def logits(model: Model, tokens: np.ndarray, mask: np.ndarray) -> np.ndarray:
@@ -58,7 +56,12 @@ def cached_logits(
   model: Model, tokens: np.ndarray, mask: np.ndarray, prompt: int
 ) -> np.ndarray:
   """Logits [B, L, V]: `prompt` tokens at once, the others one by one."""
-  step = _cached_step(model)
+
+  @jax.jit
+  def step(tokens, mask, cache):
+    bound = zaya.bind(model.config, model.params, model.buffers)
+    return bound(tokens, attention_mask=mask, cache=cache)
+
   cache = cache_lib.init_cache(model.config, *tokens.shape, jnp.float32)
   out, cache = step(tokens[:, :prompt], mask[:, :prompt], cache)
   outs = [out]
@@ -68,31 +71,6 @@ def cached_logits(
   return np.concatenate(outs, axis=1)
 
 
-def greedy(
-  model: Model, tokens: np.ndarray, mask: np.ndarray, steps: int
-) -> np.ndarray:
-  """[B, steps] int: the likeliest continuations, through the cache."""
-  step = _cached_step(model)
-  batch, length = tokens.shape
-  cache = cache_lib.init_cache(model.config, batch, length + steps, jnp.float32)
-  grown = []
-  for _ in range(steps):
-    out, cache = step(tokens, mask, cache)
-    tokens = np.argmax(out[:, -1:], axis=-1).astype(np.int32)
-    mask = np.ones_like(tokens)
-    grown.append(tokens)
-  return np.concatenate(grown, axis=1)
-
-
 def _logits(model, params, tokens, mask):
   bound = zaya.bind(model.config, params, model.buffers)
   return bound(tokens, attention_mask=mask)[0]
-
-
-def _cached_step(model):
-  @jax.jit
-  def step(tokens, mask, cache):
-    bound = zaya.bind(model.config, model.params, model.buffers)
-    return bound(tokens, attention_mask=mask, cache=cache)
-
-  return step

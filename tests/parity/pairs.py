@@ -7,9 +7,7 @@ import functools
 import numpy as np
 import transformers
 
-from tests.parity import cases
-from tests.parity import ours
-from tests.parity import peer
+from tests.parity import cases, ours, peer
 
 STEPS = 64  # Tokens of a greedy continuation.
 
@@ -18,7 +16,7 @@ STEPS = 64  # Tokens of a greedy continuation.
 class Pair:
   """One case: both models and a left-padded batch."""
 
-  case: cases.Case
+  folder: str
   theirs: transformers.ZayaForCausalLM
   ours: ours.Model
   tokens: np.ndarray  # [B, L]
@@ -52,4 +50,4 @@ def build(case: cases.Case, folder: str) -> Pair:
   """Builds theirs, saves it in `folder`, and loads ours from there."""
   theirs = peer.build(case)
   peer.save(theirs, folder)
-  return Pair(case, theirs, ours.load(folder), *peer.batch(case))
+  return Pair(folder, theirs, ours.load(folder), *peer.batch(case))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The other side of the comparison: transformers in float32, every weight random.
+"""The other side: transformers in float32, with every weight random.
 
 At its neutral start (scales 1, biases 0, temperatures 0) a wrong formula can
 give right numbers, so nothing is left there.
@@ -43,10 +43,14 @@ def save(model: transformers.ZayaForCausalLM, path: str) -> None:
 
 
 def batch(case: cases.Case) -> tuple[np.ndarray, np.ndarray]:
-  """Tokens [3, 21] and a left-padding mask of 0, 1 and 6 positions."""
+  """Tokens [3, 32] and a left-padding mask of 0, 1 and 13 positions.
+
+  32 is what `generate` pads prompts to: with biases in attention, padding is
+  not without effect in transformers, so both sides must have the same.
+  """
   rng = np.random.default_rng(case.seed)
-  tokens = rng.integers(2, case.hf_config['vocab_size'], (3, 21))
-  mask = np.arange(21) >= np.array([0, 1, 6])[:, None]
+  tokens = rng.integers(2, case.hf_config['vocab_size'], (3, 32))
+  mask = np.arange(32) >= np.array([0, 1, 13])[:, None]
   return np.where(mask, tokens, 0).astype(np.int32), mask.astype(np.int32)
 
 
@@ -102,7 +106,7 @@ def _logits(model, tokens, mask):
 
 
 def _random(name, weight, draw):
-  """Weights that keep activations of size one, the rest off its neutral value."""
+  """Weights that keep activations of size one; nothing at its neutral value."""
   if 'temp' in name:
     return 0.5 + 1.5 * torch.rand(weight.shape, generator=draw)
   if 'router_states_scale' in name:

@@ -7,8 +7,10 @@ from the leaf and its layout.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
+import jax
 import numpy as np
 
 LAYERS = 'layers/'  # Leaves below it are stacked over the layers.
@@ -41,6 +43,38 @@ class Row:
     if not self.stacked:
       return [0]
     return list(range(1 if self.path == EDA else 0, num_layers))
+
+
+def export(
+  rows: tuple[Row, ...], tree: dict[str, Any]
+) -> Iterator[tuple[str, np.ndarray]]:
+  """Yields (their name, array in their layout) for every leaf of `tree`."""
+  leaves = flatten(tree)
+  for row in rows:
+    if row.path not in leaves:
+      continue
+    leaf = np.asarray(leaves[row.path])
+    parts = leaf if row.stacked else leaf[None]
+    for n in row.layers(len(parts)):
+      yield row.name.format(n=n), row.layout.write(parts[n])
+
+
+def flatten(tree: dict[str, Any]) -> dict[str, Any]:
+  """{'layers/attn/q': leaf, ...} of a nested dict."""
+  leaves = jax.tree_util.tree_leaves_with_path(tree)
+  return {'/'.join(key.key for key in path): leaf for path, leaf in leaves}
+
+
+def nest(leaves: dict[str, Any]) -> dict[str, Any]:
+  """Inverse of `flatten`."""
+  tree = {}
+  for path, leaf in leaves.items():
+    *parents, last = path.split('/')
+    node = tree
+    for parent in parents:
+      node = node.setdefault(parent, {})
+    node[last] = leaf
+  return tree
 
 
 def _read_grouped(w: np.ndarray) -> np.ndarray:
