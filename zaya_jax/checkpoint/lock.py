@@ -17,8 +17,8 @@ class RunLock:
   """Holds a run directory from `with` to its end.
 
   Raises:
-    CheckpointError: on entry, with exit code 2, if another process holds it.
-      Nothing but an empty run directory has been written by then.
+    CheckpointError: on entry, with exit code 2, if another process holds it or
+      it cannot be written. Nothing but the directory has been made by then.
   """
 
   def __init__(self, run_dir: str):
@@ -26,9 +26,16 @@ class RunLock:
     self._file: int | None = None
 
   def __enter__(self) -> Self:
-    os.makedirs(self._run_dir, exist_ok=True)
     path = os.path.join(self._run_dir, '.lock')
-    self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+      os.makedirs(self._run_dir, exist_ok=True)
+      self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+      raise errors.CheckpointError(
+        f'--run_dir={self._run_dir} cannot be written: {error.strerror}; '
+        'choose another.',
+        errors.USAGE,
+      ) from error
     try:
       fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:

@@ -48,6 +48,10 @@ class Manager:
     """The step of the newest complete checkpoint on disk."""
     return max(layout.steps(self._root), default=None)
 
+  def directory(self, step: int) -> str:
+    """The path of the checkpoint of `step`."""
+    return os.path.join(self._root, str(step))
+
   def save(
     self, step: int, state: Any, *, data_index: int, meta: dict[str, Any]
   ) -> None:
@@ -93,7 +97,7 @@ class Manager:
 
   def restore(self, step: int, abstract: Any) -> tuple[Any, int, dict]:
     """Reads a checkpoint of this run, as `reader.restore`."""
-    return reader.restore(os.path.join(self._root, str(step)), abstract)
+    return reader.restore(self.directory(step), abstract)
 
   def close(self) -> None:
     """Waits for the newest save and lets go. Raises as `wait`."""
@@ -122,7 +126,14 @@ class Manager:
       best_fn=self._value,  # So that Orbax stores it; the policy decides.
       async_options=ocp.AsyncOptions(timeout_secs=self._config.timeout_s),
     )
-    return ocp.CheckpointManager(self._root, options=options)
+    try:
+      return ocp.CheckpointManager(self._root, options=options)
+    except ValueError as error:
+      raise errors.CheckpointError(
+        f'{self._root} holds a checkpoint with a damaged metrics file '
+        f'({errors.cause(error)}); find STEP/metrics/metrics that is not JSON '
+        'and move that checkpoint away.'
+      ) from error
 
   def _kept(self) -> Any:
     policies = ocp.checkpoint_managers
@@ -140,7 +151,7 @@ class Manager:
     return policies.AnyPreservationPolicy(kept)
 
   def _value(self, metrics: dict[str, float]) -> float:
-    return metrics[self._best_metric]
+    return metrics.get(self._best_metric, math.inf)
 
   def _rank(self, meta: dict[str, Any]) -> dict[str, float]:
     """The metric of a checkpoint; unknown or not finite counts as the worst."""

@@ -35,3 +35,10 @@ def test_lock_falls_with_its_holder(tmp_path, run_python):
   with lock.RunLock(str(tmp_path)):
     with pytest.raises(errors.CheckpointError):
       lock.RunLock(str(tmp_path)).__enter__()
+
+
+def test_run_directory_that_is_a_file_is_refused(tmp_path):
+  (tmp_path / 'run').write_text('')
+  with pytest.raises(errors.CheckpointError, match='File exists') as caught:
+    lock.RunLock(str(tmp_path / 'run')).__enter__()
+  assert caught.value.exit_code == 2

@@ -131,6 +131,13 @@ def test_full_disk_is_foreseen_and_training_goes_on(
   assert len(caplog.records) == 1
 
 
+def test_damaged_metric_is_reported(saved, make_manager):
+  (saved / 'metrics' / 'metrics').write_text('{')
+  with pytest.raises(errors.CheckpointError, match='damaged metrics') as caught:
+    make_manager()
+  assert caught.value.exit_code == 3
+
+
 def test_error_in_flight_is_not_hidden_by_failed_save(
   make_manager, make_state, monkeypatch
 ):
