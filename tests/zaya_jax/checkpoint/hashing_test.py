@@ -16,7 +16,7 @@ def test_hashes_do_not_depend_on_number_of_devices(make_state):
   assert hashing.params_hash(one) == hashing.params_hash(eight)
 
 
-def test_one_bit_of_any_leaf_changes_state_hash(make_state):
+def test_one_bit_of_any_leaf_changes_state_hash():
   state = {'params': {'w': np.zeros(9, np.float32)}, 'step': np.int32(0)}
   before = hashing.state_hash(state)
   for bit in (0, 17, 31):

@@ -54,9 +54,7 @@ def test_damage_is_told_and_the_rest_still_listed(
   assert '77: incomplete, ignored' in printed.err
 
 
-def test_array_swapped_for_another_is_not_valid(
-  saved, make_manager, make_state, tmp_path
-):
+def test_array_swapped_for_another_is_not_valid(saved):
   meta = saved / 'meta' / 'metadata'
   meta.write_text(meta.read_text().replace('bfloat16[3]', 'bfloat16[4]'))
   found = listing.entry(str(saved))

@@ -168,7 +168,7 @@ def test_killed_save_leaves_the_one_before(
 
 
 def test_disk_that_fills_while_saving_is_an_error_at_the_end(
-  make_manager, tmp_path, run_python
+  tmp_path, run_python
 ):
   done = run_python(SAVE_TWICE + THEN_FILL, tmp_path / 'run', 'stays full')
   assert done.returncode == 3
@@ -178,7 +178,7 @@ def test_disk_that_fills_while_saving_is_an_error_at_the_end(
   assert folder(tmp_path) == ['1']
 
 
-def test_run_outlives_disk_that_was_full(make_manager, tmp_path, run_python):
+def test_run_outlives_disk_that_was_full(tmp_path, run_python):
   done = run_python(SAVE_TWICE + THEN_FILL, tmp_path / 'run', 'room again')
   assert done.returncode == 0, done.stderr
   assert done.stderr.count('Checkpoint 2 was not written') == 1
