@@ -9,8 +9,8 @@ here (logits 2e-6, gradients 2e-5) and far below what a wrong formula does
 import numpy as np
 
 import zaya_jax
-from tests.parity import ours, pairs, peer
-from tests.reference import zaya_numpy
+from tests.parity import pairs, peer
+from tests.reference import ours, zaya_numpy
 from zaya_jax.interop import hf_table
 
 LOGITS = 1e-4  # Of the spread, the largest logit minus the smallest.

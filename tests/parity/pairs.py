@@ -7,7 +7,8 @@ import functools
 import numpy as np
 import transformers
 
-from tests.parity import cases, ours, peer
+from tests.parity import cases, peer
+from tests.reference import ours
 
 STEPS = 64  # Tokens of a greedy continuation.
 

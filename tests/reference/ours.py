@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our side of the comparison, from the same Hugging Face folder."""
+"""Our model from a Hugging Face folder, as the other side is asked."""
 
 import dataclasses
 from typing import Any

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Wrong models: what a comparison must catch, or it proves nothing.
+
+Each patch takes pytest's monkeypatch and replaces one formula by a plausible
+other one.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from zaya_jax.model import cca, layers, router
+
+
+def pad_convolutions_separately(monkeypatch):
+  def convolve(self, z, segments, history):
+    del segments, history
+    depthwise, grouped = self.conv_depthwise[...], self.conv_grouped[...]
+    batch, length, _ = z.shape
+    u = _taps(z, depthwise, jnp.multiply)
+    u = u + self.conv_depthwise_bias[...]
+    u = u.reshape(batch, length, *grouped.shape[1:3])
+    y = _taps(u, grouped, lambda x, w: jnp.einsum('BLGX,GXC->BLGC', x, w))
+    return y.reshape(z.shape) + self.conv_grouped_bias[...]
+
+  monkeypatch.setattr(cca.CCA, 'convolve', convolve)
+
+
+def softmax_without_the_skip_class(monkeypatch):
+  def softmax(logits):
+    probs = jax.nn.softmax(logits[..., :-1], axis=-1)
+    return jnp.concatenate([probs, jnp.zeros_like(probs[..., :1])], axis=-1)
+
+  monkeypatch.setattr(router, 'softmax', softmax)
+
+
+def weigh_by_the_biased_probability(monkeypatch):
+  def choose(probs, bias):
+    choice = jnp.argmax(probs + bias, axis=-1).astype(jnp.int32)
+    return choice, router.pick(probs + bias, choice)
+
+  monkeypatch.setattr(router, 'choose', choose)
+
+
+def do_not_delay_values(monkeypatch):
+  monkeypatch.setattr(cca.CCA, 'delay', lambda self, v, context, cache: v)
+
+
+def scale_the_residual_before_its_bias(monkeypatch):
+  def affine(x, scale, bias):
+    return x * scale[...] + bias[...]
+
+  monkeypatch.setattr(layers, 'affine', affine)
+
+
+def forget_the_router_of_the_layer_before(monkeypatch):
+  monkeypatch.setattr(router.Router, 'mix', lambda self, own, previous: own)
+
+
+PATCHES = (
+  pad_convolutions_separately,
+  softmax_without_the_skip_class,
+  weigh_by_the_biased_probability,
+  do_not_delay_values,
+  scale_the_residual_before_its_bias,
+  forget_the_router_of_the_layer_before,
+)
+
+SETTINGS = {
+  'rope_on_the_whole_head': {'rope_fraction': 1.0},
+  'skip_passes_the_input': {'skip': 'identity'},
+  'window_counts_only_earlier_keys': {'sliding_window': 5},
+  'another_rope_base': {'rope_theta': 100.0},
+  'norm_epsilon_of_other_models': {'norm_eps': 0.1},
+}
+
+
+def _taps(x, weights, apply):
+  """Sum over taps of one causal convolution, padded by zeros on its own."""
+  pad = len(weights) - 1
+  widths = [(0, 0), (pad, 0)] + [(0, 0)] * (x.ndim - 2)
+  padded = jnp.pad(x, widths)
+  return sum(
+    apply(padded[:, i : i + x.shape[1]], w) for i, w in enumerate(weights)
+  )
