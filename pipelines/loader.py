@@ -147,6 +147,7 @@ def eval_batches(
   shard_index: int = 0,
   shard_count: int = 1,
   max_batches: int = 0,
+  data: manifest.Manifest | None = None,
 ) -> Iterator[Batch]:
   """Gives all windows of a split in order; rows of weight 0 fill the last.
 
@@ -160,12 +161,15 @@ def eval_batches(
     shard_index: which process this is.
     shard_count: number of processes; divides B.
     max_batches: stops early; 0: never.
+    data: the manifest of `directory` where its shards have been verified; None:
+      they are verified now.
 
   Raises:
     DataError: naming the folder, shard or setting that is wrong.
   """
   _check_shards(batch_size, shard_count)
-  data = manifest.verify(directory, part=shard_index, parts=shard_count)
+  if data is None:
+    data = manifest.verify(directory, part=shard_index, parts=shard_count)
   source = sources.WindowSource(directory, split, seq_len, data)
   windows = _in_order(source, seq_len, batch_size, shard_index, shard_count)
   return _batches(

@@ -5,9 +5,11 @@ One record bundles many tokens (`group_size:1`): reading one at random then
 costs one read of a useful size.
 """
 
+import contextlib
 import os
 import pathlib
 import zlib
+from collections.abc import Iterator
 
 import numpy as np
 from array_record.python import array_record_module
@@ -85,23 +87,29 @@ class SplitWriter:
       path = self._shard_path(len(self._records))
       self._writer = array_record_module.ArrayRecordWriter(str(path), _OPTIONS)
       self._records.append(0)
-    self._writer.write(self._record.tobytes())
+    with self._one_sentence():
+      self._writer.write(self._record.tobytes())
     self._fill = 0
     self._records[-1] += 1
-    # The writer notes a full disk without raising; `close` says what it was.
-    if not self._writer.ok() or self._records[-1] == self._shard_records:
+    if self._records[-1] == self._shard_records:
       self._close_shard()
 
   def _close_shard(self) -> None:
     if self._writer is None:
       return
-    path = self._shard_path(len(self._records) - 1)
-    writer, self._writer = self._writer, None
+    with self._one_sentence():
+      self._writer.close()
+    self._writer = None
+    with open(self._shard_path(len(self._records) - 1), 'rb') as f:
+      os.fsync(f.fileno())
+
+  @contextlib.contextmanager
+  def _one_sentence(self) -> Iterator[None]:
+    # The writer works in the background: a full disk may show at any call.
     try:
-      writer.close()
-      with open(path, 'rb') as f:
-        os.fsync(f.fileno())
+      yield
     except RuntimeError as error:
+      path = self._shard_path(len(self._records) - 1)
       raise errors.DataError(
         f'writing {path} failed, is the disk full? {error}',
         errors.UNUSABLE,

@@ -242,6 +242,15 @@ def test_mixture_follows_its_weights_and_resumes(tmp_path, shards):
     assert _take(batches, 50) == rows[200:]
 
 
+def test_parts_of_a_mixture_have_orders_of_their_own(tmp_path, shards):
+  shutil.copytree(shards, tmp_path / 'copy')
+  with loader.make_train_loader(
+    [str(shards), str(tmp_path / 'copy')], seq_len=L, batch_size=2, seed=0
+  ) as batches:
+    rows = _take(batches, 10)
+  assert rows[0::2] != rows[1::2]
+
+
 def test_large_seeds_are_accepted(shards):
   _take(_train(shards, seed=2**32 - 2), 1)
 

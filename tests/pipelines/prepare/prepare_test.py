@@ -14,7 +14,7 @@ import pytest
 from array_record.python import array_record_module
 
 from pipelines import errors, manifest, prepare, tokenizer
-from pipelines.prepare import read, split
+from pipelines.prepare import bundle, read, split
 
 ROOT = pathlib.Path(__file__).parents[3]
 SMALL = {'record_tokens': 64, 'shard_tokens': 128, 'val_fraction': 0.3}
@@ -105,6 +105,14 @@ def test_preparing_twice_gives_the_same_bytes(tmp_path, corpus, shards):
   assert again == manifest.load(shards)
 
 
+def test_pieces_of_a_document_join_without_a_seam(
+  tmp_path, corpus, shards, monkeypatch
+):
+  monkeypatch.setattr(read, '_PIECE', 7)
+  again = prepare.prepare(str(corpus), tmp_path / 'again', **SMALL)
+  assert again == manifest.load(shards)
+
+
 def test_progress_counts_up_to_the_whole(tmp_path, corpus):
   seen = []
   data = prepare.prepare(
@@ -129,6 +137,18 @@ def test_trained_tokenizer_is_kept_with_the_shards(tmp_path, corpus):
   ]
   assert _stored(out, 'train') == ids
   assert data.splits['train'].bytes_per_token > 1
+
+
+def test_tokenizer_is_not_trained_on_held_out_text(tmp_path, corpus):
+  source = read.Source(str(corpus), 'text')
+  held_out = split.choose(source.documents(), SMALL['val_fraction'])
+  for document in source.documents():
+    if 'val' in {name for name, _, _ in held_out.parts(document)}:
+      (corpus / document.name).write_text('zq' * 500)
+  prepare.prepare(str(corpus), tmp_path / 'out', **SMALL, train_tokenizer=270)
+  vocabulary = manifest.load_tokenizer(tmp_path / 'out').inner.get_vocab()
+  assert 'zq' not in vocabulary
+  assert 'oc' in vocabulary or 'cu' in vocabulary
 
 
 def test_exchanged_tokenizer_file_is_refused(tmp_path, corpus):
@@ -261,8 +281,10 @@ def test_killed_process_leaves_nothing_that_looks_finished(tmp_path, corpus):
   assert list((tmp_path / 'out.partial').glob('train-*'))
   with pytest.raises(errors.DataError):
     manifest.load(tmp_path / 'out.partial')
+  (tmp_path / 'out.partial' / 'train-00099').write_text('of a killed process')
   prepare.prepare(str(corpus), out, **SMALL)
   assert manifest.verify(out).num_sources == 12
+  assert not (out / 'train-00099').exists()
   assert not (tmp_path / 'out.partial').exists()
 
 
@@ -284,6 +306,28 @@ def test_full_disk_is_one_sentence_and_leaves_nothing(tmp_path):
   assert os.strerror(errno.EFBIG) in status.stdout
   assert len(status.stdout.splitlines()) == 1
   assert [p.name for p in tmp_path.iterdir()] == ['a.txt']
+
+
+def test_disk_that_fills_up_midway_is_one_sentence(
+  tmp_path, corpus, monkeypatch
+):
+  class FullDisk:
+    def __init__(self, path, options):
+      self._records = 0
+
+    def write(self, record):
+      self._records += 1
+      if self._records == 2:
+        raise RuntimeError('write() failed: No space left on device')
+
+    def close(self):
+      raise AssertionError('a shard that failed is not finished')
+
+  monkeypatch.setattr(bundle.array_record_module, 'ArrayRecordWriter', FullDisk)
+  _refused(
+    'disk full.*No space left', 3, str(corpus), tmp_path / 'out', **SMALL
+  )
+  assert [p.name for p in tmp_path.iterdir()] == ['corpus']
 
 
 def test_two_processes_do_not_prepare_the_same_folder(tmp_path, corpus):
