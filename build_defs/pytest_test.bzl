@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests in pytest style, which need no __main__ block."""
 
 load("@rules_python//python:py_test.bzl", "py_test")
