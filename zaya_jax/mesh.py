@@ -66,6 +66,14 @@ def sharding(mesh: jax.sharding.Mesh, *axes: str | None) -> NamedSharding:
   return NamedSharding(mesh, spec(*axes))
 
 
+def off_mesh(tree: Any) -> Any:
+  """Replicated arrays as plain ones of the first device, without a copy.
+
+  `jax.device_put` to a device would leave the mesh in the type of the array.
+  """
+  return jax.tree.map(lambda a: a.addressable_data(0), tree)
+
+
 def take_rows(table: jax.Array, index: jax.Array) -> jax.Array:
   """table[index] for `index` of axes (batch, length): [B, L, ...]."""
   if jax.sharding.get_abstract_mesh().empty:

@@ -12,6 +12,13 @@ import jax
 import jax.tree_util
 import numpy as np
 
+# What each group is told as.
+MEANING = {
+    'muon': 'Muon',
+    'decay': 'AdamW with decay',
+    'plain': 'AdamW without decay',
+}
+
 # Muon: matrices between hidden states. decay: AdamW with weight decay.
 # plain: AdamW without. Paths are relative to `layers` where they start there.
 _GROUPS = {

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models from wherever they lie: a run, a checkpoint, a Hugging Face folder."""
+
+import os
+
+import jax
+
+from pipelines import tokenizer as tokenizer_lib
+from zaya_jax import config as config_lib
+from zaya_jax import decode
+from zaya_jax.checkpoint import arrays, layout, meta, reader
+from zaya_jax.interop import hf
+from zaya_jax.model import zaya
+
+
+def load(path: str) -> decode.Model:
+  """Reads a model.
+
+  Args:
+    path: a run directory (its newest checkpoint), one checkpoint, or a native
+      Hugging Face ZAYA folder.
+
+  Raises:
+    UsageError: if there is no such folder.
+    CheckpointError: if it holds no complete checkpoint.
+    ValueError: if a Hugging Face folder is not one of ZAYA.
+  """
+  if not os.path.isdir(path):
+    raise config_lib.UsageError(
+        f'There is no folder {path}; name a run directory, a checkpoint or a '
+        'Hugging Face folder (--source).'
+    )
+  if hf.is_folder(path):
+    config = hf.read_config(path)
+    params, buffers = hf.read_params(path, config)
+    tokenizer = _tokenizer(path, default=None)
+    stop_ids = hf.read_stop_ids(path)
+  else:
+    directory = layout.resolve(path)
+    config = meta.model_config(reader.read_meta(directory))
+    restored = reader.restore_params(directory, abstract_params(config))
+    params, buffers = restored['params'], restored['buffers']
+    run_dir = os.path.dirname(os.path.dirname(directory))
+    tokenizer = _tokenizer(run_dir, default='bytes')
+    stop_ids = (tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id)
+  return decode.Model(
+      config=config,
+      params=params,
+      buffers=buffers,
+      tokenizer=tokenizer,
+      stop_ids=stop_ids,
+  )
+
+
+def abstract_params(
+    config: config_lib.ModelConfig, mesh: jax.sharding.Mesh | None = None
+) -> dict:
+  """Shapes of 'params' and 'buffers' with a sharding, as a restore needs."""
+  params, buffers = jax.eval_shape(lambda: zaya.init(config, jax.random.key(0)))
+  mesh = mesh or jax.make_mesh((1,), ('replica',), devices=jax.devices()[:1])
+  return arrays.on_mesh({'params': params, 'buffers': buffers}, mesh)
+
+
+def _tokenizer(folder, default):
+  path = os.path.join(folder, tokenizer_lib.FILE_NAME)
+  name = path if os.path.exists(path) else default
+  return name and tokenizer_lib.load(name)

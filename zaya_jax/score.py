@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How well a model predicts a text."""
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+import numpy as np
+
+from zaya_jax import step as step_lib
+
+
+def score(
+    eval_step: Callable[..., tuple[jax.Array, jax.Array]],
+    device_mesh: jax.sharding.Mesh,
+    params: Any,
+    buffers: Any,
+    batches: Iterable[dict[str, np.ndarray]],
+) -> tuple[float, float]:
+  """Sums over batches: (nats, tokens that count).
+
+  Args:
+    eval_step: of `step.make_eval_step`, jitted.
+    device_mesh: where to put the batches.
+    params: of the model.
+    buffers: of the model.
+    batches: of `pipelines.loader`, all of one shape.
+  """
+  sums = [
+      eval_step(params, buffers, step_lib.put_batch(device_mesh, batch))
+      for batch in batches
+  ]
+  nats, tokens = np.sum(jax.device_get(sums), axis=0, dtype=np.float64)
+  return float(nats), float(tokens)
+
+
+def bits_per_byte(nats_per_token: float, bytes_per_token: float) -> float:
+  """The loss in a unit that does not depend on the tokenizer."""
+  return nats_per_token / math.log(2) / bytes_per_token

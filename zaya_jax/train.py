@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training: config, data, mesh, state, step, loop; top to bottom."""
+
+import contextlib
+import dataclasses
+import time
+from typing import Any
+
+import jax
+import numpy as np
+
+from zaya_jax import config as config_lib
+from zaya_jax import corpus as corpus_lib
+from zaya_jax import decode, flags, flops, metrics, run_files, score, stop
+from zaya_jax import mesh as mesh_lib
+from zaya_jax import step as step_lib
+from zaya_jax.checkpoint import arrays, lock, manager, meta, reader
+from zaya_jax.optim import labels
+
+_STOPPED = 75  # Exit code: stopped by a signal, resumable.
+
+
+class NumericsError(RuntimeError):
+  """NaN or Inf in too many steps in a row."""
+
+  exit_code = 4
+
+
+def train(config: config_lib.Config) -> int:
+  """Trains from the newest checkpoint in `config.run_dir`, or from scratch.
+
+  Args:
+    config: the run.
+
+  Returns:
+    The exit code: 0 done, 75 stopped by SIGTERM or Ctrl-C and resumable.
+
+  Raises:
+    UsageError: if a setting is wrong.
+    DataError: if the data cannot be used.
+    CheckpointError: if the run directory is in use, or its checkpoints belong
+      to another model or cannot be read.
+    NumericsError: if `--optim.max_bad_steps` steps in a row had NaN or Inf.
+  """
+  if not config.run_dir:
+    raise config_lib.UsageError(
+        '--run_dir= must name a folder for what the run writes.'
+    )
+  with contextlib.ExitStack() as open_:
+    open_.enter_context(lock.RunLock(config.run_dir))
+    corpus = open_.enter_context(corpus_lib.Corpus(config))
+    mesh = mesh_lib.make_mesh(config.mesh)
+    saved = open_.enter_context(
+        manager.Manager(config.run_dir, config.checkpoint)
+    )
+    start = _restore_or_init(config, mesh, corpus, saved)
+    corpus.tokenizer.save(config.run_dir)
+    run_files.write(config, device=mesh.devices.flat[0], count=mesh.size)
+    report = open_.enter_context(_make_reporter(config, mesh, start))
+    signal = open_.enter_context(stop.StopSignal())
+    return _Loop(config, mesh, corpus, saved, report).run(start, signal)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Start:
+  """Where a run begins."""
+
+  state: step_lib.TrainState
+  step: int = 0
+  tokens: int = 0
+  metrics: dict[str, float] = dataclasses.field(default_factory=dict)
+  notes: tuple[str, ...] = ()
+
+
+def _restore_or_init(config, mesh, corpus, saved) -> _Start:
+  """The newest checkpoint, or the state of step 0."""
+  init, newest = step_lib.make_init(config), saved.latest_step()
+  if newest is None:
+    with jax.set_mesh(mesh):
+      state = jax.jit(init)()
+    if not config.restore:
+      return _Start(state=state)
+    state = _with_params_of(config.restore, state)
+    return _Start(state=state, notes=(f'parameters of {config.restore}',))
+  if not config.resume:
+    raise config_lib.UsageError(
+        f'--run_dir={config.run_dir} holds a checkpoint of step {newest} and '
+        '--noresume is set; choose another --run_dir, or drop --noresume.'
+    )
+  with jax.set_mesh(mesh):
+    abstract = arrays.on_mesh(jax.eval_shape(init), mesh)
+  about = reader.read_meta(saved.directory(newest))
+  changes = meta.check_same_model(about, config)
+  corpus.check_tokenizer(about['tokenizer_sha256'])
+  state, corpus.loader.state, about = saved.restore(newest, abstract)
+  resumed = f'resumed at step {newest} (data index {corpus.loader.state:,})'
+  return _Start(
+      state=state,
+      step=newest,
+      tokens=about['tokens'],
+      metrics=about['metrics'],
+      notes=(resumed, *(f'changed: {change}' for change in changes)),
+  )
+
+
+def _with_params_of(source: str, state: step_lib.TrainState):
+  wanted = {'params': state.params, 'buffers': state.buffers}
+  wanted = jax.tree.map(
+      lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding),
+      wanted,
+  )
+  return dataclasses.replace(state, **reader.restore_params(source, wanted))
+
+
+def _make_reporter(config, mesh, start) -> metrics.Reporter:
+  count = flops.parameters(config.model)
+  return metrics.Reporter(
+      config,
+      run_dir=config.run_dir,
+      num_params=count.total,
+      active_params=count.active,
+      flops_per_token=flops.per_token(config.model, config.data.seq_len).total,
+      device_kind=mesh.devices.flat[0].device_kind,
+      num_devices=mesh.size,
+      start_step=start.step,
+      start_tokens=start.tokens,
+  )
+
+
+class _Loop:
+  """The loop over steps, and what it does now and then between them."""
+
+  def __init__(self, config, mesh, corpus, saved, report):
+    self.config, self.mesh, self.corpus = config, mesh, corpus
+    self.saved, self.report = saved, report
+    self.eval_step = jax.jit(step_lib.make_eval_step(config.model))
+    self.metrics: dict[str, float] = {}  # The newest, for checkpoints.
+    self.tokens = 0
+
+  def run(self, start: _Start, signal: stop.StopSignal) -> int:
+    """Runs to `num_steps` or to a signal; returns the exit code."""
+    config, loader, report = self.config, self.corpus.loader, self.report
+    state, self.metrics = start.state, dict(start.metrics)
+    self.tokens, measured = start.tokens, None
+    for note in (*start.notes, *_groups(config, state.params)):
+      report.note(note)
+    train_step = None
+    for step in range(start.step + 1, config.num_steps + 1):
+      waited = time.monotonic()
+      batch = step_lib.put_batch(self.mesh, next(loader))
+      waited = time.monotonic() - waited
+      if train_step is None:
+        train_step = self._compile(state, batch)
+      with jax.transfer_guard('disallow'):
+        state, new = train_step(state, batch)
+      tokens = config.data.batch_size * config.data.seq_len
+      report.push(step, new, tokens=tokens, data_s=waited)
+      self.tokens += tokens
+      self._check_numerics(measured)  # Of the step before: nothing stalls.
+      measured = new
+      self._between(step, state, measured, stopping=bool(signal))
+      if signal and step < config.num_steps:
+        self.saved.wait()
+        report.note(f'{signal.name}: stopped after step {step}')
+        self._finish()
+        return _STOPPED
+    self._check_numerics(measured)
+    self._finish()
+    return 0
+
+  def _finish(self) -> None:
+    newest = self.saved.latest_step()
+    self.report.finish(
+        checkpoint=None if newest is None else self.saved.directory(newest)
+    )
+
+  def _compile(self, state, batch):
+    step = jax.jit(step_lib.make_train_step(self.config), donate_argnums=0)
+    compiling = self.report.compiling('the training step')
+    with compiling, jax.set_mesh(self.mesh):
+      return step.lower(state, batch).compile()
+
+  def _between(self, step, state, measured, *, stopping) -> None:
+    """Evaluates, samples and saves, in that order, where it is time."""
+    config, last = self.config, step == self.config.num_steps
+    if last or _is_due(step, config.eval.every):
+      self._evaluate(step, state)
+    if last or _is_due(step, config.log.sample_every):
+      self._sample(step, state)
+    if last or stopping or _is_due(step, config.checkpoint.every):
+      self._save(step, state, measured)
+    if last:
+      self.saved.wait()
+
+  def _evaluate(self, step, state) -> None:
+    val = self.corpus.val
+    if val is None:
+      return
+    with self.report.aside('evaluating'), jax.set_mesh(self.mesh):
+      nats, tokens = score.score(
+          self.eval_step,
+          self.mesh,
+          state.params,
+          state.buffers,
+          self.corpus.val_batches(self.config.eval.batches),
+      )
+    values = {'val/loss': nats / tokens}
+    values['val/bpb'] = score.bits_per_byte(
+        values['val/loss'], val.bytes_per_token
+    )
+    self.metrics |= values
+    if val.zlib_bits_per_byte:
+      values['val/zlib_bpb'] = val.zlib_bits_per_byte
+    self.report.evaluation(step, values)
+
+  def _sample(self, step, state) -> None:
+    tokenizer, how = self.corpus.tokenizer, self.config.generate
+    params, buffers = mesh_lib.off_mesh((state.params, state.buffers))
+    model = decode.Model(
+        config=self.config.model,
+        params=params,
+        buffers=buffers,
+        tokenizer=tokenizer,
+        stop_ids=(tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id),
+    )
+    with self.report.aside('sampling'):
+      (text,) = model.generate(
+          self.config.prompt,
+          max_tokens=how.max_tokens,
+          temperature=how.temperature,
+          top_p=how.top_p,
+          seed=_sample_seed(state.rng, step),
+      )
+    self.report.sample(step, self.config.prompt, text)
+
+  def _save(self, step, state, measured) -> None:
+    loss = float(np.asarray(measured['train/loss']))
+    about = meta.describe(
+        self.config,
+        flags=flags.to_flagfile(self.config),
+        tokenizer_sha256=self.corpus.tokenizer.sha256,
+        dataset_sha256=self.corpus.sha256,
+        tokens=self.tokens,
+        metrics={**self.metrics, 'train/loss': loss},
+    )
+    started = time.monotonic()
+    with self.report.aside('saving'):
+      self.saved.save(
+          step, state, data_index=self.corpus.loader.state, meta=about
+      )
+    self.report.saved(step, time.monotonic() - started)
+
+  def _check_numerics(self, measured: dict[str, Any] | None) -> None:
+    limit = self.config.optim.max_bad_steps
+    if measured is None or int(measured['optim/bad_steps']) < limit:
+      return
+    newest = self.saved.latest_step()
+    good = 'none was saved' if newest is None else self.saved.directory(newest)
+    raise NumericsError(
+        f'NaN or Inf in {limit} steps in a row (--optim.max_bad_steps={limit}):'
+        f' none of them was applied. The last good checkpoint: {good}. Lower '
+        f'--optim.lr={self.config.optim.lr}, or look at the data.'
+    )
+
+
+def _is_due(step: int, every: int) -> bool:
+  return every > 0 and step % every == 0
+
+
+def _sample_seed(rng: jax.Array, step: int) -> int:
+  """A seed for the samples of one step, from the key of the run."""
+  return (int(np.asarray(rng)[-1]) + step) % 2**31
+
+
+def _groups(config, params) -> list[str]:
+  """Which optimizer updates which parameters, one line a group."""
+  table = list(labels.table(params, optimizer=config.optim.name))
+  lines = []
+  for group, meaning in labels.MEANING.items():
+    rows = [row for row in table if row[1] == group]
+    names = ' '.join(name.removeprefix('layers/') for name, *_ in rows)
+    if rows:
+      lines.append(f'{meaning}: {sum(row[3] for row in rows):,} in {names}')
+  return lines
