@@ -54,10 +54,10 @@ def rope(
 
 
 ALL = (
-  Case(name='plain', seed=17, keys={}),
+  Case(name='plain', seed=24, keys={}),
   Case(
     name='eight_heads_per_two_mixed_windows',
-    seed=17,
+    seed=0,
     keys={
       'num_attention_heads': 8,
       'layer_types': ['hybrid_sliding', 'hybrid', 'hybrid_sliding'],
@@ -68,7 +68,7 @@ ALL = (
   ),
   Case(
     name='own_key_per_head_attention_bias_odd_width',
-    seed=19,
+    seed=0,
     keys={
       'num_key_value_heads': 4,
       'attention_bias': True,
@@ -78,7 +78,7 @@ ALL = (
   ),
   Case(
     name='one_key_head_untied_with_head_bias',
-    seed=1,
+    seed=0,
     keys={
       'num_key_value_heads': 1,
       'tie_word_embeddings': False,
@@ -89,7 +89,7 @@ ALL = (
   ),
   Case(
     name='six_heads_per_three_longer_grouped_convolution',
-    seed=14,
+    seed=24,
     keys={
       'num_attention_heads': 6,
       'num_key_value_heads': 3,
@@ -100,7 +100,7 @@ ALL = (
   ),
   Case(
     name='one_expert_longer_depthwise_convolution',
-    seed=23,
+    seed=0,
     keys={
       'num_experts': 1,
       'cca_time0': 3,

@@ -3,7 +3,6 @@
 
 import numpy as np
 import torch
-import transformers
 
 import zaya_jax
 from tests.parity import cases, peer
@@ -13,9 +12,7 @@ CASE = cases.ALL[-1]
 
 def test_freshly_initialized_model_is_loaded(tmp_path):
   torch.manual_seed(0)
-  theirs = transformers.ZayaForCausalLM(
-    transformers.ZayaConfig(**CASE.hf_config)
-  ).eval()
+  theirs = peer.fresh(CASE)
   peer.save(theirs, str(tmp_path))
   _assert_same_logits(theirs, zaya_jax.load(str(tmp_path)))
 

@@ -19,12 +19,17 @@ transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
 
 
-def build(case: cases.Case) -> transformers.ZayaForCausalLM:
-  """The model of `case` with every parameter and buffer random."""
+def fresh(case: cases.Case) -> transformers.ZayaForCausalLM:
+  """The model of `case` as transformers initializes it."""
   config = transformers.ZayaConfig(**case.hf_config)
   config._attn_implementation = 'eager'
-  config._experts_implementation = 'eager'
-  model = transformers.ZayaForCausalLM(config).eval()
+  config._experts_implementation = 'eager'  # The others need even widths.
+  return transformers.ZayaForCausalLM(config).eval()
+
+
+def build(case: cases.Case) -> transformers.ZayaForCausalLM:
+  """The model of `case` with every parameter and buffer random."""
+  model = fresh(case)
   draw = torch.Generator().manual_seed(case.seed)
   with torch.no_grad():
     for name, weight in model.named_parameters():

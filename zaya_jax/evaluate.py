@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""--mode=eval: how well a model predicts a text, as one JSON object.
+
+A run is scored with the data settings it was trained with, so that its
+held-out text gives the number that training reported.
+"""
+
+import json
+import math
+import os
+from collections.abc import Iterable
+
+import jax
+import numpy as np
+
+from pipelines import loader, manifest, mixture
+from zaya_jax import config as config_lib
+from zaya_jax import decode, models, score
+from zaya_jax import mesh as mesh_lib
+from zaya_jax import step as step_lib
+from zaya_jax.checkpoint import layout
+from zaya_jax.interop import hf
+
+
+def main(config: config_lib.Config) -> None:
+  """Scores `--eval.text`, or without it the held-out text of the run.
+
+  Prints bits_per_byte, nll (nats per token), tokens and bytes.
+
+  Raises:
+    UsageError: if there is no model, no text, or no tokenizer for the text.
+    CheckpointError: if the run holds no complete checkpoint.
+    FolderError: if the Hugging Face folder cannot be read.
+    DataError: if the shards cannot be used, or have another tokenizer.
+  """
+  source = config.source or config.run_dir
+  if not source:
+    raise config_lib.UsageError(
+      '--mode=eval needs --source=DIR (or --run_dir=DIR): the model.'
+    )
+  model, trained = models.load(source), _config_of(source)
+  data = trained.data if trained else config.data
+  if config.eval.text:
+    batches, num_bytes = _text(config.eval.text, model, data)
+    nats, tokens = _score(model, data, batches)
+  else:
+    folder = _folder(config, trained)
+    found = manifest.verify(folder)
+    batches, bytes_per_token = _held_out(folder, found, model, data)
+    nats, tokens = _score(model, data, batches)
+    num_bytes = tokens * bytes_per_token
+  nll = nats / tokens
+  result = {
+    'bits_per_byte': score.bits_per_byte(nll, num_bytes / tokens),
+    'nll': nll,
+    'tokens': int(tokens),
+    'bytes': round(num_bytes),
+  }
+  print(json.dumps(result), flush=True)
+
+
+def _config_of(source: str) -> config_lib.Config | None:
+  """The settings of a run; None for a Hugging Face folder."""
+  if hf.is_folder(source):
+    return None
+  run_dir = os.path.dirname(os.path.dirname(layout.resolve(source)))
+  flagfile = os.path.join(run_dir, 'config.flags')
+  # The run may have been moved since.
+  return config_lib.Config.from_flagfile(flagfile, run_dir=run_dir)
+
+
+def _text(
+  path: str, model: decode.Model, data: config_lib.DataConfig
+) -> tuple[Iterable[dict[str, np.ndarray]], int]:
+  """Batches of a text file, and its size in bytes."""
+  if model.tokenizer is None:
+    raise config_lib.UsageError(
+      f'--eval.text={path} cannot be read by a model without a tokenizer; put '
+      'a tokenizer.json into its folder.'
+    )
+  try:
+    with open(path, encoding='utf-8', newline='') as file:
+      text = file.read()
+  except (OSError, UnicodeDecodeError) as error:
+    raise config_lib.UsageError(
+      f'--eval.text={path} cannot be read: {error}.'
+    ) from error
+  batches = loader.text_batches(
+    text, model.tokenizer, seq_len=data.seq_len, batch_size=data.batch_size
+  )
+  return batches, len(text.encode())
+
+
+def _folder(
+  config: config_lib.Config, trained: config_lib.Config | None
+) -> str:
+  """The shards whose held-out part is scored."""
+  chosen = config.data.dir or (trained.data.dir if trained else ())
+  if not chosen and trained is None:
+    raise config_lib.UsageError(
+      '--mode=eval of a Hugging Face folder needs a text: --eval.text=FILE, or '
+      '--data.dir=DIR of shards that its tokenizer made.'
+    )
+  if not chosen:
+    return os.path.join(trained.run_dir, 'data')
+  return mixture.parse(chosen)[0].directory
+
+
+def _held_out(
+  folder: str,
+  found: manifest.Manifest,
+  model: decode.Model,
+  data: config_lib.DataConfig,
+) -> tuple[Iterable[dict[str, np.ndarray]], float]:
+  """Batches of the held-out part of a folder, and its bytes per token."""
+  if model.tokenizer is not None:
+    found.check_tokenizer(model.tokenizer)
+  if found.vocab_size > model.config.vocab_size:
+    raise config_lib.UsageError(
+      f'{folder} has {found.vocab_size} different tokens ({found.tokenizer}) '
+      f'and the model only {model.config.vocab_size}; prepare the text with '
+      'the tokenizer of the model.'
+    )
+  if 'val' not in found.splits:
+    raise config_lib.UsageError(
+      f'{folder} holds nothing out (--data.val_fraction=0); name a text with '
+      '--eval.text=FILE.'
+    )
+  batches = loader.eval_batches(
+    folder, seq_len=data.seq_len, batch_size=data.batch_size, data=found
+  )
+  return batches, found.splits['val'].bytes_per_token
+
+
+def _score(
+  model: decode.Model,
+  data: config_lib.DataConfig,
+  batches: Iterable[dict[str, np.ndarray]],
+) -> tuple[float, float]:
+  """Sums of nats and tokens, on as many devices as divide a batch."""
+  devices = math.gcd(jax.device_count(), data.batch_size)
+  mesh = mesh_lib.make_mesh(config_lib.MeshConfig(replica=devices))
+  params, buffers = jax.device_put(
+    (model.params, model.buffers), mesh_lib.sharding(mesh)
+  )
+  with jax.set_mesh(mesh):
+    eval_step = jax.jit(step_lib.make_eval_step(model.config))
+    return score.score(eval_step, mesh, params, buffers, batches)
