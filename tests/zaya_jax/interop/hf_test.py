@@ -177,6 +177,23 @@ def test_missing_or_broken_configuration_is_named(tmp_path):
     hf.read_config(str(tmp_path))
 
 
+@pytest.mark.parametrize(
+  ('model', 'generation', 'stop'),
+  [
+    ({}, None, (106,)),
+    ({'eos_token_id': None}, None, ()),
+    ({'eos_token_id': 1}, {}, (1,)),
+    ({'eos_token_id': 1}, {'eos_token_id': [1, 106]}, (1, 106)),
+  ],
+)
+def test_stop_tokens_are_those_of_generation(tmp_path, model, generation, stop):
+  (tmp_path / 'config.json').write_text(json.dumps(model))
+  if generation is not None:
+    path = tmp_path / 'generation_config.json'
+    path.write_text(json.dumps(generation))
+  assert hf.read_stop_ids(str(tmp_path)) == stop
+
+
 def test_every_leaf_comes_back(tmp_path, model):
   folder = write(tmp_path, tensors_of(model))
   found = hf.read_params(folder, hf.read_config(folder))
