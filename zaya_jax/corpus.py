@@ -41,17 +41,17 @@ class Corpus:
       prepare.shards(config.data, _folder(dirs[0]))
     elif not config.data.dir and not os.path.exists(dirs[0]):
       raise config_lib.UsageError(
-          '--data.input= and --data.dir= are both empty; name a text to '
-          "prepare ('stdlib' is on every machine) or prepared shards."
+        '--data.input= and --data.dir= are both empty; name a text to '
+        "prepare ('stdlib' is on every machine) or prepared shards."
       )
     self._val_dir = _folder(dirs[0])
     self.tokenizer = _tokenizer(self._val_dir)
     _check_vocabulary(config, self.tokenizer)
     self.loader = loader_lib.make_train_loader(
-        dirs,
-        seq_len=config.data.seq_len,
-        batch_size=config.data.batch_size,
-        seed=config.seed,
+      dirs,
+      seq_len=config.data.seq_len,
+      batch_size=config.data.batch_size,
+      seed=config.seed,
     )
     self.val = self.loader.manifests[0].splits.get('val')
 
@@ -65,20 +65,22 @@ class Corpus:
   def sha256(self) -> str:
     """Identifies the shards of all folders."""
     shards = [
-        [shard.sha256 for split in m.splits.values() for shard in split.shards]
-        for m in self.loader.manifests
+      [shard.sha256 for split in m.splits.values() for shard in split.shards]
+      for m in self.loader.manifests
     ]
     return hashlib.sha256(json.dumps(shards).encode()).hexdigest()
 
-  def val_batches(self, max_batches: int = 0) -> Iterator[dict[str, np.ndarray]]:
+  def val_batches(
+    self, max_batches: int = 0
+  ) -> Iterator[dict[str, np.ndarray]]:
     """Held-out windows in order; 0: all of them."""
     data = self._config.data
     return loader_lib.eval_batches(
-        self._val_dir,
-        seq_len=data.seq_len,
-        batch_size=data.batch_size,
-        max_batches=max_batches,
-        data=self.loader.manifests[0],
+      self._val_dir,
+      seq_len=data.seq_len,
+      batch_size=data.batch_size,
+      max_batches=max_batches,
+      data=self.loader.manifests[0],
     )
 
   def check_tokenizer(self, sha256: str) -> None:
@@ -89,10 +91,10 @@ class Corpus:
     """
     if sha256 != self.tokenizer.sha256:
       raise config_lib.UsageError(
-          f'{self._val_dir} was tokenized with {self.tokenizer.name} (sha256 '
-          f'{self.tokenizer.sha256[:12]}) and the checkpoint in --run_dir='
-          f'{self._config.run_dir} with another tokenizer ({sha256[:12]}); use '
-          'the shards of that run, or another --run_dir.'
+        f'{self._val_dir} was tokenized with {self.tokenizer.name} (sha256 '
+        f'{self.tokenizer.sha256[:12]}) and the checkpoint in --run_dir='
+        f'{self._config.run_dir} with another tokenizer ({sha256[:12]}); use '
+        'the shards of that run, or another --run_dir.'
       )
 
 
@@ -110,7 +112,7 @@ def _tokenizer(folder: str) -> tokenizer_lib.Tokenizer:
 def _check_vocabulary(config, tokenizer) -> None:
   if config.model.vocab_size < tokenizer.vocab_size:
     raise config_lib.UsageError(
-        f'--model.vocab_size={config.model.vocab_size} is smaller than the '
-        f'{tokenizer.vocab_size} tokens of the tokenizer {tokenizer.name}; set '
-        f'it to {-(-tokenizer.vocab_size // 64) * 64}.'
+      f'--model.vocab_size={config.model.vocab_size} is smaller than the '
+      f'{tokenizer.vocab_size} tokens of the tokenizer {tokenizer.name}; set '
+      f'it to {-(-tokenizer.vocab_size // 64) * 64}.'
     )

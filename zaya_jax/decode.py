@@ -16,8 +16,7 @@ import numpy as np
 from pipelines import tokenizer as tokenizer_lib
 from zaya_jax import config as config_lib
 from zaya_jax.model import cache as cache_lib
-from zaya_jax.model import layers
-from zaya_jax.model import zaya
+from zaya_jax.model import layers, zaya
 
 # Prompts are padded to a power of two of at least this, and the cache to a
 # multiple: a few compiled programs serve all lengths.
@@ -43,11 +42,11 @@ class Model:
   stop_ids: tuple[int, ...] = ()
 
   def __call__(
-      self,
-      tokens: Any,
-      attention_mask: Any = None,
-      segment_ids: Any = None,
-      positions: Any = None,
+    self,
+    tokens: Any,
+    attention_mask: Any = None,
+    segment_ids: Any = None,
+    positions: Any = None,
   ) -> jax.Array:
     """Logits of a batch.
 
@@ -61,23 +60,23 @@ class Model:
       [B, L, V] float32.
     """
     inputs = {
-        'attention_mask': attention_mask,
-        'segment_ids': segment_ids,
-        'positions': positions,
+      'attention_mask': attention_mask,
+      'segment_ids': segment_ids,
+      'positions': positions,
     }
     inputs = {k: jnp.asarray(v) for k, v in inputs.items() if v is not None}
     return _logits(
-        self.config, self.params, self.buffers, jnp.asarray(tokens), inputs
+      self.config, self.params, self.buffers, jnp.asarray(tokens), inputs
     )
 
   def generate(
-      self,
-      prompts: str | Sequence[str],
-      max_tokens: int = 64,
-      temperature: float = 0.0,
-      top_p: float = 1.0,
-      seed: int = 0,
-      on_text: Callable[[str], None] | None = None,
+    self,
+    prompts: str | Sequence[str],
+    max_tokens: int = 64,
+    temperature: float = 0.0,
+    top_p: float = 1.0,
+    seed: int = 0,
+    on_text: Callable[[str], None] | None = None,
   ) -> list[str]:
     """Continues texts.
 
@@ -97,7 +96,7 @@ class Model:
     """
     if self.tokenizer is None:
       raise config_lib.UsageError(
-          'The model has no tokenizer; put a tokenizer.json into its folder.'
+        'The model has no tokenizer; put a tokenizer.json into its folder.'
       )
     if isinstance(prompts, str):
       prompts = [prompts]
@@ -116,12 +115,12 @@ class Model:
     return [self.tokenizer.decode(text) for text in texts]
 
   def tokens(
-      self,
-      rows: Sequence[np.ndarray],
-      max_tokens: int,
-      temperature: float = 0.0,
-      top_p: float = 1.0,
-      seed: int = 0,
+    self,
+    rows: Sequence[np.ndarray],
+    max_tokens: int,
+    temperature: float = 0.0,
+    top_p: float = 1.0,
+    seed: int = 0,
   ):
     """Yields, `max_tokens` times at most, the next token of each row.
 
@@ -138,11 +137,11 @@ class Model:
     tokens_BL, mask_BL = _left_pad(rows)
     size = tokens_BL.shape[1] + -(-max_tokens // _BUCKET) * _BUCKET
     cache = cache_lib.init_cache(
-        self.config, len(rows), size, layers.compute_dtype(self.config)
+      self.config, len(rows), size, layers.compute_dtype(self.config)
     )
     sample = {
-        'temperature': jnp.float32(temperature),
-        'top_p': jnp.float32(top_p),
+      'temperature': jnp.float32(temperature),
+      'top_p': jnp.float32(top_p),
     }
     limit = self.tokenizer.vocab_size if self.tokenizer else None
     step = functools.partial(_step, self.config, limit)
@@ -150,19 +149,19 @@ class Model:
     done_B = np.zeros(len(rows), bool)
     for i in range(max_tokens):
       next_B, cache = step(
-          self.params,
-          self.buffers,
-          tokens_BL,
-          mask_BL,
-          cache,
-          jax.random.fold_in(key, i),
-          sample,
+        self.params,
+        self.buffers,
+        tokens_BL,
+        mask_BL,
+        cache,
+        jax.random.fold_in(key, i),
+        sample,
       )
       tokens_BL, mask_BL = next_B[:, None], None
       token_B = np.asarray(next_B)
       done_B |= np.isin(token_B, self.stop_ids)
       yield [
-          -1 if done else int(t) for t, done in zip(token_B, done_B, strict=True)
+        -1 if done else int(t) for t, done in zip(token_B, done_B, strict=True)
       ]
       if done_B.all():
         return
@@ -186,11 +185,11 @@ def _step(config, limit, params, buffers, tokens_BL, mask_BL, cache, key, how):
 
 
 def choose(
-    logits_BV: jax.Array,
-    key: jax.Array,
-    *,
-    temperature: jax.Array,
-    top_p: jax.Array,
+  logits_BV: jax.Array,
+  key: jax.Array,
+  *,
+  temperature: jax.Array,
+  top_p: jax.Array,
 ) -> jax.Array:
   """[B] int32 sampled tokens; at temperature 0 the likeliest."""
   likeliest_B = jnp.argmax(logits_BV, axis=-1)

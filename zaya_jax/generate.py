@@ -16,7 +16,7 @@ def main(config: config_lib.Config) -> None:
   source = config.source or config.run_dir
   if not source:
     raise config_lib.UsageError(
-        '--mode=generate needs --source=DIR (or --run_dir=DIR): the model.'
+      '--mode=generate needs --source=DIR (or --run_dir=DIR): the model.'
     )
   model = models.load(source)
   prompt = config.prompt
@@ -25,11 +25,11 @@ def main(config: config_lib.Config) -> None:
   how = config.generate
   print(prompt, end='', flush=True)
   model.generate(
-      prompt,
-      max_tokens=how.max_tokens,
-      temperature=how.temperature,
-      top_p=how.top_p,
-      seed=config.seed,
-      on_text=lambda text: print(text, end='', flush=True),
+    prompt,
+    max_tokens=how.max_tokens,
+    temperature=how.temperature,
+    top_p=how.top_p,
+    seed=config.seed,
+    on_text=lambda text: print(text, end='', flush=True),
   )
   print()

@@ -10,7 +10,7 @@ from zaya_jax.model import zaya
 
 
 def next_token(
-    model: zaya.Zaya, batch: dict[str, jax.Array]
+  model: zaya.Zaya, batch: dict[str, jax.Array]
 ) -> tuple[jax.Array, jax.Array]:
   """Sum of weighted next-token losses of a batch.
 
@@ -23,32 +23,32 @@ def next_token(
     Scalar float32 in nats, and the load of the router [N, X] float32.
   """
   out = model.features(
-      batch['tokens'],
-      segment_ids=batch['segment_ids'],
-      positions=batch['positions'],
+    batch['tokens'],
+    segment_ids=batch['segment_ids'],
+    positions=batch['positions'],
   )
   bias = model.head_vector()
   rows = ('batch', None)
 
   def local(x_BLD, head_VD, targets_BL, weights_BL, *bias):
     return ops.linear_cross_entropy(
-        x_BLD.reshape(-1, x_BLD.shape[-1]),
-        head_VD,
-        targets_BL.reshape(-1),
-        weights_BL.reshape(-1),
-        *bias,
+      x_BLD.reshape(-1, x_BLD.shape[-1]),
+      head_VD,
+      targets_BL.reshape(-1),
+      weights_BL.reshape(-1),
+      *bias,
     )
 
   biases = () if bias is None else (bias,)
   nats = mesh.per_device(
-      local,
-      in_axes=[(*rows, None), (None, None), rows, rows] + [(None,)] * len(biases),
-      out_axes='sum',
+    local,
+    in_axes=[(*rows, None), (None, None), rows, rows] + [(None,)] * len(biases),
+    out_axes='sum',
   )(
-      out.x,
-      model.head_matrix(out.x.dtype),
-      batch['targets'],
-      batch['weights'].astype(jnp.float32),
-      *biases,
+    out.x,
+    model.head_matrix(out.x.dtype),
+    batch['targets'],
+    batch['weights'].astype(jnp.float32),
+    *biases,
   )
   return nats, out.load

@@ -22,7 +22,7 @@ _RULES = {'batch': ('replica',)}
 
 
 def make_mesh(
-    config: config_lib.MeshConfig, devices: Sequence[jax.Device] | None = None
+  config: config_lib.MeshConfig, devices: Sequence[jax.Device] | None = None
 ) -> jax.sharding.Mesh:
   """The mesh of a run.
 
@@ -37,14 +37,14 @@ def make_mesh(
   replica = config.replica or len(devices)
   if replica > len(devices):
     raise config_lib.UsageError(
-        f'--mesh.replica={replica} needs as many devices and there are '
-        f'{len(devices)}; lower it, or set it to 0 for all of them.'
+      f'--mesh.replica={replica} needs as many devices and there are '
+      f'{len(devices)}; lower it, or set it to 0 for all of them.'
     )
   return jax.make_mesh(
-      (replica,),
-      ('replica',),
-      axis_types=(jax.sharding.AxisType.Explicit,),
-      devices=devices[:replica],
+    (replica,),
+    ('replica',),
+    axis_types=(jax.sharding.AxisType.Explicit,),
+    devices=devices[:replica],
   )
 
 
@@ -107,25 +107,28 @@ def per_device(f: Callable[..., Any], in_axes: Any, out_axes: Any) -> Any:
 
   def local(*args):
     args = [
-        a if set(names) <= _axes_of(axes) else jax.lax.pcast(
-            a, tuple(sorted(set(names) - _axes_of(axes))), to='varying')
-        for a, axes in zip(args, in_axes, strict=True)
+      a
+      if set(names) <= _axes_of(axes)
+      else jax.lax.pcast(
+        a, tuple(sorted(set(names) - _axes_of(axes))), to='varying'
+      )
+      for a, axes in zip(args, in_axes, strict=True)
     ]
     outs = f(*args)
     flat = outs if isinstance(outs, tuple) else (outs,)
     flat = tuple(
-        jax.lax.psum(o, names) if axes == 'sum' else o
-        for o, axes in zip(flat, _as_list(out_axes), strict=True)
+      jax.lax.psum(o, names) if axes == 'sum' else o
+      for o, axes in zip(flat, _as_list(out_axes), strict=True)
     )
     return flat if isinstance(outs, tuple) else flat[0]
 
   out_specs = tuple(
-      P() if axes == 'sum' else spec(*axes) for axes in _as_list(out_axes)
+    P() if axes == 'sum' else spec(*axes) for axes in _as_list(out_axes)
   )
   return jax.shard_map(
-      local,
-      in_specs=tuple(spec(*axes) for axes in in_axes),
-      out_specs=out_specs if isinstance(out_axes, list) else out_specs[0],
+    local,
+    in_specs=tuple(spec(*axes) for axes in in_axes),
+    out_specs=out_specs if isinstance(out_axes, list) else out_specs[0],
   )
 
 

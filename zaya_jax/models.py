@@ -27,8 +27,8 @@ def load(path: str) -> decode.Model:
   """
   if not os.path.isdir(path):
     raise config_lib.UsageError(
-        f'There is no folder {path}; name a run directory, a checkpoint or a '
-        'Hugging Face folder (--source).'
+      f'There is no folder {path}; name a run directory, a checkpoint or a '
+      'Hugging Face folder (--source).'
     )
   if hf.is_folder(path):
     config = hf.read_config(path)
@@ -44,16 +44,16 @@ def load(path: str) -> decode.Model:
     tokenizer = _tokenizer(run_dir, default='bytes')
     stop_ids = (tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id)
   return decode.Model(
-      config=config,
-      params=params,
-      buffers=buffers,
-      tokenizer=tokenizer,
-      stop_ids=stop_ids,
+    config=config,
+    params=params,
+    buffers=buffers,
+    tokenizer=tokenizer,
+    stop_ids=stop_ids,
   )
 
 
 def abstract_params(
-    config: config_lib.ModelConfig, mesh: jax.sharding.Mesh | None = None
+  config: config_lib.ModelConfig, mesh: jax.sharding.Mesh | None = None
 ) -> dict:
   """Shapes of 'params' and 'buffers' with a sharding, as a restore needs."""
   params, buffers = jax.eval_shape(lambda: zaya.init(config, jax.random.key(0)))

@@ -16,9 +16,7 @@ from zaya_jax import flags
 _PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'grain')
 
 
-def write(
-    config: config_lib.Config, *, device: jax.Device, count: int
-) -> None:
+def write(config: config_lib.Config, *, device: jax.Device, count: int) -> None:
   """Writes config.flags, which repeats the run, and config.json, for people.
 
   Args:
@@ -28,16 +26,16 @@ def write(
   """
   run_dir = pathlib.Path(config.run_dir)
   facts = {
-      'config': dataclasses.asdict(config),
-      'devices': {
-          'platform': device.platform,
-          'kind': device.device_kind,
-          'count': count,
-      },
-      'versions': {
-          'python': platform.python_version(),
-          **{name: metadata.version(name) for name in _PACKAGES},
-      },
+    'config': dataclasses.asdict(config),
+    'devices': {
+      'platform': device.platform,
+      'kind': device.device_kind,
+      'count': count,
+    },
+    'versions': {
+      'python': platform.python_version(),
+      **{name: metadata.version(name) for name in _PACKAGES},
+    },
   }
   _replace(run_dir / 'config.flags', flags.to_flagfile(config))
   _replace(run_dir / 'config.json', json.dumps(facts, indent=2) + '\n')

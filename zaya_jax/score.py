@@ -12,11 +12,11 @@ from zaya_jax import step as step_lib
 
 
 def score(
-    eval_step: Callable[..., tuple[jax.Array, jax.Array]],
-    device_mesh: jax.sharding.Mesh,
-    params: Any,
-    buffers: Any,
-    batches: Iterable[dict[str, np.ndarray]],
+  eval_step: Callable[..., tuple[jax.Array, jax.Array]],
+  device_mesh: jax.sharding.Mesh,
+  params: Any,
+  buffers: Any,
+  batches: Iterable[dict[str, np.ndarray]],
 ) -> tuple[float, float]:
   """Sums over batches: (nats, tokens that count).
 
@@ -28,8 +28,8 @@ def score(
     batches: of `pipelines.loader`, all of one shape.
   """
   sums = [
-      eval_step(params, buffers, step_lib.put_batch(device_mesh, batch))
-      for batch in batches
+    eval_step(params, buffers, step_lib.put_batch(device_mesh, batch))
+    for batch in batches
   ]
   nats, tokens = np.sum(jax.device_get(sums), axis=0, dtype=np.float64)
   return float(nats), float(tokens)

@@ -11,8 +11,7 @@ import jax.numpy as jnp
 import optax
 
 from zaya_jax import config as config_lib
-from zaya_jax import losses
-from zaya_jax import mesh
+from zaya_jax import losses, mesh
 from zaya_jax.model import zaya
 from zaya_jax.optim import balance
 from zaya_jax.optim import optimizer as optimizer_lib
@@ -56,21 +55,21 @@ def make_init(config: config_lib.Config) -> Callable[[], TrainState]:
     model_key, sample_key = jax.random.split(jax.random.key(config.seed))
     params, buffers = zaya.init(config.model, model_key)
     return TrainState(
-        step=jnp.int32(0),
-        params=params,
-        buffers=buffers,
-        opt_state=optimizer.init(params),
-        balance_state=balancer.init(buffers),
-        skipped=jnp.int32(0),
-        bad_steps=jnp.int32(0),
-        rng=jax.random.key_data(sample_key),
+      step=jnp.int32(0),
+      params=params,
+      buffers=buffers,
+      opt_state=optimizer.init(params),
+      balance_state=balancer.init(buffers),
+      skipped=jnp.int32(0),
+      bad_steps=jnp.int32(0),
+      rng=jax.random.key_data(sample_key),
     )
 
   return init
 
 
 def make_train_step(
-    config: config_lib.Config,
+  config: config_lib.Config,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, jax.Array]]]:
   """The step of a run: (state, batch) -> (state, measured)."""
   optimizer = optimizer_lib.make_optimizer(config.optim, config.num_steps)
@@ -80,34 +79,34 @@ def make_train_step(
 
   def train_step(state: TrainState, batch: Batch):
     loss, grads, load_NX = loss_and_grads(
-        config, state.params, state.buffers, batch
+      config, state.params, state.buffers, batch
     )
-    grad_norm = optax.global_norm(grads)
+    grad_norm = optax.tree.norm(grads)
     updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
     buffers, balance_state = balance.update(
-        balancer, state.buffers, state.balance_state, load_NX, num_experts
+      balancer, state.buffers, state.balance_state, load_NX, num_experts
     )
     updated = dataclasses.replace(
-        state,
-        params=optax.apply_updates(state.params, updates),
-        buffers=buffers,
-        opt_state=opt_state,
-        balance_state=balance_state,
-        bad_steps=jnp.int32(0),
+      state,
+      params=optax.apply_updates(state.params, updates),
+      buffers=buffers,
+      opt_state=opt_state,
+      balance_state=balance_state,
+      bad_steps=jnp.int32(0),
     )
     skipped = dataclasses.replace(
-        state, skipped=state.skipped + 1, bad_steps=state.bad_steps + 1
+      state, skipped=state.skipped + 1, bad_steps=state.bad_steps + 1
     )
     good = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
     new = jax.tree.map(functools.partial(jnp.where, good), updated, skipped)
     new = dataclasses.replace(new, step=state.step + 1)
     measured = {
-        'train/loss': loss,
-        'optim/grad_norm': grad_norm,
-        'optim/lr': schedule(_updates_done(state)),
-        'optim/skipped': new.skipped,
-        'optim/bad_steps': new.bad_steps,
-        **load_metrics(load_NX, num_experts),
+      'train/loss': loss,
+      'optim/grad_norm': grad_norm,
+      'optim/lr': schedule(_updates_done(state)),
+      'optim/skipped': new.skipped,
+      'optim/bad_steps': new.bad_steps,
+      **load_metrics(load_NX, num_experts),
     }
     return new, measured
 
@@ -115,10 +114,10 @@ def make_train_step(
 
 
 def loss_and_grads(
-    config: config_lib.Config,
-    params: dict[str, Any],
-    buffers: dict[str, Any],
-    batch: Batch,
+  config: config_lib.Config,
+  params: dict[str, Any],
+  buffers: dict[str, Any],
+  batch: Batch,
 ) -> tuple[jax.Array, dict[str, Any], jax.Array]:
   """Mean loss over the counting tokens, its gradients, the router's load.
 
@@ -131,7 +130,7 @@ def loss_and_grads(
 
   def loss_fn(params, part):
     nats, load = losses.next_token(
-        zaya.bind(config.model, params, buffers), part
+      zaya.bind(config.model, params, buffers), part
     )
     return nats / tokens, load
 
@@ -145,13 +144,13 @@ def loss_and_grads(
     return jax.tree.map(jnp.add, sums, (loss, grads, load)), None
 
   zeros = jax.tree.map(
-      jnp.zeros_like, jax.eval_shape(lambda: _flat(grad_fn(params, batch)))
+    jnp.zeros_like, jax.eval_shape(lambda: _flat(grad_fn(params, batch)))
   )
   return jax.lax.scan(add_part, zeros, _interleave(batch, parts))[0]
 
 
 def make_eval_step(
-    config: config_lib.ModelConfig,
+  config: config_lib.ModelConfig,
 ) -> Callable[[Any, Any, Batch], tuple[jax.Array, jax.Array]]:
   """(params, buffers, batch) -> sums of nats and of counting tokens."""
 
@@ -162,9 +161,7 @@ def make_eval_step(
   return eval_step
 
 
-def load_metrics(
-    load_NX: jax.Array, num_experts: int
-) -> dict[str, jax.Array]:
+def load_metrics(load_NX: jax.Array, num_experts: int) -> dict[str, jax.Array]:
   """How evenly tokens spread over experts.
 
   Args:
@@ -182,10 +179,10 @@ def load_metrics(
   entropy_N = -jnp.sum(jax.scipy.special.xlogy(share_NE, share_NE), axis=1)
   even = jnp.log(jnp.maximum(num_experts, 2))
   return {
-      'moe/load_max': jnp.max(share_NE) * num_experts,
-      'moe/load_min': jnp.min(share_NE) * num_experts,
-      'moe/entropy': jnp.mean(entropy_N) / even,
-      'moe/skip': jnp.mean(1.0 - routed_N / total_N),
+    'moe/load_max': jnp.max(share_NE) * num_experts,
+    'moe/load_min': jnp.min(share_NE) * num_experts,
+    'moe/entropy': jnp.mean(entropy_N) / even,
+    'moe/skip': jnp.mean(1.0 - routed_N / total_N),
   }
 
 
@@ -205,10 +202,10 @@ def _flat(value_and_grads):
 
 
 def _interleave(batch, parts):
-  """[B, ...] -> [parts, B / parts, ...]; the sharded rows stay where they are."""
+  """[B, ...] -> [parts, B / parts, ...]; no row moves to another device."""
   return jax.tree.map(
-      lambda a: jnp.swapaxes(
-          a.reshape(a.shape[0] // parts, parts, *a.shape[1:]), 0, 1
-      ),
-      batch,
+    lambda a: jnp.swapaxes(
+      a.reshape(a.shape[0] // parts, parts, *a.shape[1:]), 0, 1
+    ),
+    batch,
   )

@@ -44,14 +44,14 @@ def train(config: config_lib.Config) -> int:
   """
   if not config.run_dir:
     raise config_lib.UsageError(
-        '--run_dir= must name a folder for what the run writes.'
+      '--run_dir= must name a folder for what the run writes.'
     )
   with contextlib.ExitStack() as open_:
     open_.enter_context(lock.RunLock(config.run_dir))
     corpus = open_.enter_context(corpus_lib.Corpus(config))
     mesh = mesh_lib.make_mesh(config.mesh)
     saved = open_.enter_context(
-        manager.Manager(config.run_dir, config.checkpoint)
+      manager.Manager(config.run_dir, config.checkpoint)
     )
     start = _restore_or_init(config, mesh, corpus, saved)
     corpus.tokenizer.save(config.run_dir)
@@ -84,8 +84,8 @@ def _restore_or_init(config, mesh, corpus, saved) -> _Start:
     return _Start(state=state, notes=(f'parameters of {config.restore}',))
   if not config.resume:
     raise config_lib.UsageError(
-        f'--run_dir={config.run_dir} holds a checkpoint of step {newest} and '
-        '--noresume is set; choose another --run_dir, or drop --noresume.'
+      f'--run_dir={config.run_dir} holds a checkpoint of step {newest} and '
+      '--noresume is set; choose another --run_dir, or drop --noresume.'
     )
   with jax.set_mesh(mesh):
     abstract = arrays.on_mesh(jax.eval_shape(init), mesh)
@@ -95,19 +95,19 @@ def _restore_or_init(config, mesh, corpus, saved) -> _Start:
   state, corpus.loader.state, about = saved.restore(newest, abstract)
   resumed = f'resumed at step {newest} (data index {corpus.loader.state:,})'
   return _Start(
-      state=state,
-      step=newest,
-      tokens=about['tokens'],
-      metrics=about['metrics'],
-      notes=(resumed, *(f'changed: {change}' for change in changes)),
+    state=state,
+    step=newest,
+    tokens=about['tokens'],
+    metrics=about['metrics'],
+    notes=(resumed, *(f'changed: {change}' for change in changes)),
   )
 
 
 def _with_params_of(source: str, state: step_lib.TrainState):
   wanted = {'params': state.params, 'buffers': state.buffers}
   wanted = jax.tree.map(
-      lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding),
-      wanted,
+    lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding),
+    wanted,
   )
   return dataclasses.replace(state, **reader.restore_params(source, wanted))
 
@@ -115,15 +115,15 @@ def _with_params_of(source: str, state: step_lib.TrainState):
 def _make_reporter(config, mesh, start) -> metrics.Reporter:
   count = flops.parameters(config.model)
   return metrics.Reporter(
-      config,
-      run_dir=config.run_dir,
-      num_params=count.total,
-      active_params=count.active,
-      flops_per_token=flops.per_token(config.model, config.data.seq_len).total,
-      device_kind=mesh.devices.flat[0].device_kind,
-      num_devices=mesh.size,
-      start_step=start.step,
-      start_tokens=start.tokens,
+    config,
+    run_dir=config.run_dir,
+    num_params=count.total,
+    active_params=count.active,
+    flops_per_token=flops.per_token(config.model, config.data.seq_len).total,
+    device_kind=mesh.devices.flat[0].device_kind,
+    num_devices=mesh.size,
+    start_step=start.step,
+    start_tokens=start.tokens,
   )
 
 
@@ -171,7 +171,7 @@ class _Loop:
   def _finish(self) -> None:
     newest = self.saved.latest_step()
     self.report.finish(
-        checkpoint=None if newest is None else self.saved.directory(newest)
+      checkpoint=None if newest is None else self.saved.directory(newest)
     )
 
   def _compile(self, state, batch):
@@ -198,15 +198,15 @@ class _Loop:
       return
     with self.report.aside('evaluating'), jax.set_mesh(self.mesh):
       nats, tokens = score.score(
-          self.eval_step,
-          self.mesh,
-          state.params,
-          state.buffers,
-          self.corpus.val_batches(self.config.eval.batches),
+        self.eval_step,
+        self.mesh,
+        state.params,
+        state.buffers,
+        self.corpus.val_batches(self.config.eval.batches),
       )
     values = {'val/loss': nats / tokens}
     values['val/bpb'] = score.bits_per_byte(
-        values['val/loss'], val.bytes_per_token
+      values['val/loss'], val.bytes_per_token
     )
     self.metrics |= values
     if val.zlib_bits_per_byte:
@@ -217,36 +217,36 @@ class _Loop:
     tokenizer, how = self.corpus.tokenizer, self.config.generate
     params, buffers = mesh_lib.off_mesh((state.params, state.buffers))
     model = decode.Model(
-        config=self.config.model,
-        params=params,
-        buffers=buffers,
-        tokenizer=tokenizer,
-        stop_ids=(tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id),
+      config=self.config.model,
+      params=params,
+      buffers=buffers,
+      tokenizer=tokenizer,
+      stop_ids=(tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id),
     )
     with self.report.aside('sampling'):
       (text,) = model.generate(
-          self.config.prompt,
-          max_tokens=how.max_tokens,
-          temperature=how.temperature,
-          top_p=how.top_p,
-          seed=_sample_seed(state.rng, step),
+        self.config.prompt,
+        max_tokens=how.max_tokens,
+        temperature=how.temperature,
+        top_p=how.top_p,
+        seed=_sample_seed(state.rng, step),
       )
     self.report.sample(step, self.config.prompt, text)
 
   def _save(self, step, state, measured) -> None:
     loss = float(np.asarray(measured['train/loss']))
     about = meta.describe(
-        self.config,
-        flags=flags.to_flagfile(self.config),
-        tokenizer_sha256=self.corpus.tokenizer.sha256,
-        dataset_sha256=self.corpus.sha256,
-        tokens=self.tokens,
-        metrics={**self.metrics, 'train/loss': loss},
+      self.config,
+      flags=flags.to_flagfile(self.config),
+      tokenizer_sha256=self.corpus.tokenizer.sha256,
+      dataset_sha256=self.corpus.sha256,
+      tokens=self.tokens,
+      metrics={**self.metrics, 'train/loss': loss},
     )
     started = time.monotonic()
     with self.report.aside('saving'):
       self.saved.save(
-          step, state, data_index=self.corpus.loader.state, meta=about
+        step, state, data_index=self.corpus.loader.state, meta=about
       )
     self.report.saved(step, time.monotonic() - started)
 
@@ -257,9 +257,9 @@ class _Loop:
     newest = self.saved.latest_step()
     good = 'none was saved' if newest is None else self.saved.directory(newest)
     raise NumericsError(
-        f'NaN or Inf in {limit} steps in a row (--optim.max_bad_steps={limit}):'
-        f' none of them was applied. The last good checkpoint: {good}. Lower '
-        f'--optim.lr={self.config.optim.lr}, or look at the data.'
+      f'NaN or Inf in {limit} steps in a row (--optim.max_bad_steps={limit}):'
+      f' none of them was applied. The last good checkpoint: {good}. Lower '
+      f'--optim.lr={self.config.optim.lr}, or look at the data.'
     )
 
 

@@ -7,14 +7,14 @@ from ops.attention import blocked, reference
 
 
 def attention(
-    q_BLHC: jax.Array,
-    k_BSKC: jax.Array,
-    v_BSKC: jax.Array,
-    *,
-    q_segments_BL: jax.Array | None = None,
-    k_segments_BS: jax.Array | None = None,
-    offset: jax.Array | int = 0,
-    window: jax.Array | int | None = None,
+  q_BLHC: jax.Array,
+  k_BSKC: jax.Array,
+  v_BSKC: jax.Array,
+  *,
+  q_segments_BL: jax.Array | None = None,
+  k_segments_BS: jax.Array | None = None,
+  offset: jax.Array | int = 0,
+  window: jax.Array | int | None = None,
 ) -> jax.Array:
   """Attends from each query to the keys at or before it in its segment.
 
@@ -39,15 +39,15 @@ def attention(
   """
   if q_BLHC.shape[2] % k_BSKC.shape[2] or k_BSKC.shape != v_BSKC.shape:
     raise ValueError(
-        f'attention: heads of q {q_BLHC.shape} must be a multiple of those of '
-        f'k {k_BSKC.shape} and v {v_BSKC.shape}.'
+      f'attention: heads of q {q_BLHC.shape} must be a multiple of those of '
+      f'k {k_BSKC.shape} and v {v_BSKC.shape}.'
     )
   if (q_segments_BL is None) != (k_segments_BS is None):
     raise ValueError('attention: give segments of both queries and keys.')
   if blocked.unsupported(q_BLHC, k_BSKC, offset) is None:
     return blocked.attention(
-        q_BLHC, k_BSKC, v_BSKC, q_segments_BL, k_segments_BS, window
+      q_BLHC, k_BSKC, v_BSKC, q_segments_BL, k_segments_BS, window
     )
   return reference.attention(
-      q_BLHC, k_BSKC, v_BSKC, q_segments_BL, k_segments_BS, offset, window
+    q_BLHC, k_BSKC, v_BSKC, q_segments_BL, k_segments_BS, offset, window
   )

@@ -15,7 +15,7 @@ from ops.attention import reference
 
 # At most this many blocks: they are unrolled, and more save little.
 _MAX_BLOCKS = 4
-_MIN_ROWS = 32
+_MIN_ROWS = 128
 
 
 def unsupported(q_BLHC, k_BSKC, offset) -> str | None:
@@ -28,14 +28,14 @@ def unsupported(q_BLHC, k_BSKC, offset) -> str | None:
 
 
 def attention(
-    q_BLHC, k_BSKC, v_BSKC, q_segments_BL, k_segments_BS, window
+  q_BLHC, k_BSKC, v_BSKC, q_segments_BL, k_segments_BS, window
 ) -> jax.Array:
   """See `ops.attention`."""
   batch, length, heads, channels = q_BLHC.shape
   kv_heads = k_BSKC.shape[2]
   scaled = (q_BLHC * channels**-0.5).astype(q_BLHC.dtype)
   q_BKGLC = scaled.reshape(
-      batch, length, kv_heads, heads // kv_heads, channels
+    batch, length, kv_heads, heads // kv_heads, channels
   ).transpose(0, 2, 3, 1, 4)
   k_BKSC, v_BKSC = k_BSKC.swapaxes(1, 2), v_BSKC.swapaxes(1, 2)
   rows = max(_MIN_ROWS, -(-length // _MAX_BLOCKS))
@@ -45,16 +45,14 @@ def attention(
     segments = (None, None)
     if q_segments_BL is not None:
       segments = q_segments_BL[:, start:end], k_segments_BS[:, :end]
-    visible = reference.visible_keys(
-        end - start, end, *segments, start, window
-    )
+    visible = reference.visible_keys(end - start, end, *segments, start, window)
     out.append(
-        _block(
-            q_BKGLC[:, :, :, start:end],
-            k_BKSC[:, :, :end],
-            v_BKSC[:, :, :end],
-            visible[:, None, None],
-        )
+      _block(
+        q_BKGLC[:, :, :, start:end],
+        k_BKSC[:, :, :end],
+        v_BKSC[:, :, :end],
+        visible[:, None, None],
+      )
     )
   o_BKGLC = jnp.concatenate(out, axis=3)
   return o_BKGLC.transpose(0, 3, 1, 2, 4).reshape(q_BLHC.shape)
@@ -62,7 +60,7 @@ def attention(
 
 @jax.custom_vjp
 def _block(q, k, v, visible):
-  """q [B, K, G, L, C] against k and v [B, K, S, C]; [B, K, G, L, C]."""
+  """Q [B, K, G, L, C] against k and v [B, K, S, C]; [B, K, G, L, C]."""
   weights, total = _weights(q, k, visible)
   out = _dot('BKGLS,BKSC->BKGLC', weights.astype(v.dtype), v)
   return (out / total).astype(v.dtype)

@@ -9,17 +9,17 @@ HIDDEN = -1e30
 
 
 def attention(
-    q_BLHC, k_BSKC, v_BSKC, q_segments_BL, k_segments_BS, offset, window
+  q_BLHC, k_BSKC, v_BSKC, q_segments_BL, k_segments_BS, offset, window
 ) -> jax.Array:
   """See `ops.attention`."""
   batch, length, heads, channels = q_BLHC.shape
   kv_heads = k_BSKC.shape[2]
   q = q_BLHC.reshape(batch, length, kv_heads, heads // kv_heads, channels)
   scores = jnp.einsum(
-      'BLKGC,BSKC->BKGLS', q, k_BSKC, preferred_element_type=jnp.float32
+    'BLKGC,BSKC->BKGLS', q, k_BSKC, preferred_element_type=jnp.float32
   )
   visible = visible_keys(
-      length, k_BSKC.shape[1], q_segments_BL, k_segments_BS, offset, window
+    length, k_BSKC.shape[1], q_segments_BL, k_segments_BS, offset, window
   )
   scores = jnp.where(visible[:, None, None], scores * channels**-0.5, HIDDEN)
   weights = jax.nn.softmax(scores, axis=-1).astype(v_BSKC.dtype)
@@ -28,7 +28,7 @@ def attention(
 
 
 def visible_keys(
-    length, keys, q_segments_BL, k_segments_BS, offset, window
+  length, keys, q_segments_BL, k_segments_BS, offset, window
 ) -> jax.Array:
   """[B or 1, L, S] bool: which keys each query sees."""
   distance_LS = offset + jnp.arange(length)[:, None] - jnp.arange(keys)[None]

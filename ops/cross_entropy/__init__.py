@@ -7,11 +7,11 @@ from ops.cross_entropy import chunked
 
 
 def linear_cross_entropy(
-    x_TD: jax.Array,
-    head_VD: jax.Array,
-    target_T: jax.Array,
-    weight_T: jax.Array,
-    bias_V: jax.Array | None = None,
+  x_TD: jax.Array,
+  head_VD: jax.Array,
+  target_T: jax.Array,
+  weight_T: jax.Array,
+  bias_V: jax.Array | None = None,
 ) -> jax.Array:
   """Sum over tokens of weight * -log softmax(x @ head^T + bias)[target].
 
@@ -34,9 +34,7 @@ def linear_cross_entropy(
   """
   if x_TD.shape[1] != head_VD.shape[1] or x_TD.shape[:1] != target_T.shape:
     raise ValueError(
-        f'linear_cross_entropy: x {x_TD.shape} does not fit head '
-        f'{head_VD.shape} and targets {target_T.shape}.'
+      f'linear_cross_entropy: x {x_TD.shape} does not fit head '
+      f'{head_VD.shape} and targets {target_T.shape}.'
     )
-  return chunked.linear_cross_entropy(
-      x_TD, head_VD, target_T, weight_T, bias_V
-  )
+  return chunked.linear_cross_entropy(x_TD, head_VD, target_T, weight_T, bias_V)

@@ -12,8 +12,9 @@ _MAX_LOGITS = 2**26
 def chunk_tokens(num_tokens: int, vocab: int, limit: int = _MAX_LOGITS) -> int:
   """The largest divisor of `num_tokens` whose logits stay within `limit`."""
   bound = max(1, limit // vocab)
-  return max(c for c in range(1, num_tokens + 1)
-             if num_tokens % c == 0 and c <= bound)
+  return max(
+    c for c in range(1, num_tokens + 1) if num_tokens % c == 0 and c <= bound
+  )
 
 
 @jax.custom_vjp
@@ -40,7 +41,9 @@ def _forward(x_TD, head_VD, target_T, weight_T, bias_V):
     logits = _logits(x, head_VD, bias_V)
     log_z = jax.nn.logsumexp(logits, axis=1, keepdims=True)
     nats = log_z[:, 0] - _pick(logits, target)
-    hit = jax.lax.broadcasted_iota(jnp.int32, logits.shape, 1) == target[:, None]
+    hit = (
+      jax.lax.broadcasted_iota(jnp.int32, logits.shape, 1) == target[:, None]
+    )
     d_logits = (jnp.exp(logits - log_z) - hit) * weight[:, None]
     if d_bias is not None:
       d_bias += jnp.sum(d_logits, axis=0)
@@ -51,7 +54,7 @@ def _forward(x_TD, head_VD, target_T, weight_T, bias_V):
 
   d_head = jnp.zeros_like(head_VD, jnp.float32)
   (total, d_head, d_bias), dx = _scan(
-      one_chunk, (jnp.float32(0), d_head, d_bias), chunks
+    one_chunk, (jnp.float32(0), d_head, d_bias), chunks
   )
   head_like = jnp.zeros((), head_VD.dtype)
   return total, (dx.reshape(x_TD.shape), d_head, d_bias, head_like)
@@ -61,11 +64,11 @@ def _backward(saved, g):
   dx, d_head, d_bias, head_like = saved
   d_bias = None if d_bias is None else g * d_bias
   return (
-      (g * dx).astype(dx.dtype),
-      (g * d_head).astype(head_like.dtype),
-      None,
-      None,
-      d_bias,
+    (g * dx).astype(dx.dtype),
+    (g * d_head).astype(head_like.dtype),
+    None,
+    None,
+    d_bias,
   )
 
 
@@ -89,7 +92,7 @@ def _scan(f, init, chunks):
 
 def _logits(x, head_VD, bias_V):
   logits = jnp.dot(x, head_VD.T, preferred_element_type=jnp.float32)
-  return logits if bias_V is None else logits + bias_V
+  return logits if bias_V is None else logits + bias_V[None]
 
 
 def _pick(logits, target):

@@ -7,10 +7,10 @@ from ops.experts import blocked
 
 
 def expert_mlp(
-    x_TD: jax.Array,
-    expert_T: jax.Array,
-    gate_up_EDF: jax.Array,
-    down_EFD: jax.Array,
+  x_TD: jax.Array,
+  expert_T: jax.Array,
+  gate_up_EDF: jax.Array,
+  down_EFD: jax.Array,
 ) -> jax.Array:
   """Applies to each token the SwiGLU expert that it chose.
 
@@ -34,12 +34,12 @@ def expert_mlp(
   expected = (num_experts, fused // 2, width)
   if down_EFD.shape != expected or fused % 2:
     raise ValueError(
-        f'expert_mlp: down must be {expected} for gate_up '
-        f'{gate_up_EDF.shape}, got {down_EFD.shape}.'
+      f'expert_mlp: down must be {expected} for gate_up '
+      f'{gate_up_EDF.shape}, got {down_EFD.shape}.'
     )
   if x_TD.shape != (*expert_T.shape, width):
     raise ValueError(
-        f'expert_mlp: x must be [T, {width}] with T of expert '
-        f'{expert_T.shape}, got {x_TD.shape}.'
+      f'expert_mlp: x must be [T, {width}] with T of expert '
+      f'{expert_T.shape}, got {x_TD.shape}.'
     )
   return blocked.expert_mlp(x_TD, expert_T, gate_up_EDF, down_EFD)

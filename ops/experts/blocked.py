@@ -18,10 +18,10 @@ from ops.experts import reference
 
 
 def expert_mlp(
-    x_TD: jax.Array,
-    expert_T: jax.Array,
-    gate_up_EDF: jax.Array,
-    down_EFD: jax.Array,
+  x_TD: jax.Array,
+  expert_T: jax.Array,
+  gate_up_EDF: jax.Array,
+  down_EFD: jax.Array,
 ) -> jax.Array:
   """See `ops.expert_mlp`."""
   order_T, inverse_T, starts = sort_by_expert(expert_T, gate_up_EDF.shape[0])
@@ -31,7 +31,7 @@ def expert_mlp(
 
 
 def sort_by_expert(
-    expert_T: jax.Array, num_experts: int
+  expert_T: jax.Array, num_experts: int
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
   """The stable order of tokens by expert.
 
@@ -48,7 +48,7 @@ def sort_by_expert(
   sorted_T, order_T = jax.lax.sort_key_val(expert_T, iota_T)
   _, inverse_T = jax.lax.sort_key_val(order_T, iota_T)
   bounds = jnp.arange(num_experts + 1, dtype=expert_T.dtype)
-  starts = jnp.sum(sorted_T[:, None] < bounds, axis=0, dtype=jnp.int32)
+  starts = jnp.sum(sorted_T[:, None] < bounds[None], axis=0, dtype=jnp.int32)
   return order_T, inverse_T, starts
 
 
@@ -99,7 +99,7 @@ def _grouped_mlp(x_TD, starts, gate_up_EDF, down_EFD):
     return jax.lax.fori_loop(0, _num_blocks(starts, e, block), one_block, y_TD)
 
   y_TD = jax.lax.fori_loop(
-      0, gate_up_EDF.shape[0], expert, jnp.zeros_like(padded_TD)
+    0, gate_up_EDF.shape[0], expert, jnp.zeros_like(padded_TD)
   )
   # Rows behind the last expert chose no expert; a partial block wrote there.
   has_expert = jnp.arange(num_tokens) < starts[-1]
@@ -133,32 +133,33 @@ def _grouped_mlp_bwd(saved, dy_TD):
       (dh,) = swiglu_vjp(_dot(dy, down.T))
       dx_TD = jax.lax.dynamic_update_slice(dx_TD, _dot(dh, gate_up.T), (row, 0))
       return (
-          dx_TD,
-          d_gate_up + _dot(x.T, dh, jnp.float32),
-          d_down + _dot(a.T, dy, jnp.float32),
+        dx_TD,
+        d_gate_up + _dot(x.T, dh, jnp.float32),
+        d_down + _dot(a.T, dy, jnp.float32),
       )
 
-    zeros = jnp.zeros_like(gate_up, jnp.float32), jnp.zeros_like(
-        down, jnp.float32
+    zeros = (
+      jnp.zeros_like(gate_up, jnp.float32),
+      jnp.zeros_like(down, jnp.float32),
     )
     dx_TD, dg, dd = jax.lax.fori_loop(
-        0, _num_blocks(starts, e, block), one_block, (dx_TD, *zeros)
+      0, _num_blocks(starts, e, block), one_block, (dx_TD, *zeros)
     )
     return (
-        dx_TD,
-        d_gate_up.at[e].set(dg.astype(d_gate_up.dtype)),
-        d_down.at[e].set(dd.astype(d_down.dtype)),
+      dx_TD,
+      d_gate_up.at[e].set(dg.astype(d_gate_up.dtype)),
+      d_down.at[e].set(dd.astype(d_down.dtype)),
     )
 
   dx_TD, d_gate_up, d_down = jax.lax.fori_loop(
-      0,
-      gate_up_EDF.shape[0],
-      expert,
-      (
-          jnp.zeros_like(x_TD),
-          jnp.zeros_like(gate_up_EDF),
-          jnp.zeros_like(down_EFD),
-      ),
+    0,
+    gate_up_EDF.shape[0],
+    expert,
+    (
+      jnp.zeros_like(x_TD),
+      jnp.zeros_like(gate_up_EDF),
+      jnp.zeros_like(down_EFD),
+    ),
   )
   has_expert = jnp.arange(num_tokens) < starts[-1]
   dx_TD = jnp.where(has_expert[:, None], dx_TD[:num_tokens], 0)
@@ -173,6 +174,6 @@ def _num_blocks(starts, e, block):
 
 
 def _dot(a, b, dtype=None):
-  """a @ b, accumulated in float32, in `dtype` or the type of `a`."""
+  """A @ b, accumulated in float32, in `dtype` or the type of `a`."""
   out = jnp.dot(a, b, preferred_element_type=jnp.float32)
   return out.astype(dtype or a.dtype)

@@ -12,10 +12,10 @@ def swiglu(h_TF: jax.Array) -> jax.Array:
 
 
 def expert_mlp(
-    x_TD: jax.Array,
-    expert_T: jax.Array,
-    gate_up_EDF: jax.Array,
-    down_EFD: jax.Array,
+  x_TD: jax.Array,
+  expert_T: jax.Array,
+  gate_up_EDF: jax.Array,
+  down_EFD: jax.Array,
 ) -> jax.Array:
   """See `ops.expert_mlp`; costs E times the work."""
   h_ETF = jnp.einsum('TD,EDF->ETF', x_TD, gate_up_EDF)

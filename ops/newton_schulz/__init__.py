@@ -8,7 +8,7 @@ from ops.newton_schulz import reference
 
 
 def newton_schulz(
-    x: jax.Array, *, steps: int = 5, dtype: jnp.dtype | None = None
+  x: jax.Array, *, steps: int = 5, dtype: jnp.dtype | None = None
 ) -> jax.Array:
   """Replaces each matrix U S V^T by about U V^T.
 

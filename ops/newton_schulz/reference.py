@@ -13,13 +13,9 @@ EPS = 1e-7
 def newton_schulz(x: jax.Array, *, steps: int, dtype: jnp.dtype) -> jax.Array:
   """See `ops.newton_schulz`."""
   wide = x.mT if x.shape[-2] > x.shape[-1] else x
-  norm = jnp.linalg.norm(
-      wide.astype(jnp.float32), axis=(-2, -1), keepdims=True
-  )
+  norm = jnp.linalg.norm(wide.astype(jnp.float32), axis=(-2, -1), keepdims=True)
   y = (wide / (norm + EPS)).astype(dtype)
-  for _ in range(steps):
-    y = _iterate(y)
-  y = y.astype(x.dtype)
+  y = jax.lax.fori_loop(0, steps, lambda _, y: _iterate(y), y).astype(x.dtype)
   return y.mT if x.shape[-2] > x.shape[-1] else y
 
 

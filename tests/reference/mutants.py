@@ -16,11 +16,11 @@ def pad_convolutions_separately(monkeypatch):
     del segments, history
     depthwise, grouped = self.conv_depthwise[...], self.conv_grouped[...]
     batch, length, _ = z.shape
-    u = _taps(z, depthwise, jnp.multiply)
-    u = u + self.conv_depthwise_bias[...]
+    u = _taps(z, depthwise, lambda x, w: x * w[None, None])
+    u = u + self.conv_depthwise_bias[...][None, None]
     u = u.reshape(batch, length, *grouped.shape[1:3])
     y = _taps(u, grouped, lambda x, w: jnp.einsum('BLGX,GXC->BLGC', x, w))
-    return y.reshape(z.shape) + self.conv_grouped_bias[...]
+    return y.reshape(z.shape) + self.conv_grouped_bias[...][None, None]
 
   monkeypatch.setattr(cca.CCA, 'convolve', convolve)
 
@@ -35,8 +35,8 @@ def softmax_without_the_skip_class(monkeypatch):
 
 def weigh_by_the_biased_probability(monkeypatch):
   def choose(probs, bias):
-    choice = jnp.argmax(probs + bias, axis=-1).astype(jnp.int32)
-    return choice, router.pick(probs + bias, choice)
+    choice = jnp.argmax(probs + bias[None, None], axis=-1).astype(jnp.int32)
+    return choice, router.pick(probs + bias[None, None], choice)
 
   monkeypatch.setattr(router, 'choose', choose)
 
@@ -47,7 +47,7 @@ def do_not_delay_values(monkeypatch):
 
 def scale_the_residual_before_its_bias(monkeypatch):
   def affine(x, scale, bias):
-    return x * scale[...] + bias[...]
+    return x * scale[...][None, None] + bias[...][None, None]
 
   monkeypatch.setattr(layers, 'affine', affine)
 

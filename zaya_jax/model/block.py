@@ -6,9 +6,7 @@ from flax import nnx
 
 from zaya_jax import config as config_lib
 from zaya_jax.model import cache as cache_lib
-from zaya_jax.model import cca
-from zaya_jax.model import layers
-from zaya_jax.model import moe
+from zaya_jax.model import cca, layers, moe
 from zaya_jax.model import router as router_lib
 
 
@@ -26,15 +24,13 @@ class Block(nnx.Module):
     self.moe_merge = layers.ResidualMerge(config.d_model)
 
   def __call__(
-      self,
-      x_BLD: jax.Array,
-      state_BLR: jax.Array,
-      context: cca.Context,
-      slides: jax.Array | None,
-      cache: cache_lib.LayerCache | None,
-  ) -> tuple[
-      jax.Array, router_lib.Routes, cache_lib.LayerCache | None
-  ]:
+    self,
+    x_BLD: jax.Array,
+    state_BLR: jax.Array,
+    context: cca.Context,
+    slides: jax.Array | None,
+    cache: cache_lib.LayerCache | None,
+  ) -> tuple[jax.Array, router_lib.Routes, cache_lib.LayerCache | None]:
     """Applies the layer.
 
     Args:
@@ -54,6 +50,6 @@ class Block(nnx.Module):
     h_BLD = layers.rms_norm(x_BLD, self.moe_norm, eps, dtype)
     routes = self.router(h_BLD, state_BLR)
     y_BLD = moe.weigh(
-        self.experts(h_BLD, routes.choice), h_BLD, routes, self.config.skip
+      self.experts(h_BLD, routes.choice), h_BLD, routes, self.config.skip
     )
     return self.moe_merge(y_BLD, x_BLD), routes, cache

@@ -46,19 +46,19 @@ class Cache:
 
 
 def init_cache(
-    config: config_lib.ModelConfig, batch: int, size: int, dtype: jnp.dtype
+  config: config_lib.ModelConfig, batch: int, size: int, dtype: jnp.dtype
 ) -> Cache:
   """An empty cache of `size` tokens for `batch` rows, in `dtype`."""
   n, d_kv = config.num_layers, config.num_kv_heads * config.head_dim
   kv = (n, batch, size, config.num_kv_heads, config.head_dim)
   return Cache(
-      layers=LayerCache(
-          k=jnp.zeros(kv, dtype),
-          v=jnp.zeros(kv, dtype),
-          conv=jnp.zeros((n, batch, config.conv_context, config.d_qk), dtype),
-          delayed=jnp.zeros((n, batch, d_kv // 2), dtype),
-      ),
-      length=jnp.int32(0),
-      valid=jnp.zeros((batch, size), bool),
-      position=jnp.zeros((batch,), jnp.int32),
+    layers=LayerCache(
+      k=jnp.zeros(kv, dtype),
+      v=jnp.zeros(kv, dtype),
+      conv=jnp.zeros((n, batch, config.conv_context, config.d_qk), dtype),
+      delayed=jnp.zeros((n, batch, d_kv // 2), dtype),
+    ),
+    length=jnp.int32(0),
+    valid=jnp.zeros((batch, size), bool),
+    position=jnp.zeros((batch,), jnp.int32),
   )

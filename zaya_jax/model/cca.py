@@ -66,21 +66,21 @@ class CCA(nnx.Module):
       self.out_bias = layers.constant(0.0, d)
     # Tap 0 multiplies the oldest sample.
     self.conv_depthwise = layers.normal(
-        rngs, std, config.conv_depthwise, config.d_qk
+      rngs, std, config.conv_depthwise, config.d_qk
     )
     self.conv_depthwise_bias = layers.constant(0.0, config.d_qk)
     self.conv_grouped = layers.normal(
-        rngs, std, config.conv_grouped, h + k, c, c
+      rngs, std, config.conv_grouped, h + k, c, c
     )
     self.conv_grouped_bias = layers.constant(0.0, config.d_qk)
     self.temperature = layers.constant(config.temperature_init, k)
 
   def __call__(
-      self,
-      h_BLD: jax.Array,
-      context: Context,
-      slides: jax.Array | None,
-      cache: cache_lib.LayerCache | None,
+    self,
+    h_BLD: jax.Array,
+    context: Context,
+    slides: jax.Array | None,
+    cache: cache_lib.LayerCache | None,
   ) -> tuple[jax.Array, cache_lib.LayerCache | None]:
     """Attends.
 
@@ -103,58 +103,61 @@ class CCA(nnx.Module):
       cache = _append(cache, k_BLKC, v_BLKC, context.offset)
       k_BLKC, v_BLKC = cache.k.astype(h_BLD.dtype), cache.v.astype(h_BLD.dtype)
     o_BLHC = ops.attention(
-        q_BLHC,
-        k_BLKC,
-        v_BLKC,
-        q_segments_BL=context.query_segments,
-        k_segments_BS=context.key_segments,
-        offset=context.offset,
-        window=self._window(slides),
+      q_BLHC,
+      k_BLKC,
+      v_BLKC,
+      q_segments_BL=context.query_segments,
+      k_segments_BS=context.key_segments,
+      offset=context.offset,
+      window=self._window(slides),
     )
     o_BLX = o_BLHC.reshape(*o_BLHC.shape[:2], -1)
     return layers.linear(o_BLX, self.out, self._bias('out')), cache
 
   def project(
-      self,
-      h_BLD: jax.Array,
-      context: Context,
-      cache: cache_lib.LayerCache | None,
-  ) -> tuple[
-      jax.Array, jax.Array, jax.Array, cache_lib.LayerCache | None
-  ]:
-    """Queries [B, L, H, C] and keys [B, L, K, C] in float32, normalized and
-    not yet rotated; values [B, L, K, C]; and the new convolution state."""
-    config = self.config
-    heads = (config.num_heads, config.num_kv_heads)
-    q_BLX = layers.linear(h_BLD, self.q, self._bias('q'))
-    k_BLX = layers.linear(h_BLD, self.k, self._bias('k'))
-    current_BLX = layers.linear(
-        h_BLD, self.v_current, self._bias('v_current')
+    self,
+    h_BLD: jax.Array,
+    context: Context,
+    cache: cache_lib.LayerCache | None,
+  ) -> tuple[jax.Array, jax.Array, jax.Array, cache_lib.LayerCache | None]:
+    """Queries, keys and values of this layer.
+
+    Returns:
+      Queries [B, L, H, C] and keys [B, L, K, C] in float32, normalized and not
+      yet rotated; values [B, L, K, C]; and the new state of the convolutions.
+    """
+    heads = (self.config.num_heads, self.config.num_kv_heads)
+    names = ('q', 'k', 'v_current', 'v_delayed')
+    widths = [getattr(self, name).shape[-1] for name in names]
+    out_BLX = layers.linear(
+      h_BLD,
+      jnp.concatenate([getattr(self, name)[...] for name in names], axis=-1),
+      self._biases(names),
     )
-    delayed_BLX = layers.linear(
-        h_BLD, self.v_delayed, self._bias('v_delayed')
+    z_BLZ = out_BLX[..., : sum(widths[:2])]
+    current_BLX, delayed_BLX = jnp.split(
+      out_BLX[..., sum(widths[:2]) :], 2, axis=-1
     )
-    z_BLZ = jnp.concatenate([q_BLX, k_BLX], axis=-1)
     y_BLZ = self.convolve(
-        z_BLZ, context.segments, None if cache is None else cache.conv
+      z_BLZ, context.segments, None if cache is None else cache.conv
     )
-    mean_q, mean_k = qk_mean(q_BLX, k_BLX, *heads)
-    y_q, y_k = jnp.split(y_BLZ, [q_BLX.shape[-1]], axis=-1)
+    mean_q, mean_k = qk_mean(*jnp.split(z_BLZ, widths[:1], axis=-1), *heads)
+    y_q, y_k = jnp.split(y_BLZ, widths[:1], axis=-1)
     q_BLHC = normalize(y_q.reshape(mean_q.shape) + mean_q)
     k_BLKC = normalize(y_k.reshape(mean_k.shape) + mean_k)
-    k_BLKC *= self.temperature[...][:, None]
+    k_BLKC *= self.temperature[...][None, None, :, None]
     v_BLKC = jnp.concatenate(
-        [current_BLX, self.delay(delayed_BLX, context, cache)], axis=-1
+      [current_BLX, self.delay(delayed_BLX, context, cache)], axis=-1
     ).reshape(*mean_k.shape)
     if cache is not None:
       cache = _remember(cache, z_BLZ, delayed_BLX)
     return q_BLHC, k_BLKC, v_BLKC, cache
 
   def convolve(
-      self,
-      z_BLZ: jax.Array,
-      segments_BL: jax.Array | None,
-      history_BTZ: jax.Array | None,
+    self,
+    z_BLZ: jax.Array,
+    segments_BL: jax.Array | None,
+    history_BTZ: jax.Array | None,
   ) -> jax.Array:
     """Both causal convolutions, with no non-linearity between them.
 
@@ -170,28 +173,52 @@ class CCA(nnx.Module):
     Returns:
       [B, L, Z] float32.
     """
-    taps, groups, c, _ = self.conv_grouped.shape
-    w_depthwise = self.conv_depthwise[...]
-    shifted = _shifts(z_BLZ, self.config.conv_context, segments_BL, history_BTZ)
-    inputs = []
-    for lag in reversed(range(taps)):  # Oldest first, as the taps.
-      u = self.conv_depthwise_bias[...]
-      for i in range(len(w_depthwise)):
-        u = u + w_depthwise[-1 - i] * shifted[lag + i]
-      inputs.append(u.reshape(*u.shape[:2], groups, c))
-    u_BLGX = jnp.concatenate(inputs, axis=-1).astype(z_BLZ.dtype)
-    w_grouped = self.conv_grouped[...].astype(z_BLZ.dtype)
-    w_GXC = jnp.concatenate([w_grouped[i] for i in range(taps)], axis=-2)
-    y_BLGC = jnp.einsum(
-        'BLGX,GXC->BLGC', u_BLGX, w_GXC, preferred_element_type=jnp.float32
+    context = self.config.conv_context
+    kernel_GCX, bias_Z = self._joint_kernel()
+    if history_BTZ is None:
+      padded = jnp.pad(z_BLZ, ((0, 0), (context, 0), (0, 0)))
+    else:
+      padded = jnp.concatenate([history_BTZ.astype(z_BLZ.dtype), z_BLZ], axis=1)
+    groups, c, _ = kernel_GCX.shape
+    p_BLGX = jnp.einsum(
+      'BLGC,GCX->BLGX',
+      padded.reshape(*padded.shape[:2], groups, c),
+      kernel_GCX.astype(z_BLZ.dtype),
+      preferred_element_type=jnp.float32,
     )
-    return y_BLGC.reshape(z_BLZ.shape) + self.conv_grouped_bias[...]
+    y_BLZ = bias_Z[None, None]
+    for lag in range(context + 1):
+      past_BLZ = p_BLGX[..., lag * c : (lag + 1) * c].reshape(padded.shape)
+      y_BLZ = y_BLZ + _shift(past_BLZ, lag, context, segments_BL)
+    return y_BLZ
+
+  def _joint_kernel(self) -> tuple[jax.Array, jax.Array]:
+    """Both convolutions as one: they are linear, with nothing in between.
+
+    With depthwise taps a_i and grouped taps W_j, counted back in time, the
+    sample of i + j tokens ago meets diag(a_i) W_j, and the bias of the first
+    convolution every W_j.
+
+    Returns:
+      [G, C, lags * C] float32, newest lag first, and the bias [Z].
+    """
+    grouped_JGCX = self.conv_grouped[...][::-1]
+    taps, groups, c, _ = grouped_JGCX.shape
+    depthwise_IGC = self.conv_depthwise[...][::-1].reshape(-1, groups, c)
+    lags = [0.0] * (self.config.conv_context + 1)
+    for i in range(len(depthwise_IGC)):
+      for j in range(taps):
+        lags[i + j] += depthwise_IGC[i][..., None] * grouped_JGCX[j]
+    first_GC = self.conv_depthwise_bias[...].reshape(groups, c)
+    bias_GC = jnp.einsum('GC,JGCX->GX', first_GC, grouped_JGCX)
+    bias_Z = bias_GC.reshape(-1) + self.conv_grouped_bias[...]
+    return jnp.concatenate(lags, axis=-1), bias_Z
 
   def delay(
-      self,
-      v_BLX: jax.Array,
-      context: Context,
-      cache: cache_lib.LayerCache | None,
+    self,
+    v_BLX: jax.Array,
+    context: Context,
+    cache: cache_lib.LayerCache | None,
   ) -> jax.Array:
     """[B, L, X] each token's previous delayed projection.
 
@@ -199,17 +226,21 @@ class CCA(nnx.Module):
     vector: the bias, where there is one.
     """
     bias = self._bias('v_delayed')
-    first = 0.0 if bias is None else bias[...].astype(v_BLX.dtype)
-    history = None
-    if cache is not None:
-      seen = context.offset > 0
-      history = jnp.where(seen, cache.delayed.astype(v_BLX.dtype), first)
-      history = history[:, None]
-    past = _shifts(v_BLX, 1, None, history)[1]
-    at_start = _starts(context.segments, 1, v_BLX.shape[1])
-    if cache is None or context.segments is not None:
-      past = jnp.where(at_start[..., None], first, past)
-    return past
+    first = jnp.zeros((), v_BLX.dtype)
+    if bias is not None:
+      first = bias[...].astype(v_BLX.dtype)[None, None]
+    if cache is None:
+      past = jnp.pad(v_BLX, ((0, 0), (1, 0), (0, 0)))[:, :-1]
+      at_start = _starts(context.segments, 1, v_BLX.shape[1])
+      return jnp.where(at_start[..., None], first, past)
+    last_B1X = cache.delayed.astype(v_BLX.dtype)[:, None]
+    last_B1X = jnp.where(context.offset > 0, last_B1X, first)
+    return jnp.concatenate([last_B1X, v_BLX[:, :-1]], axis=1)
+
+  def _biases(self, names: tuple[str, ...]) -> jax.Array | None:
+    if not self.config.attention_bias:
+      return None
+    return jnp.concatenate([self._bias(name)[...] for name in names])
 
   def _bias(self, name: str) -> nnx.Param | None:
     return getattr(self, f'{name}_bias', None)
@@ -221,7 +252,7 @@ class CCA(nnx.Module):
 
 
 def qk_mean(
-    q_BLX: jax.Array, k_BLX: jax.Array, num_heads: int, num_kv_heads: int
+  q_BLX: jax.Array, k_BLX: jax.Array, num_heads: int, num_kv_heads: int
 ) -> tuple[jax.Array, jax.Array]:
   """The mean path around the convolutions, from their inputs, in float32.
 
@@ -235,8 +266,8 @@ def qk_mean(
   k_BLKC = k_BLX.astype(jnp.float32).reshape(batch, length, num_kv_heads, -1)
   mean_BLKGC = (q_BLKGC + k_BLKC[:, :, :, None]) * 0.5
   return (
-      mean_BLKGC.reshape(batch, length, num_heads, -1),
-      jnp.mean(mean_BLKGC, axis=3),
+    mean_BLKGC.reshape(batch, length, num_heads, -1),
+    jnp.mean(mean_BLKGC, axis=3),
   )
 
 
@@ -247,21 +278,13 @@ def normalize(x_BLHC: jax.Array) -> jax.Array:
   return x_BLHC * scale * x_BLHC.shape[-1] ** 0.5
 
 
-def _shifts(x_BLX, count, segments_BL, history_BTX):
-  """x delayed by 0..count tokens, zero before the row or the segment."""
-  length = x_BLX.shape[1]
-  if history_BTX is None:
-    padded = jnp.pad(x_BLX, ((0, 0), (count, 0), (0, 0)))
-  else:
-    padded = jnp.concatenate([history_BTX.astype(x_BLX.dtype), x_BLX], axis=1)
-  out = []
-  for lag in range(count + 1):
-    shifted = jax.lax.slice_in_dim(padded, count - lag, count - lag + length, axis=1)
-    if lag and segments_BL is not None:
-      at_start = _starts(segments_BL, lag, length)
-      shifted = jnp.where(at_start[..., None], 0, shifted)
-    out.append(shifted)
-  return out
+def _shift(padded_BLX, lag, context, segments_BL):
+  """X of `lag` tokens ago, 0 before the segment, from x behind `context`."""
+  length = padded_BLX.shape[1] - context
+  past_BLX = padded_BLX[:, context - lag : context - lag + length]
+  if not lag or segments_BL is None:
+    return past_BLX
+  return jnp.where(_starts(segments_BL, lag, length)[..., None], 0, past_BLX)
 
 
 def _starts(segments_BL, lag, length):
@@ -280,18 +303,20 @@ def _rope(rope, slides):
 
 
 def _remember(cache, z_BLZ, delayed_BLX):
-  history = jnp.concatenate([cache.conv, z_BLZ.astype(cache.conv.dtype)], axis=1)
+  history = jnp.concatenate(
+    [cache.conv, z_BLZ.astype(cache.conv.dtype)], axis=1
+  )
   return dataclasses.replace(
-      cache,
-      conv=history[:, z_BLZ.shape[1] :],
-      delayed=delayed_BLX[:, -1].astype(cache.delayed.dtype),
+    cache,
+    conv=history[:, z_BLZ.shape[1] :],
+    delayed=delayed_BLX[:, -1].astype(cache.delayed.dtype),
   )
 
 
 def _append(cache, k_BLKC, v_BLKC, offset):
   write = lambda old, new: jax.lax.dynamic_update_slice_in_dim(
-      old, new.astype(old.dtype), offset, axis=1
+    old, new.astype(old.dtype), offset, axis=1
   )
   return dataclasses.replace(
-      cache, k=write(cache.k, k_BLKC), v=write(cache.v, v_BLKC)
+    cache, k=write(cache.k, k_BLKC), v=write(cache.v, v_BLKC)
   )

@@ -35,52 +35,55 @@ def compute_dtype(config: config_lib.ModelConfig) -> jnp.dtype:
 
 
 def linear(
-    x: jax.Array, w: nnx.Param, bias: nnx.Param | None = None
+  x_BLD: jax.Array,
+  w: nnx.Param | jax.Array,
+  bias: nnx.Param | jax.Array | None = None,
 ) -> jax.Array:
-  """x @ w + bias in the type of `x`, accumulated in float32."""
+  """X @ w + bias in the type of `x`, accumulated in float32."""
   out = jnp.einsum(
-      '...i,io->...o',
-      x,
-      w[...].astype(x.dtype),
-      preferred_element_type=jnp.float32,
+    'BLD,DF->BLF',
+    x_BLD,
+    w[...].astype(x_BLD.dtype),
+    preferred_element_type=jnp.float32,
   )
   if bias is not None:
-    out += bias[...]
-  return out.astype(x.dtype)
+    out += bias[...][None, None]
+  return out.astype(x_BLD.dtype)
 
 
 def rms_norm(
-    x: jax.Array, scale: nnx.Param, eps: float, dtype: jnp.dtype | None = None
+  x_BLD: jax.Array, scale: nnx.Param, eps: float, dtype: jnp.dtype | None = None
 ) -> jax.Array:
-  """x / sqrt(mean(x^2) + eps) * scale over the last axis, in float32.
+  """X / sqrt(mean(x^2) + eps) * scale over the last axis, in float32.
 
   Args:
-    x: [..., D].
+    x_BLD: [B, L, D].
     scale: [D].
     eps: added to the mean square.
     dtype: type of the result; None: float32.
   """
-  x = x.astype(jnp.float32)
+  x = x_BLD.astype(jnp.float32)
   mean_square = jnp.mean(jnp.square(x), axis=-1, keepdims=True)
-  out = x * jax.lax.rsqrt(mean_square + eps) * scale[...]
+  out = x * jax.lax.rsqrt(mean_square + eps) * scale[...][None, None]
   return out.astype(dtype or jnp.float32)
 
 
 def rope_table(
-    positions_BL: jax.Array, d_rope: int, theta: float
+  positions_BL: jax.Array, d_rope: int, theta: float
 ) -> tuple[jax.Array, jax.Array]:
   """Cosines and sines of the rotary embedding, [B, L, d_rope] float32.
 
   The angle of channel pair i at position t is t * theta^(-2i / d_rope).
   """
   exponent = jnp.arange(0, d_rope, 2, dtype=jnp.float32) / max(d_rope, 1)
-  angle = positions_BL[..., None].astype(jnp.float32) * theta**-exponent
+  frequency = theta**-exponent
+  angle = positions_BL[..., None].astype(jnp.float32) * frequency[None, None]
   angle = jnp.concatenate([angle, angle], axis=-1)
   return jnp.cos(angle), jnp.sin(angle)
 
 
 def rotate(
-    x_BLHC: jax.Array, cos_BLR: jax.Array, sin_BLR: jax.Array
+  x_BLHC: jax.Array, cos_BLR: jax.Array, sin_BLR: jax.Array
 ) -> jax.Array:
   """Rotates the first R channels of each head by halves (NeoX order)."""
   d_rope = cos_BLR.shape[-1]
@@ -106,6 +109,7 @@ class ResidualMerge(nnx.Module):
     return branch + affine(x_BLD, self.residual_scale, self.residual_bias)
 
 
-def affine(x: jax.Array, scale: nnx.Param, bias: nnx.Param) -> jax.Array:
+def affine(x_BLD: jax.Array, scale: nnx.Param, bias: nnx.Param) -> jax.Array:
   """(x + bias) * scale in float32: the bias is added first."""
-  return (x.astype(jnp.float32) + bias[...]) * scale[...]
+  x = x_BLD.astype(jnp.float32) + bias[...][None, None]
+  return x * scale[...][None, None]

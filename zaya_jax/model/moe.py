@@ -28,19 +28,22 @@ class Experts(nnx.Module):
 
     def local(h_BLD, choice_BL, gate_up_EDF, down_EFD):
       y_TD = ops.expert_mlp(
-          h_BLD.reshape(-1, h_BLD.shape[-1]),
-          choice_BL.reshape(-1),
-          gate_up_EDF,
-          down_EFD,
+        h_BLD.reshape(-1, h_BLD.shape[-1]),
+        choice_BL.reshape(-1),
+        gate_up_EDF,
+        down_EFD,
       )
       return y_TD.reshape(h_BLD.shape)
 
     apply = mesh.per_device(
-        local,
-        in_axes=[
-            ('batch', None, None), ('batch', None), (None,) * 3, (None,) * 3
-        ],
-        out_axes=('batch', None, None),
+      local,
+      in_axes=[
+        ('batch', None, None),
+        ('batch', None),
+        (None,) * 3,
+        (None,) * 3,
+      ],
+      out_axes=('batch', None, None),
     )
     dtype = h_BLD.dtype
     gate_up, down = self.gate_up[...], self.down[...]
@@ -48,12 +51,12 @@ class Experts(nnx.Module):
 
 
 def weigh(
-    y_BLD: jax.Array,
-    h_BLD: jax.Array,
-    routes: router_lib.Routes,
-    skip: str,
+  y_BLD: jax.Array,
+  h_BLD: jax.Array,
+  routes: router_lib.Routes,
+  skip: str,
 ) -> jax.Array:
-  """p * y, [B, L, D] float32; of skipped tokens p * h or 0, by `skip`."""
+  """P * y, [B, L, D] float32; of skipped tokens p * h or 0, by `skip`."""
   y_BLD = y_BLD.astype(jnp.float32)
   if skip == 'identity':
     skipped = routes.choice == routes.probs.shape[-1] - 1

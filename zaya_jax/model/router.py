@@ -68,7 +68,7 @@ class Router(nnx.Module):
     """
     h_BLD = h_BLD.astype(jnp.float32)
     state_BLR = self.mix(
-        layers.linear(h_BLD, self.down, self.down_bias), state_BLR
+      layers.linear(h_BLD, self.down, self.down_bias), state_BLR
     )
     a_BLR = layers.rms_norm(state_BLR, self.norm, self.eps)
     a_BLR = _gelu(layers.linear(a_BLR, self.fc1, self.fc1_bias))
@@ -76,12 +76,12 @@ class Router(nnx.Module):
     probs_BLX = softmax(layers.linear(a_BLR, self.out))
     choice_BL, weight_BL = choose(probs_BLX, self.balance_bias[...])
     return Routes(
-        choice=choice_BL, weight=weight_BL, probs=probs_BLX, state=state_BLR
+      choice=choice_BL, weight=weight_BL, probs=probs_BLX, state=state_BLR
     )
 
   def mix(self, own_BLR: jax.Array, previous_BLR: jax.Array) -> jax.Array:
     """Depth averaging: own + eda * previous."""
-    return own_BLR + self.eda[...] * previous_BLR
+    return own_BLR + self.eda[...][None, None] * previous_BLR
 
 
 def softmax(logits_BLX: jax.Array) -> jax.Array:
@@ -90,10 +90,10 @@ def softmax(logits_BLX: jax.Array) -> jax.Array:
 
 
 def choose(
-    probs_BLX: jax.Array, bias_X: jax.Array
+  probs_BLX: jax.Array, bias_X: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
   """Top-1 of the biased probabilities, and its unbiased probability."""
-  biased = jax.lax.stop_gradient(probs_BLX) + bias_X
+  biased = jax.lax.stop_gradient(probs_BLX) + bias_X[None, None]
   choice_BL = jnp.argmax(biased, axis=-1).astype(jnp.int32)
   weight_BL = pick(probs_BLX, choice_BL)
   return choice_BL, weight_BL
@@ -102,16 +102,16 @@ def choose(
 def pick(probs_BLX: jax.Array, choice_BL: jax.Array) -> jax.Array:
   """probs[..., choice], as a masked sum: its gradient is not a scatter."""
   classes = jnp.arange(probs_BLX.shape[-1], dtype=choice_BL.dtype)
-  hit = choice_BL[..., None] == classes
+  hit = choice_BL[..., None] == classes[None, None]
   return jnp.sum(jnp.where(hit, probs_BLX, 0), axis=-1)
 
 
 def count(
-    choice_BL: jax.Array, num_classes: int, counts_BL: jax.Array | None
+  choice_BL: jax.Array, num_classes: int, counts_BL: jax.Array | None
 ) -> jax.Array:
   """[X] float32 tokens that chose each class, those that count."""
   classes = jnp.arange(num_classes, dtype=choice_BL.dtype)
-  hit = choice_BL[..., None] == classes
+  hit = choice_BL[..., None] == classes[None, None]
   if counts_BL is not None:
     hit &= counts_BL[..., None]
   return jnp.sum(hit, axis=(0, 1), dtype=jnp.float32)

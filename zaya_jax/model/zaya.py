@@ -20,10 +20,8 @@ from flax import nnx
 
 from zaya_jax import config as config_lib
 from zaya_jax import mesh
-from zaya_jax.model import block
+from zaya_jax.model import block, cca, layers
 from zaya_jax.model import cache as cache_lib
-from zaya_jax.model import cca
-from zaya_jax.model import layers
 from zaya_jax.model import router as router_lib
 
 
@@ -61,32 +59,32 @@ class Zaya(nnx.Module):
       self.head_bias = layers.constant(0.0, v)
 
   def __call__(
-      self,
-      tokens_BL: jax.Array,
-      *,
-      attention_mask: jax.Array | None = None,
-      segment_ids: jax.Array | None = None,
-      positions: jax.Array | None = None,
-      cache: cache_lib.Cache | None = None,
+    self,
+    tokens_BL: jax.Array,
+    *,
+    attention_mask: jax.Array | None = None,
+    segment_ids: jax.Array | None = None,
+    positions: jax.Array | None = None,
+    cache: cache_lib.Cache | None = None,
   ) -> tuple[jax.Array, cache_lib.Cache | None]:
     """Logits [B, L, V] float32 and the new cache; see `features`."""
     out = self.features(
-        tokens_BL,
-        attention_mask=attention_mask,
-        segment_ids=segment_ids,
-        positions=positions,
-        cache=cache,
+      tokens_BL,
+      attention_mask=attention_mask,
+      segment_ids=segment_ids,
+      positions=positions,
+      cache=cache,
     )
     return self.logits(out.x), out.cache
 
   def features(
-      self,
-      tokens_BL: jax.Array,
-      *,
-      attention_mask: jax.Array | None = None,
-      segment_ids: jax.Array | None = None,
-      positions: jax.Array | None = None,
-      cache: cache_lib.Cache | None = None,
+    self,
+    tokens_BL: jax.Array,
+    *,
+    attention_mask: jax.Array | None = None,
+    segment_ids: jax.Array | None = None,
+    positions: jax.Array | None = None,
+    cache: cache_lib.Cache | None = None,
   ) -> Features:
     """Everything below the head.
 
@@ -101,34 +99,32 @@ class Zaya(nnx.Module):
     """
     mask = None if attention_mask is None else attention_mask.astype(bool)
     context, cache = _context(
-        self.config, tokens_BL, mask, segment_ids, positions, cache
+      self.config, tokens_BL, mask, segment_ids, positions, cache
     )
     x_BLD = mesh.take_rows(self.embed[...], tokens_BL)
     x_BLD = layers.affine(x_BLD, self.input_scale, self.input_bias)
     counts = mask if segment_ids is None else segment_ids > 0
     x_BLD, load_NX, new_layers = self._run_layers(
-        x_BLD, context, counts, None if cache is None else cache.layers
+      x_BLD, context, counts, None if cache is None else cache.layers
     )
     dtype = layers.compute_dtype(self.config)
-    x_BLD = layers.rms_norm(
-        x_BLD, self.final_norm, self.config.norm_eps, dtype
-    )
+    x_BLD = layers.rms_norm(x_BLD, self.final_norm, self.config.norm_eps, dtype)
     if cache is not None:
       cache = dataclasses.replace(
-          cache, layers=new_layers, length=cache.length + tokens_BL.shape[1]
+        cache, layers=new_layers, length=cache.length + tokens_BL.shape[1]
       )
     return Features(x=x_BLD, load=load_NX, cache=cache)
 
   def logits(self, x_BLD: jax.Array) -> jax.Array:
     """[B, L, V] float32 of the final hidden states."""
     logits = jnp.einsum(
-        'BLD,VD->BLV',
-        x_BLD,
-        self.head_matrix(x_BLD.dtype),
-        preferred_element_type=jnp.float32,
+      'BLD,VD->BLV',
+      x_BLD,
+      self.head_matrix(x_BLD.dtype),
+      preferred_element_type=jnp.float32,
     )
     bias = self.head_vector()
-    return logits if bias is None else logits + bias
+    return logits if bias is None else logits + bias[None, None]
 
   def head_matrix(self, dtype: jnp.dtype) -> jax.Array:
     """[V, D] rows of the output head, the embedding if they are tied."""
@@ -155,10 +151,10 @@ class Zaya(nnx.Module):
     if config.remat == 'block':
       layer = jax.checkpoint(layer, prevent_cse=False)
     state_BLR = mesh.zeros(
-        (*x_BLD.shape[:2], config.d_router), 'batch', None, None
+      (*x_BLD.shape[:2], config.d_router), 'batch', None, None
     )
     (x_BLD, _), (load_NX, layer_caches) = jax.lax.scan(
-        layer, (x_BLD, state_BLR), (self.layers, slides_N, layer_caches)
+      layer, (x_BLD, state_BLR), (self.layers, slides_N, layer_caches)
     )
     return x_BLD, load_NX, layer_caches
 
@@ -175,23 +171,23 @@ def _abstract(config):
 
 
 def init(
-    config: config_lib.ModelConfig, key: jax.Array
+  config: config_lib.ModelConfig, key: jax.Array
 ) -> tuple[dict[str, Any], dict[str, Any]]:
   """New parameters and buffers (the balancing bias): nested dicts."""
   _, params, buffers = nnx.split(
-      Zaya(config, nnx.Rngs(key)), nnx.Param, layers.BalanceBias
+    Zaya(config, nnx.Rngs(key)), nnx.Param, layers.BalanceBias
   )
   return nnx.to_pure_dict(params), nnx.to_pure_dict(buffers)
 
 
 def bind(
-    config: config_lib.ModelConfig,
-    params: dict[str, Any],
-    buffers: dict[str, Any],
+  config: config_lib.ModelConfig,
+  params: dict[str, Any],
+  buffers: dict[str, Any],
 ) -> Zaya:
   """The module with these arrays in it; use it inside of jit."""
   _, params_state, buffers_state = nnx.split(
-      _abstract(config), nnx.Param, layers.BalanceBias
+    _abstract(config), nnx.Param, layers.BalanceBias
   )
   nnx.replace_by_pure_dict(params_state, params)
   nnx.replace_by_pure_dict(buffers_state, buffers)
@@ -213,22 +209,22 @@ def _context(config, tokens_BL, mask, segment_ids, positions, cache):
     query_segments = key_segments = mask
   if cache is not None:
     valid = jax.lax.dynamic_update_slice_in_dim(
-        cache.valid, real, offset, axis=1
+      cache.valid, real, offset, axis=1
     )
     query_segments, key_segments = real, valid
     cache = dataclasses.replace(
-        cache, valid=valid, position=positions[:, -1] + 1
+      cache, valid=valid, position=positions[:, -1] + 1
     )
   tables = [
-      layers.rope_table(positions, config.d_rope, theta)
-      for theta in (config.rope_theta, config.sliding_rope_theta)
+    layers.rope_table(positions, config.d_rope, theta)
+    for theta in (config.rope_theta, config.sliding_rope_theta)
   ]
   context = cca.Context(
-      mask=mask,
-      segments=segment_ids,
-      query_segments=query_segments,
-      key_segments=key_segments,
-      rope=(tables[0], tables[1] if config.sliding_layers else tables[0]),
-      offset=offset,
+    mask=mask,
+    segments=segment_ids,
+    query_segments=query_segments,
+    key_segments=key_segments,
+    rope=(tables[0], tables[1] if config.sliding_layers else tables[0]),
+    offset=offset,
   )
   return context, cache

@@ -16,7 +16,9 @@ import optax
 from zaya_jax import config as config_lib
 
 
-def make_balancer(config: config_lib.OptimConfig) -> optax.GradientTransformation:
+def make_balancer(
+  config: config_lib.OptimConfig,
+) -> optax.GradientTransformation:
   """Adam without weight decay, one learning rate for the whole run."""
   return optax.adam(config.balance_lr, b1=0.9, b2=0.999, eps=1e-8)
 
@@ -39,11 +41,11 @@ def bias_gradient(load_NX: jax.Array, num_experts: int) -> jax.Array:
 
 
 def update(
-    balancer: optax.GradientTransformation,
-    buffers: dict[str, Any],
-    state: optax.OptState,
-    load_NX: jax.Array,
-    num_experts: int,
+  balancer: optax.GradientTransformation,
+  buffers: dict[str, Any],
+  state: optax.OptState,
+  load_NX: jax.Array,
+  num_experts: int,
 ) -> tuple[dict[str, Any], optax.OptState]:
   """The buffers and the controller's state after one step."""
   gradient = bias_gradient(load_NX, num_experts)

@@ -14,56 +14,56 @@ import numpy as np
 
 # What each group is told as.
 MEANING = {
-    'muon': 'Muon',
-    'decay': 'AdamW with decay',
-    'plain': 'AdamW without decay',
+  'muon': 'Muon',
+  'decay': 'AdamW with decay',
+  'plain': 'AdamW without decay',
 }
 
 # Muon: matrices between hidden states. decay: AdamW with weight decay.
 # plain: AdamW without. Paths are relative to `layers` where they start there.
 _GROUPS = {
-    'embed': 'decay',
-    'head': 'decay',
-    'head_bias': 'plain',
-    'input_scale': 'plain',
-    'input_bias': 'plain',
-    'final_norm': 'plain',
-    'layers/attn_norm': 'plain',
-    'layers/attn/q': 'muon',
-    'layers/attn/k': 'muon',
-    'layers/attn/v_current': 'muon',
-    'layers/attn/v_delayed': 'muon',
-    'layers/attn/out': 'muon',
-    'layers/attn/q_bias': 'plain',
-    'layers/attn/k_bias': 'plain',
-    'layers/attn/v_current_bias': 'plain',
-    'layers/attn/v_delayed_bias': 'plain',
-    'layers/attn/out_bias': 'plain',
-    'layers/attn/conv_depthwise': 'plain',
-    'layers/attn/conv_depthwise_bias': 'plain',
-    'layers/attn/conv_grouped': 'decay',
-    'layers/attn/conv_grouped_bias': 'plain',
-    'layers/attn/temperature': 'plain',
-    'layers/attn_merge/branch_scale': 'plain',
-    'layers/attn_merge/branch_bias': 'plain',
-    'layers/attn_merge/residual_scale': 'plain',
-    'layers/attn_merge/residual_bias': 'plain',
-    'layers/moe_norm': 'plain',
-    'layers/router/down': 'muon',
-    'layers/router/down_bias': 'plain',
-    'layers/router/eda': 'plain',
-    'layers/router/norm': 'plain',
-    'layers/router/fc1': 'muon',
-    'layers/router/fc1_bias': 'plain',
-    'layers/router/fc2': 'muon',
-    'layers/router/fc2_bias': 'plain',
-    'layers/router/out': 'muon',
-    'layers/experts/gate_up': 'muon',
-    'layers/experts/down': 'muon',
-    'layers/moe_merge/branch_scale': 'plain',
-    'layers/moe_merge/branch_bias': 'plain',
-    'layers/moe_merge/residual_scale': 'plain',
-    'layers/moe_merge/residual_bias': 'plain',
+  'embed': 'decay',
+  'head': 'decay',
+  'head_bias': 'plain',
+  'input_scale': 'plain',
+  'input_bias': 'plain',
+  'final_norm': 'plain',
+  'layers/attn_norm': 'plain',
+  'layers/attn/q': 'muon',
+  'layers/attn/k': 'muon',
+  'layers/attn/v_current': 'muon',
+  'layers/attn/v_delayed': 'muon',
+  'layers/attn/out': 'muon',
+  'layers/attn/q_bias': 'plain',
+  'layers/attn/k_bias': 'plain',
+  'layers/attn/v_current_bias': 'plain',
+  'layers/attn/v_delayed_bias': 'plain',
+  'layers/attn/out_bias': 'plain',
+  'layers/attn/conv_depthwise': 'plain',
+  'layers/attn/conv_depthwise_bias': 'plain',
+  'layers/attn/conv_grouped': 'decay',
+  'layers/attn/conv_grouped_bias': 'plain',
+  'layers/attn/temperature': 'plain',
+  'layers/attn_merge/branch_scale': 'plain',
+  'layers/attn_merge/branch_bias': 'plain',
+  'layers/attn_merge/residual_scale': 'plain',
+  'layers/attn_merge/residual_bias': 'plain',
+  'layers/moe_norm': 'plain',
+  'layers/router/down': 'muon',
+  'layers/router/down_bias': 'plain',
+  'layers/router/eda': 'plain',
+  'layers/router/norm': 'plain',
+  'layers/router/fc1': 'muon',
+  'layers/router/fc1_bias': 'plain',
+  'layers/router/fc2': 'muon',
+  'layers/router/fc2_bias': 'plain',
+  'layers/router/out': 'muon',
+  'layers/experts/gate_up': 'muon',
+  'layers/experts/down': 'muon',
+  'layers/moe_merge/branch_scale': 'plain',
+  'layers/moe_merge/branch_bias': 'plain',
+  'layers/moe_merge/residual_scale': 'plain',
+  'layers/moe_merge/residual_bias': 'plain',
 }
 
 
@@ -90,9 +90,16 @@ def name(path: tuple[Any, ...]) -> str:
   return jax.tree_util.keystr(path, simple=True, separator='/')
 
 
-def table(params: Any, *, optimizer: str) -> Iterator[tuple[str, str, str, int]]:
+def table(
+  params: Any, *, optimizer: str
+) -> Iterator[tuple[str, str, str, int]]:
   """Yields name, group, shape and count of every parameter, for people."""
   groups = jax.tree.leaves(label(params, optimizer=optimizer))
   leaves = jax.tree_util.tree_leaves_with_path(params)
   for (path, leaf), group in zip(leaves, groups, strict=True):
-    yield name(path), group, 'x'.join(map(str, leaf.shape)), int(np.prod(leaf.shape))
+    yield (
+      name(path),
+      group,
+      'x'.join(map(str, leaf.shape)),
+      int(np.prod(leaf.shape)),
+    )

@@ -21,12 +21,12 @@ class ScaleByMuonState(NamedTuple):
 
 
 def scale_by_muon(
-    *,
-    momentum: float = 0.95,
-    nesterov: bool = True,
-    steps: int = 5,
-    split: tuple[str, ...] = (),
-    dtype: jnp.dtype | None = None,
+  *,
+  momentum: float = 0.95,
+  nesterov: bool = True,
+  steps: int = 5,
+  split: tuple[str, ...] = (),
+  dtype: jnp.dtype | None = None,
 ) -> optax.GradientTransformation:
   """Replaces each matrix of momentum by its nearest orthogonal one.
 
@@ -63,15 +63,15 @@ def scale_by_muon(
       return parts[0] if halves == 1 else jnp.concatenate(parts, axis=-1)
 
     return (
-        jax.tree_util.tree_map_with_path(one, ahead),
-        ScaleByMuonState(new),
+      jax.tree_util.tree_map_with_path(one, ahead),
+      ScaleByMuonState(new),
     )
 
   return optax.GradientTransformation(init, update)
 
 
 def orthogonalize(
-    u: jax.Array, *, steps: int, dtype: jnp.dtype | None
+  u: jax.Array, *, steps: int, dtype: jnp.dtype | None
 ) -> jax.Array:
   """[..., m, n] orthogonalized, each element about 0.2 in root mean square."""
   scale = _RMS * max(u.shape[-2:]) ** 0.5

@@ -6,13 +6,11 @@ import jax.numpy as jnp
 import optax
 
 from zaya_jax import config as config_lib
-from zaya_jax.optim import labels
-from zaya_jax.optim import muon
-from zaya_jax.optim import schedule
+from zaya_jax.optim import labels, muon, schedule
 
 
 def make_optimizer(
-    config: config_lib.OptimConfig, num_steps: int
+  config: config_lib.OptimConfig, num_steps: int
 ) -> optax.GradientTransformation:
   """Muon for hidden matrices and AdamW for the rest (see `labels`).
 
@@ -23,21 +21,21 @@ def make_optimizer(
   decay = optax.add_decayed_weights(config.weight_decay)
   on_cpu = jax.default_backend() == 'cpu'
   orthogonal = muon.scale_by_muon(
-      momentum=config.momentum,
-      nesterov=config.nesterov,
-      steps=config.newton_schulz_steps,
-      split=('gate_up',) if config.muon_split_gate_up else (),
-      dtype=jnp.float32 if on_cpu else jnp.bfloat16,
+    momentum=config.momentum,
+    nesterov=config.nesterov,
+    steps=config.newton_schulz_steps,
+    split=('gate_up',) if config.muon_split_gate_up else (),
+    dtype=jnp.float32 if on_cpu else jnp.bfloat16,
   )
   groups = {
-      'muon': optax.chain(orthogonal, decay),
-      'decay': optax.chain(adam, decay),
-      'plain': adam,
+    'muon': optax.chain(orthogonal, decay),
+    'decay': optax.chain(adam, decay),
+    'plain': adam,
   }
   label = lambda params: labels.label(params, optimizer=config.name)
   clip = optax.clip_by_global_norm(config.clip_norm)
   return optax.chain(
-      clip if config.clip_norm else optax.identity(),
-      optax.partition(groups, label),
-      optax.scale_by_learning_rate(schedule.make_schedule(config, num_steps)),
+    clip if config.clip_norm else optax.identity(),
+    optax.partition(groups, label),
+    optax.scale_by_learning_rate(schedule.make_schedule(config, num_steps)),
   )

@@ -7,7 +7,7 @@ from zaya_jax import config as config_lib
 
 
 def make_schedule(
-    config: config_lib.OptimConfig, num_steps: int
+  config: config_lib.OptimConfig, num_steps: int
 ) -> optax.Schedule:
   """Linear warmup from 0, then cosine, warmup-stable-decay or constant.
 
@@ -29,8 +29,8 @@ def make_schedule(
   else:
     decay = min(config.decay_steps, rest)
     shapes = [
-        optax.constant_schedule(peak),
-        optax.linear_schedule(peak, final, decay),
+      optax.constant_schedule(peak),
+      optax.linear_schedule(peak, final, decay),
     ]
     bounds = [num_steps - decay]
   if warmup:
