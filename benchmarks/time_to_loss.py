@@ -10,22 +10,19 @@ zaya_jax: the environment that `make parity` makes has both.
 """
 
 import argparse
-import datetime
 import hashlib
 import json
 import os
 import pathlib
 import pickle
-import platform
 import re
 import subprocess
 import sys
 import tempfile
 import time
-from importlib import metadata
 from typing import Any
 
-ROOT = pathlib.Path(__file__).parent.parent
+from benchmarks import record
 
 # One evaluation: 'step', 'val/loss' in nats per character, 'time/elapsed_s' in
 # seconds since the process started. A run is a list of these, in order.
@@ -46,22 +43,13 @@ def main() -> None:
   """Runs both, prints the comparison and writes it to benchmarks/results."""
   args = _parse_args()
   text = _describe(args.input)
-  load = os.getloadavg()[0]
+  about = record.circumstances('benchmarks.time_to_loss', ('jax', 'torch'))
   with tempfile.TemporaryDirectory() as folder:
     peer = run_peer(args.input, args.peer_dir)
     ours = run_zaya(args.input, pathlib.Path(folder), args.flags)
-  result = {
-    'command': f'python -m benchmarks.time_to_loss {" ".join(sys.argv[1:])}',
-    'date': datetime.datetime.now(datetime.UTC).isoformat(timespec='seconds'),
-    'hardware': _hardware() | {'load_before': load},
-    'versions': _versions(),
-    'text': text,
-    **compare(peer, ours, args.target),
-  }
-  shown = json.dumps(result, indent=2)
-  print(shown)
-  args.output.parent.mkdir(parents=True, exist_ok=True)
-  args.output.write_text(shown + '\n')
+  result = {**about, 'text': text, **compare(peer, ours, args.target)}
+  print(json.dumps(result, indent=2))
+  record.write(args.output, result)
 
 
 def compare(
@@ -108,7 +96,7 @@ def run_peer(text: pathlib.Path, peer_dir: pathlib.Path | None) -> list:
   if peer_dir is None:
     return _watch(
       [sys.executable, '-m', 'benchmarks.peers.nanogpt', f'--input={text}'],
-      ROOT,
+      record.ROOT,
     )
   _write_data(text, peer_dir / 'data' / 'zaya_jax_text')
   config = ['config/train_shakespeare_char.py', '--dataset=zaya_jax_text']
@@ -139,7 +127,11 @@ def run_zaya(
   ]
   cold = {'JAX_COMPILATION_CACHE_DIR': f'{folder}/cache'}
   subprocess.run(
-    command, cwd=ROOT, env=os.environ | cold, stdout=sys.stderr, check=True
+    command,
+    cwd=record.ROOT,
+    env=os.environ | cold,
+    stdout=sys.stderr,
+    check=True,
   )
   lines = (folder / 'run' / 'metrics.jsonl').read_text().splitlines()
   return [
@@ -205,21 +197,6 @@ def _describe(path: pathlib.Path) -> dict[str, Any]:
   }
 
 
-def _hardware() -> dict[str, Any]:
-  model = re.search(
-    r'model name\s*: (.*)', pathlib.Path('/proc/cpuinfo').read_text()
-  )
-  return {
-    'cpu': model[1] if model else platform.machine(),
-    'cores': len(os.sched_getaffinity(0)),
-  }
-
-
-def _versions() -> dict[str, str]:
-  packages = {name: metadata.version(name) for name in ('jax', 'torch')}
-  return {'python': platform.python_version(), **packages}
-
-
 def _parse_args() -> argparse.Namespace:
   parser = argparse.ArgumentParser(
     description='Further flags are passed to zaya_jax.main.'
@@ -238,7 +215,7 @@ def _parse_args() -> argparse.Namespace:
   parser.add_argument(
     '--output',
     type=pathlib.Path,
-    default=ROOT / 'benchmarks' / 'results' / 'time_to_loss.json',
+    default=record.RESULTS / 'time_to_loss.json',
   )
   args, args.flags = parser.parse_known_args()
   return args

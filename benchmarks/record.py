@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every result in benchmarks/results says of how it was measured."""
+
+import datetime
+import json
+import os
+import pathlib
+import platform
+import re
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+from typing import Any
+
+ROOT = pathlib.Path(__file__).parent.parent
+RESULTS = ROOT / 'benchmarks' / 'results'
+
+
+def circumstances(module: str, packages: Sequence[str]) -> dict[str, Any]:
+  """The command, date, hardware with its load, and versions; call it first.
+
+  Args:
+    module: the benchmark, as 'benchmarks.moe_cost'.
+    packages: those whose version matters beside Python's.
+  """
+  return {
+    'command': ' '.join(['python -m', module, *sys.argv[1:]]),
+    'date': datetime.datetime.now(datetime.UTC).isoformat(timespec='seconds'),
+    'hardware': {**_hardware(), 'load_before': os.getloadavg()[0]},
+    'versions': {
+      'python': platform.python_version(),
+      **{name: metadata.version(name) for name in packages},
+    },
+  }
+
+
+def write(path: pathlib.Path, result: dict[str, Any]) -> None:
+  """Writes a result as JSON for people and programs."""
+  path.parent.mkdir(parents=True, exist_ok=True)
+  path.write_text(json.dumps(result, indent=2) + '\n', encoding='utf-8')
+
+
+def _hardware() -> dict[str, Any]:
+  model = re.search(
+    r'model name\s*: (.*)', pathlib.Path('/proc/cpuinfo').read_text()
+  )
+  return {
+    'cpu': model[1] if model else platform.machine(),
+    'cores': len(os.sched_getaffinity(0)),
+  }
