@@ -2,12 +2,14 @@
 """Models from wherever they lie: a run, a checkpoint, a Hugging Face folder."""
 
 import os
+from typing import Any
 
 import jax
 
 from pipelines import tokenizer as tokenizer_lib
 from zaya_jax import config as config_lib
 from zaya_jax import decode
+from zaya_jax import mesh as mesh_lib
 from zaya_jax.checkpoint import arrays, layout, meta, reader
 from zaya_jax.interop import hf
 from zaya_jax.model import zaya
@@ -38,7 +40,9 @@ def load(path: str) -> decode.Model:
   else:
     directory = layout.resolve(path)
     config = meta.model_config(reader.read_meta(directory))
-    restored = reader.restore_params(directory, abstract_params(config))
+    restored = reader.restore_params(directory, _abstract_params(config))
+    # Without the mesh in their types: decoding makes arrays that have none.
+    restored = mesh_lib.off_mesh(restored)
     params, buffers = restored['params'], restored['buffers']
     run_dir = os.path.dirname(os.path.dirname(directory))
     tokenizer = _tokenizer(run_dir, default='bytes')
@@ -52,12 +56,10 @@ def load(path: str) -> decode.Model:
   )
 
 
-def abstract_params(
-  config: config_lib.ModelConfig, mesh: jax.sharding.Mesh | None = None
-) -> dict:
-  """Shapes of 'params' and 'buffers' with a sharding, as a restore needs."""
+def _abstract_params(config: config_lib.ModelConfig) -> dict[str, Any]:
+  """Shapes of 'params' and 'buffers' on one device, as a restore needs."""
   params, buffers = jax.eval_shape(lambda: zaya.init(config, jax.random.key(0)))
-  mesh = mesh or jax.make_mesh((1,), ('replica',), devices=jax.devices()[:1])
+  mesh = mesh_lib.make_mesh(config_lib.MeshConfig(replica=1))
   return arrays.on_mesh({'params': params, 'buffers': buffers}, mesh)
 
 

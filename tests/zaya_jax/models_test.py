@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A saved run comes back as a model that computes and writes text."""
+
+import jax
+import numpy as np
+import pytest
+
+import zaya_jax
+from zaya_jax import config as config_lib
+from zaya_jax import flags, mesh, step
+from zaya_jax.checkpoint import manager, meta
+from zaya_jax.model import zaya
+
+CONFIG = config_lib.Config(
+  model=config_lib.ModelConfig(
+    num_layers=1,
+    d_model=8,
+    num_heads=2,
+    num_kv_heads=1,
+    head_dim=4,
+    num_experts=2,
+    d_expert=8,
+    d_router=2,
+  )
+)
+
+
+@pytest.fixture(scope='module')
+def saved(tmp_path_factory):
+  """A run directory with one checkpoint, and the state in it."""
+  run_dir = tmp_path_factory.mktemp('run')
+  with jax.set_mesh(mesh.make_mesh(CONFIG.mesh)):
+    state = jax.jit(step.make_init(CONFIG))()
+  about = meta.describe(
+    CONFIG,
+    flags=flags.to_flagfile(CONFIG),
+    tokenizer_sha256='',
+    dataset_sha256='',
+    tokens=0,
+    metrics={},
+  )
+  with manager.Manager(str(run_dir), CONFIG.checkpoint) as checkpoints:
+    checkpoints.save(3, state, data_index=0, meta=about)
+  return run_dir, state
+
+
+@pytest.mark.parametrize('where', ['', 'checkpoints', 'checkpoints/3'])
+def test_model_of_a_run_gives_the_logits_of_its_state(saved, where):
+  run_dir, state = saved
+  model = zaya_jax.load(str(run_dir / where))
+  assert model.config == CONFIG.model
+  tokens = np.arange(6).reshape(1, 6)
+  params, buffers = mesh.off_mesh((state.params, state.buffers))
+  expected, _ = zaya.bind(CONFIG.model, params, buffers)(tokens)
+  np.testing.assert_allclose(model(tokens), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_model_of_a_run_writes_text(saved):
+  model = zaya_jax.load(str(saved[0]))
+  pieces = []
+  (text,) = model.generate('ab', max_tokens=4, on_text=pieces.append)
+  assert ''.join(pieces) == text
+
+
+def test_no_folder_is_one_sentence(tmp_path):
+  with pytest.raises(config_lib.UsageError, match='There is no folder'):
+    zaya_jax.load(str(tmp_path / 'nothing'))
