@@ -91,6 +91,7 @@ def run_python():
 
   def run(script: str, *args, devices: int = 1) -> subprocess.CompletedProcess:
     flag = f'--xla_force_host_platform_device_count={devices}'
+    flag = f'{os.environ["XLA_FLAGS"]} {flag}'  # The later one wins.
     path = os.pathsep.join(filter(None, sys.path))
     return subprocess.run(
       [sys.executable, '-W', 'error', '-c', script, *map(str, args)],

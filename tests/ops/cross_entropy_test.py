@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The chunked cross-entropy against all logits at once."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import ops
+from ops.cross_entropy import chunked, reference
+from tests import close
+
+T, D, V = 12, 5, 7
+
+
+def arguments(dtype=jnp.float32):
+  keys = jax.random.split(jax.random.key(0), 5)
+  x = 3 * jax.random.normal(keys[0], (T, D))
+  head = jax.random.normal(keys[1], (V, D))
+  bias = jax.random.normal(keys[2], (V,))
+  target = jax.random.randint(keys[3], (T,), 0, V).at[0].set(V - 1)
+  weight = jax.random.uniform(keys[4], (T,)).at[jnp.array([1, 8])].set(0.0)
+  return x.astype(dtype), head.astype(dtype), bias, target, weight
+
+
+def value_and_gradients(function, x, head, bias, target, weight):
+  run = lambda x, head, bias: 2.5 * function(x, head, target, weight, bias)
+  wanted = (0, 1) if bias is None else (0, 1, 2)
+  return jax.jit(jax.value_and_grad(run, wanted))(x, head, bias)
+
+
+@pytest.fixture(params=[1, 4, T], ids='{}_tokens_a_chunk'.format)
+def chunks(request, monkeypatch):
+  """Sets how many tokens a chunk has."""
+  size = request.param
+  monkeypatch.setattr(chunked, 'chunk_tokens', lambda tokens, vocab: size)
+
+
+@pytest.mark.parametrize('with_bias', [False, True], ids=['', 'bias'])
+def test_value_and_gradients_equal_the_reference(chunks, with_bias):
+  x, head, bias, target, weight = arguments()
+  given = (x, head, bias if with_bias else None, target, weight)
+  found = value_and_gradients(ops.linear_cross_entropy, *given)
+  expected = value_and_gradients(reference.linear_cross_entropy, *given)
+  close.assert_close(found, expected, close.FLOAT32)
+
+
+def test_reference_is_the_textbook_formula():
+  x, head, bias, target, weight = arguments()
+  logits = np.asarray(x, np.float64) @ np.asarray(head, np.float64).T
+  logits += np.asarray(bias)
+  probs = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+  expected = -np.sum(np.asarray(weight) * np.log(probs[np.arange(T), target]))
+  found = reference.linear_cross_entropy(x, head, target, weight, bias)
+  close.assert_close(found, np.float64(expected), close.FLOAT32)
+
+
+def test_tokens_of_weight_0_do_not_count(chunks):
+  x, head, bias, target, weight = arguments()
+  given = (head, bias, target, weight)
+  loss, (dx, *_) = value_and_gradients(ops.linear_cross_entropy, x, *given)
+  assert not np.any(np.asarray(dx)[[1, 8]])
+  other = x.at[jnp.array([1, 8])].set(50.0)
+  assert value_and_gradients(ops.linear_cross_entropy, other, *given)[0] == loss
+  nothing = (head, bias, target, jnp.zeros_like(weight))
+  found = value_and_gradients(ops.linear_cross_entropy, x, *nothing)
+  assert all(not np.any(leaf) for leaf in jax.tree.leaves(found))
+
+
+def test_large_logits_do_not_overflow(chunks):
+  x, head, bias, target, weight = arguments()
+  given = (300 * x, head, bias, target, weight)
+  found = value_and_gradients(ops.linear_cross_entropy, *given)
+  expected = value_and_gradients(reference.linear_cross_entropy, *given)
+  close.assert_close(found, expected, close.FLOAT32)
+
+
+def test_bfloat16_is_close_to_float32(chunks):
+  x, head, bias, target, weight = arguments(jnp.bfloat16)
+  given = (x, head, bias, target, weight)
+  found = value_and_gradients(ops.linear_cross_entropy, *given)
+  assert [g.dtype for g in found[1]] == [jnp.bfloat16, jnp.bfloat16, 'float32']
+  exact = (x.astype(jnp.float32), head.astype(jnp.float32))
+  expected = value_and_gradients(
+    reference.linear_cross_entropy, *exact, bias, target, weight
+  )
+  close.assert_close(found, expected, close.BFLOAT16)
+
+
+@pytest.mark.parametrize(
+  'tokens, vocab, limit, chunk',
+  [
+    (12, 7, 84, 12),
+    (12, 7, 83, 6),
+    (12, 7, 30, 4),
+    (13, 7, 90, 1),
+    (6, 9, 1, 1),
+  ],
+)
+def test_chunk_is_the_largest_that_divides_and_fits(
+  tokens, vocab, limit, chunk
+):
+  assert chunked.chunk_tokens(tokens, vocab, limit) == chunk
+
+
+def test_all_logits_are_never_in_memory(monkeypatch):
+  monkeypatch.setattr(chunked, 'chunk_tokens', lambda tokens, vocab: 8)
+  tokens, vocab, width = 512, 2048, 2
+
+  def scratch(function):
+    run = lambda x, head: function(
+      x, head, jnp.zeros(tokens, jnp.int32), jnp.ones(tokens)
+    )
+    compiled = jax.jit(jax.grad(run)).lower(
+      jnp.zeros((tokens, width)), jnp.zeros((vocab, width))
+    )
+    return compiled.compile().memory_analysis().temp_size_in_bytes
+
+  logits = 4 * tokens * vocab
+  assert scratch(ops.linear_cross_entropy) < logits / 4
+  assert scratch(reference.linear_cross_entropy) >= logits
+
+
+def test_shapes_that_do_not_fit_are_refused():
+  x, head, bias, target, weight = arguments()
+  with pytest.raises(ValueError, match='does not fit head'):
+    ops.linear_cross_entropy(x[:, :4], head, target, weight, bias)
+  with pytest.raises(ValueError, match='does not fit head'):
+    ops.linear_cross_entropy(x[:4], head, target, weight, bias)
