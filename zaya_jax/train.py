@@ -76,8 +76,7 @@ def _restore_or_init(config, mesh, corpus, saved) -> _Start:
   """The newest checkpoint, or the state of step 0."""
   init, newest = step_lib.make_init(config), saved.latest_step()
   if newest is None:
-    with jax.set_mesh(mesh):
-      state = jax.jit(init)()
+    state = _initialize(init, mesh)
     if not config.restore:
       return _Start(state=state)
     state = _with_params_of(config.restore, state)
@@ -101,6 +100,15 @@ def _restore_or_init(config, mesh, corpus, saved) -> _Start:
     metrics=about['metrics'],
     notes=(resumed, *(f'changed: {change}' for change in changes)),
   )
+
+
+def _initialize(init, mesh) -> step_lib.TrainState:
+  options = {}
+  if mesh.devices.flat[0].platform == 'cpu':
+    # This code runs once: to optimize it would take longer than to run it.
+    options['xla_backend_optimization_level'] = 0
+  with jax.set_mesh(mesh):
+    return jax.jit(init).lower().compile(compiler_options=options)()
 
 
 def _with_params_of(source: str, state: step_lib.TrainState):
