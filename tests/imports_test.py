@@ -24,6 +24,7 @@ FLOORS = (
   ('zaya_jax.mesh', 'zaya_jax.flags', 'zaya_jax.flops'),
   ('zaya_jax.checkpoint', 'zaya_jax.aegis', 'zaya_jax.stop'),
   ('zaya_jax.config', 'zaya_jax.clock', 'ops', 'pipelines'),
+  ('zaya_jax.fields',),
 )
 
 # Arrows that go up, inside a function, and why.
@@ -46,6 +47,7 @@ ONLY = {
   },
   # `--help` must come before jax could be imported.
   'zaya_jax.config': set(),
+  'zaya_jax.fields': set(),
   'zaya_jax.flags': {'absl'},
 }
 

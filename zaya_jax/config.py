@@ -7,50 +7,14 @@ here imports jax, so a wrong flag is reported before anything heavy is loaded.
 """
 
 import dataclasses
-import typing
 from typing import Any, Literal
 
+from zaya_jax import fields
+
+UsageError = fields.UsageError
+field = fields.field
+
 _MODES = Literal['train', 'prepare', 'eval', 'generate', 'checkpoints']
-
-
-class UsageError(ValueError):
-  """A command line that cannot be followed; the message is one sentence."""
-
-  exit_code = 2
-
-
-def field(
-  default: Any,
-  help: str,
-  *,
-  minimum: float | None = None,
-  maximum: float | None = None,
-) -> Any:
-  """A dataclass field with its help text and its inclusive bounds."""
-  bounds = {'minimum': minimum, 'maximum': maximum}
-  return dataclasses.field(default=default, metadata={'help': help, **bounds})
-
-
-def divisors(n: int) -> list[int]:
-  """The positive divisors of `n`, ascending, for error messages."""
-  return [d for d in range(1, n + 1) if n % d == 0]
-
-
-def _check_fields(config: Any, section: str) -> None:
-  """Checks bounds and enumerations, naming the flag in the error."""
-  hints = typing.get_type_hints(type(config))
-  for f in dataclasses.fields(config):
-    if dataclasses.is_dataclass(hints[f.name]):
-      continue
-    value, name = getattr(config, f.name), f'--{section}{f.name}'
-    choices = typing.get_args(hints[f.name])
-    if typing.get_origin(hints[f.name]) is Literal and value not in choices:
-      raise UsageError(f'{name}={value} must be one of {", ".join(choices)}.')
-    low, high = f.metadata['minimum'], f.metadata['maximum']
-    if low is not None and not value >= low:
-      raise UsageError(f'{name}={value} must be at least {low}.')
-    if high is not None and not value <= high:
-      raise UsageError(f'{name}={value} must be at most {high}.')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -120,12 +84,12 @@ class ModelConfig:
   )
 
   def __post_init__(self) -> None:
-    _check_fields(self, 'model.')
+    fields.check(self, 'model.')
     if self.num_heads % self.num_kv_heads:
       raise UsageError(
         f'--model.num_kv_heads={self.num_kv_heads} does not divide '
         f'--model.num_heads={self.num_heads}; choose one of '
-        f'{divisors(self.num_heads)}.'
+        f'{fields.divisors(self.num_heads)}.'
       )
     if self.num_kv_heads * self.head_dim % 2:
       raise UsageError(
@@ -212,9 +176,11 @@ class DataConfig:
   batch_size: int = field(16, 'B: windows of a global batch.', minimum=1)
 
   def __post_init__(self) -> None:
-    _check_fields(self, 'data.')
+    fields.check(self, 'data.')
     if self.record_tokens % self.seq_len:
-      fit = [d for d in divisors(self.record_tokens) if d <= self.seq_len]
+      fit = [
+        d for d in fields.divisors(self.record_tokens) if d <= self.seq_len
+      ]
       raise UsageError(
         f'--data.seq_len={self.seq_len} does not divide '
         f'--data.record_tokens={self.record_tokens}; choose a divisor, for '
@@ -284,7 +250,7 @@ class OptimConfig:
   )
 
   def __post_init__(self) -> None:
-    _check_fields(self, 'optim.')
+    fields.check(self, 'optim.')
     if self.schedule == 'wsd' and not self.decay_steps:
       raise UsageError(
         f'--optim.schedule=wsd needs --optim.decay_steps={self.decay_steps} '
@@ -301,7 +267,7 @@ class MeshConfig:
   )
 
   def __post_init__(self) -> None:
-    _check_fields(self, 'mesh.')
+    fields.check(self, 'mesh.')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -320,7 +286,7 @@ class CheckpointConfig:
   )
 
   def __post_init__(self) -> None:
-    _check_fields(self, 'checkpoint.')
+    fields.check(self, 'checkpoint.')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -338,14 +304,15 @@ class EvalConfig:
   text: str = field('', 'For --mode=eval: a text file to score.')
 
   def __post_init__(self) -> None:
-    _check_fields(self, 'eval.')
+    fields.check(self, 'eval.')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GenerateConfig:
   """Sampling, by --mode=generate and during training."""
 
-  max_tokens: int = field(200, 'Tokens to add.', minimum=1)
+  # The state of decoding is allocated for all of them.
+  max_tokens: int = field(200, 'Tokens to add.', minimum=1, maximum=2**20)
   temperature: float = field(0.8, '0: the likeliest token.', minimum=0.0)
   top_p: float = field(
     0.95,
@@ -355,7 +322,7 @@ class GenerateConfig:
   )
 
   def __post_init__(self) -> None:
-    _check_fields(self, 'generate.')
+    fields.check(self, 'generate.')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -374,7 +341,7 @@ class LogConfig:
   )
 
   def __post_init__(self) -> None:
-    _check_fields(self, 'log.')
+    fields.check(self, 'log.')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -389,7 +356,12 @@ class Config:
     'checkpoint, or a Hugging Face folder; empty: --run_dir.',
   )
   output: str = field('', 'What prepare writes; empty: --data.dir.')
-  seed: int = field(0, 'Seed of weights, data order and samples.', minimum=0)
+  seed: int = field(
+    0,
+    'Seed of weights, data order and samples.',
+    minimum=0,
+    maximum=2**32 - 1,
+  )
   num_steps: int = field(1000, 'Optimizer steps of the run.', minimum=0)
   resume: bool = field(True, 'Goes on from the newest checkpoint in run_dir.')
   restore: str = field(
@@ -410,12 +382,12 @@ class Config:
   log: LogConfig = dataclasses.field(default_factory=LogConfig)
 
   def __post_init__(self) -> None:
-    _check_fields(self, '')
+    fields.check(self, '')
     if self.data.batch_size % self.optim.accumulation:
       raise UsageError(
         f'--optim.accumulation={self.optim.accumulation} does not divide '
         f'--data.batch_size={self.data.batch_size}; choose one of '
-        f'{divisors(self.data.batch_size)}.'
+        f'{fields.divisors(self.data.batch_size)}.'
       )
 
   @classmethod

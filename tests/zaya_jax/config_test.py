@@ -31,9 +31,30 @@ def test_value_beyond_its_bound_is_refused(section, name, limit, beyond):
     section(**{name: beyond})
 
 
-def test_nan_is_beyond_every_bound():
-  with pytest.raises(config.UsageError, match='--optim.lr=nan'):
-    config.OptimConfig(lr=float('nan'))
+@pytest.mark.parametrize(
+  'make, sentence',
+  [
+    (lambda: config.OptimConfig(lr=float('nan')), '--optim.lr=nan must be a f'),
+    (lambda: config.OptimConfig(lr=float('inf')), '--optim.lr=inf must be a f'),
+    (lambda: config.Config(num_steps=1e3), '--num_steps=1000.0 must be a who'),
+    (lambda: config.Config(num_steps=True), '--num_steps=True must be a whole'),
+    (lambda: config.Config(resume='no'), "--resume='no' must be true or false"),
+    (
+      lambda: config.DataConfig(dir='data'),
+      "--data.dir='data' must be a tuple",
+    ),
+    (lambda: config.ModelConfig(sliding_layers=(1.0,)), 'each item a whole'),
+    (lambda: config.Config(prompt='\udce9'), 'must be text in UTF-8'),
+  ],
+)
+def test_value_of_another_type_is_refused(make, sentence):
+  with pytest.raises(config.UsageError) as caught:
+    make()
+  assert sentence in str(caught.value)
+
+
+def test_whole_number_may_stand_for_a_fraction():
+  assert config.OptimConfig(lr=1).lr == 1
 
 
 def test_word_outside_the_choices_is_refused_with_the_choices():

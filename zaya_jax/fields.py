@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The fields of a configuration: help text, bounds, types, and their checks."""
+
+import dataclasses
+import math
+import typing
+from typing import Any, Literal
+
+_WORDS = {
+  bool: 'true or false',
+  int: 'a whole number',
+  float: 'a finite number',
+  str: 'text in UTF-8',
+}
+
+
+class UsageError(ValueError):
+  """A command line that cannot be followed; the message is one sentence."""
+
+  exit_code = 2
+
+
+def field(
+  default: Any,
+  help: str,
+  *,
+  minimum: float | None = None,
+  maximum: float | None = None,
+) -> Any:
+  """A dataclass field with its help text and its inclusive bounds."""
+  bounds = {'minimum': minimum, 'maximum': maximum}
+  return dataclasses.field(default=default, metadata={'help': help, **bounds})
+
+
+def divisors(n: int) -> list[int]:
+  """The positive divisors of `n`, ascending, for error messages."""
+  return [d for d in range(1, n + 1) if n % d == 0]
+
+
+def check(config: Any, section: str) -> None:
+  """Checks types, bounds and enumerations, naming the flag in the error.
+
+  Args:
+    config: a dataclass of `field`s; fields that are dataclasses check
+      themselves.
+    section: what stands before its flags, as 'model.'.
+
+  Raises:
+    UsageError: for the first value that breaks a rule.
+  """
+  hints = typing.get_type_hints(type(config))
+  for f in dataclasses.fields(config):
+    if dataclasses.is_dataclass(hints[f.name]):
+      continue
+    value, name = getattr(config, f.name), f'--{section}{f.name}'
+    choices = typing.get_args(hints[f.name])
+    if typing.get_origin(hints[f.name]) is Literal:
+      if value not in choices:
+        raise UsageError(f'{name}={value} must be one of {", ".join(choices)}.')
+    elif not _is_of(value, hints[f.name]):
+      raise UsageError(f'{name}={value!r} must be {_what(hints[f.name])}.')
+    low, high = f.metadata['minimum'], f.metadata['maximum']
+    if low is not None and not value >= low:
+      raise UsageError(f'{name}={value} must be at least {low}.')
+    if high is not None and not value <= high:
+      raise UsageError(f'{name}={value} must be at most {high}.')
+
+
+def _is_of(value: Any, kind: Any) -> bool:
+  """Whether a value has the type of its field; an int may pass for a float."""
+  if typing.get_origin(kind) is tuple:
+    item, _ = typing.get_args(kind)
+    return isinstance(value, tuple) and all(_is_of(x, item) for x in value)
+  if kind is float:
+    return type(value) in (int, float) and math.isfinite(value)
+  if kind is str:
+    return type(value) is str and _is_utf8(value)
+  return type(value) is kind
+
+
+def _is_utf8(value: str) -> bool:
+  """False of bytes that the operating system passed on undecoded."""
+  try:
+    value.encode()
+  except UnicodeEncodeError:
+    return False
+  return True
+
+
+def _what(kind: Any) -> str:
+  """The values of a type, in words."""
+  if typing.get_origin(kind) is tuple:
+    item, _ = typing.get_args(kind)
+    return f'a tuple, each item {_what(item)}'
+  return _WORDS[kind]
