@@ -85,6 +85,10 @@ def _text(
     raise config_lib.UsageError(
       f'--eval.text={path} cannot be read: {error}.'
     ) from error
+  if not text:
+    raise config_lib.UsageError(
+      f'--eval.text={path} is empty; name a file with text.'
+    )
   batches = loader.text_batches(
     text, model.tokenizer, seq_len=data.seq_len, batch_size=data.batch_size
   )

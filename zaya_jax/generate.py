@@ -11,17 +11,17 @@ def main(config: config_lib.Config) -> None:
   """Continues `--prompt`, or stdin where it is empty and not a terminal.
 
   Raises:
-    UsageError: if `--source` and `--run_dir` are empty.
+    UsageError: if `--source` and `--run_dir` are empty, or stdin is not UTF-8.
   """
   source = config.source or config.run_dir
   if not source:
     raise config_lib.UsageError(
       '--mode=generate needs --source=DIR (or --run_dir=DIR): the model.'
     )
-  model = models.load(source)
   prompt = config.prompt
   if not prompt and not sys.stdin.isatty():
-    prompt = sys.stdin.read()
+    prompt = _read_stdin()
+  model = models.load(source)
   how = config.generate
   print(prompt, end='', flush=True)
   model.generate(
@@ -33,3 +33,15 @@ def main(config: config_lib.Config) -> None:
     on_text=lambda text: print(text, end='', flush=True),
   )
   print()
+
+
+def _read_stdin() -> str:
+  try:
+    text = sys.stdin.read()
+    text.encode()  # Some locales hide bytes that are not UTF-8 until here.
+  except UnicodeError as error:
+    raise config_lib.UsageError(
+      f'The prompt on stdin is not text in UTF-8 ({error}); convert it, or '
+      'use --prompt=TEXT.'
+    ) from error
+  return text
