@@ -22,6 +22,7 @@ FILE_NAME = 'manifest.json'
 FORMAT_VERSION = 1
 SUFFIX = '.array_record'
 
+_AGAIN = 'copy it from the original, or prepare the data again'
 _MAX_BYTES = 2**26  # A larger file is not one of ours: do not parse it.
 
 
@@ -174,7 +175,9 @@ def verify(
     path = pathlib.Path(directory) / shard.name
     if file_sha256(path) != shard.sha256:
       raise _unusable(
-        path, f'differs from its sha256 in {FILE_NAME}: damaged or exchanged'
+        path,
+        f'differs from its sha256 in {FILE_NAME}: damaged or exchanged; '
+        f'{_AGAIN}',
       )
   return manifest
 
@@ -188,9 +191,10 @@ def load_tokenizer(directory: str | os.PathLike[str]) -> tokenizer.Tokenizer:
   else:
     path = directory / tokenizer.FILE_NAME
     if not path.is_file():
-      raise _unusable(path, 'is missing')
+      raise _unusable(path, f'is missing; {_AGAIN}')
     result = tokenizer.from_json(path.read_bytes(), manifest.tokenizer)
-  manifest.check_tokenizer(result)
+    if result.sha256 != manifest.tokenizer_sha256:
+      raise _unusable(path, f'is not the tokenizer of the shards; {_AGAIN}')
   return result
 
 
@@ -271,9 +275,10 @@ def _check_shard(directory: pathlib.Path, shard: Shard) -> None:
   if path.is_symlink():
     raise _unusable(path, 'is a symbolic link; shards must be files')
   if not path.is_file():
-    raise _unusable(path, f'is listed in {FILE_NAME} but missing')
+    raise _unusable(path, f'is listed in {FILE_NAME} but missing; {_AGAIN}')
   size = path.stat().st_size
   if size != shard.bytes:
     raise _unusable(
-      path, f'has {size} bytes, {FILE_NAME} says {shard.bytes}: damaged'
+      path,
+      f'has {size} bytes, {FILE_NAME} says {shard.bytes}: damaged; {_AGAIN}',
     )

@@ -9,6 +9,7 @@ import codecs
 import dataclasses
 import hashlib
 import json
+import os
 import pathlib
 from collections.abc import Callable, Iterable, Sequence
 
@@ -69,7 +70,7 @@ class Tokenizer:
     """Returns a decoder that is given one id after the other."""
     raise NotImplementedError
 
-  def save(self, folder: pathlib.Path) -> None:
+  def save(self, folder: str | os.PathLike[str]) -> None:
     """Writes what `load` needs into `folder`."""
     raise NotImplementedError
 
@@ -155,7 +156,7 @@ class _ByteTokenizer(Tokenizer):
       flush=lambda: decoder.decode(b'', True),
     )
 
-  def save(self, folder: pathlib.Path) -> None:
+  def save(self, folder: str | os.PathLike[str]) -> None:
     del folder  # The name says it all.
 
 
@@ -182,8 +183,8 @@ class _JsonTokenizer(Tokenizer):
       flush=lambda: '',
     )
 
-  def save(self, folder: pathlib.Path) -> None:
-    (folder / FILE_NAME).write_bytes(self.serialized)
+  def save(self, folder: str | os.PathLike[str]) -> None:
+    pathlib.Path(folder, FILE_NAME).write_bytes(self.serialized)
 
 
 def _checked(serialized: bytes, name: str) -> str:

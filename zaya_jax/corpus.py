@@ -12,6 +12,7 @@ import numpy as np
 
 from pipelines import loader as loader_lib
 from pipelines import manifest as manifest_lib
+from pipelines import mixture
 from pipelines import tokenizer as tokenizer_lib
 from zaya_jax import config as config_lib
 from zaya_jax import prepare
@@ -37,16 +38,18 @@ class Corpus:
     """
     self._config = config
     dirs = config.data.dir or (os.path.join(config.run_dir, 'data'),)
+    self._val_dir = mixture.parse(dirs)[0].directory
     if config.data.input:
-      prepare.shards(config.data, _folder(dirs[0]))
+      _check_planned_vocabulary(config, self._val_dir)
+      prepare.shards(config.data, self._val_dir)
     elif not config.data.dir and not os.path.exists(dirs[0]):
       raise config_lib.UsageError(
         '--data.input= and --data.dir= are both empty; name a text to '
         "prepare ('stdlib' is on every machine) or prepared shards."
       )
-    self._val_dir = _folder(dirs[0])
-    self.tokenizer = _tokenizer(self._val_dir)
-    _check_vocabulary(config, self.tokenizer)
+    self.tokenizer = manifest_lib.load_tokenizer(self._val_dir)
+    _check_tokenizer_flag(config.data, self._val_dir)
+    _check_vocabulary(config, self.tokenizer.name, self.tokenizer.vocab_size)
     self.loader = loader_lib.make_train_loader(
       dirs,
       seq_len=config.data.seq_len,
@@ -98,21 +101,28 @@ class Corpus:
       )
 
 
-def _folder(entry: str) -> str:
-  """DIR of 'DIR' or 'DIR@WEIGHT'."""
-  return entry.rpartition('@')[0] or entry
+def _check_planned_vocabulary(config: config_lib.Config, folder: str) -> None:
+  """Refuses too small a vocabulary before time is spent on preparing."""
+  if os.path.exists(os.path.join(folder, manifest_lib.FILE_NAME)):
+    return
+  name, size = config.data.tokenizer, config.data.train_tokenizer
+  if size:
+    _check_vocabulary(config, f'of --data.train_tokenizer={size}', size)
+  else:
+    _check_vocabulary(config, name, tokenizer_lib.load(name).vocab_size)
 
 
-def _tokenizer(folder: str) -> tokenizer_lib.Tokenizer:
-  path = os.path.join(folder, tokenizer_lib.FILE_NAME)
-  found = manifest_lib.load(folder)
-  return tokenizer_lib.load(path if os.path.exists(path) else found.tokenizer)
+def _check_tokenizer_flag(data: config_lib.DataConfig, folder: str) -> None:
+  """Refuses shards that were made with another tokenizer than is named."""
+  # With --data.input, `prepare` has compared; 'bytes' may be just the default.
+  if not data.input and data.tokenizer != 'bytes':
+    named = tokenizer_lib.load(data.tokenizer)
+    manifest_lib.load(folder).check_tokenizer(named)
 
 
-def _check_vocabulary(config, tokenizer) -> None:
-  if config.model.vocab_size < tokenizer.vocab_size:
+def _check_vocabulary(config: config_lib.Config, name: str, size: int) -> None:
+  if config.model.vocab_size < size:
     raise config_lib.UsageError(
       f'--model.vocab_size={config.model.vocab_size} is smaller than the '
-      f'{tokenizer.vocab_size} tokens of the tokenizer {tokenizer.name}; set '
-      f'it to {-(-tokenizer.vocab_size // 64) * 64}.'
+      f'{size} tokens of the tokenizer {name}; set it to {-(-size // 64) * 64}.'
     )

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from pipelines import manifest
+from pipelines import manifest, mixture
 from pipelines import prepare as pipeline
 from zaya_jax import config as config_lib
 from zaya_jax.metrics import summary, text
@@ -71,7 +71,7 @@ def _output(config: config_lib.Config) -> str:
       'with --output=DIR which one to prepare.'
     )
   if config.data.dir:
-    return config.data.dir[0].rpartition('@')[0] or config.data.dir[0]
+    return mixture.parse(config.data.dir)[0].directory
   if config.run_dir:
     return f'{config.run_dir}/data'
   raise config_lib.UsageError(
