@@ -54,6 +54,11 @@ class Tokenizer:
   bos_id: int
   eos_id: int
 
+  @property
+  def special_ids(self) -> tuple[int, int, int]:
+    """Ids that no text has: in what a model writes, its end."""
+    return self.pad_id, self.bos_id, self.eos_id
+
   def encode(self, text: str) -> np.ndarray:
     """Returns the ids of `text`, int32 [N], without special tokens."""
     return self.encode_batch([text])[0]

@@ -10,7 +10,7 @@ from pipelines import tokenizer as tokenizer_lib
 from zaya_jax import config as config_lib
 from zaya_jax import decode
 from zaya_jax import mesh as mesh_lib
-from zaya_jax.checkpoint import arrays, layout, meta, reader
+from zaya_jax.checkpoint import arrays, errors, layout, meta, reader
 from zaya_jax.interop import hf
 from zaya_jax.model import zaya
 
@@ -24,7 +24,8 @@ def load(path: str) -> decode.Model:
 
   Raises:
     UsageError: if there is no such folder.
-    CheckpointError: if it holds no complete checkpoint.
+    CheckpointError: if it holds no complete checkpoint, or the tokenizer of
+      another run.
     ValueError: if a Hugging Face folder is not one of ZAYA.
   """
   if not os.path.isdir(path):
@@ -35,18 +36,19 @@ def load(path: str) -> decode.Model:
   if hf.is_folder(path):
     config = hf.read_config(path)
     params, buffers = hf.read_params(path, config)
-    tokenizer = _tokenizer(path, default=None)
+    tokenizer = _folder_tokenizer(path)
     stop_ids = hf.read_stop_ids(path)
   else:
     directory = layout.resolve(path)
-    config = meta.model_config(reader.read_meta(directory))
+    about = reader.read_meta(directory)
+    config = meta.model_config(about)
     restored = reader.restore_params(directory, _abstract_params(config))
     # Without the mesh in their types: decoding makes arrays that have none.
     restored = mesh_lib.off_mesh(restored)
     params, buffers = restored['params'], restored['buffers']
     run_dir = os.path.dirname(os.path.dirname(directory))
-    tokenizer = _tokenizer(run_dir, default='bytes')
-    stop_ids = (tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id)
+    tokenizer = _run_tokenizer(run_dir, about['tokenizer_sha256'])
+    stop_ids = tokenizer.special_ids if tokenizer else ()
   return decode.Model(
     config=config,
     params=params,
@@ -63,7 +65,18 @@ def _abstract_params(config: config_lib.ModelConfig) -> dict[str, Any]:
   return arrays.on_mesh({'params': params, 'buffers': buffers}, mesh)
 
 
-def _tokenizer(folder, default):
+def _folder_tokenizer(folder: str) -> tokenizer_lib.Tokenizer | None:
   path = os.path.join(folder, tokenizer_lib.FILE_NAME)
-  name = path if os.path.exists(path) else default
-  return name and tokenizer_lib.load(name)
+  return tokenizer_lib.load(path) if os.path.exists(path) else None
+
+
+def _run_tokenizer(run_dir: str, sha256: str) -> tokenizer_lib.Tokenizer | None:
+  """The tokenizer of a run; None: its file did not come with the checkpoint."""
+  found = _folder_tokenizer(run_dir)
+  if found and found.sha256 != sha256:
+    raise errors.CheckpointError(
+      f'{run_dir}/{tokenizer_lib.FILE_NAME} is not the tokenizer that the run '
+      f'was trained with (sha256 {sha256[:12]}); put that one there.'
+    )
+  plain = tokenizer_lib.load('bytes')
+  return found or (plain if plain.sha256 == sha256 else None)

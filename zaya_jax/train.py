@@ -86,10 +86,18 @@ def _restore_or_init(config, mesh, corpus, saved) -> _Start:
       f'--run_dir={config.run_dir} holds a checkpoint of step {newest} and '
       '--noresume is set; choose another --run_dir, or drop --noresume.'
     )
+  if newest > config.num_steps:
+    raise config_lib.UsageError(
+      f'--num_steps={config.num_steps} is less than the {newest} steps that '
+      f'--run_dir={config.run_dir} has done; raise it, or choose another '
+      '--run_dir.'
+    )
   with jax.set_mesh(mesh):
     abstract = arrays.on_mesh(jax.eval_shape(init), mesh)
   about = reader.read_meta(saved.directory(newest))
   changes = meta.check_same_model(about, config)
+  if about['dataset_sha256'] != corpus.sha256:
+    changes.append('the shards: their content is not what it was')
   corpus.check_tokenizer(about['tokenizer_sha256'])
   state, corpus.loader.state, about = saved.restore(newest, abstract)
   resumed = f'resumed at step {newest} (data index {corpus.loader.state:,})'
@@ -229,7 +237,7 @@ class _Loop:
       params=params,
       buffers=buffers,
       tokenizer=tokenizer,
-      stop_ids=(tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id),
+      stop_ids=tokenizer.special_ids,
     )
     with self.report.aside('sampling'):
       (text,) = model.generate(

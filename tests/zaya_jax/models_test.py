@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """A saved run comes back as a model that computes and writes text."""
 
+import shutil
+
 import jax
 import numpy as np
 import pytest
 
 import zaya_jax
+from pipelines import tokenizer
 from zaya_jax import config as config_lib
 from zaya_jax import flags, mesh, step
-from zaya_jax.checkpoint import manager, meta
+from zaya_jax.checkpoint import errors, manager, meta
 from zaya_jax.model import zaya
 
 CONFIG = config_lib.Config(
@@ -34,7 +37,7 @@ def saved(tmp_path_factory):
   about = meta.describe(
     CONFIG,
     flags=flags.to_flagfile(CONFIG),
-    tokenizer_sha256='',
+    tokenizer_sha256=tokenizer.load('bytes').sha256,
     dataset_sha256='',
     tokens=0,
     metrics={},
@@ -60,6 +63,13 @@ def test_model_of_a_run_writes_text(saved):
   pieces = []
   (text,) = model.generate('ab', max_tokens=4, on_text=pieces.append)
   assert ''.join(pieces) == text
+
+
+def test_tokenizer_of_another_run_is_refused(saved, tmp_path):
+  shutil.copytree(saved[0], tmp_path / 'run')
+  tokenizer.train_bpe(['text'], 259).save(tmp_path / 'run')
+  with pytest.raises(errors.CheckpointError, match='is not the tokenizer'):
+    zaya_jax.load(str(tmp_path / 'run'))
 
 
 def test_no_folder_is_one_sentence(tmp_path):

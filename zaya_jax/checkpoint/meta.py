@@ -72,8 +72,8 @@ def check_same_model(
     on with them, and should say so.
 
   Raises:
-    CheckpointError: with exit code 2, listing the flags of the model that
-      differ, unless they only concern how it is computed or initialized.
+    CheckpointError: with exit code 2, listing the flags that differ and give
+      the state other arrays or the arrays another meaning.
   """
   before, now = meta['config'], _plain(config)
   model = _changes(before['model'], now['model'], 'model.', _HARMLESS)
@@ -81,6 +81,14 @@ def check_same_model(
     raise errors.CheckpointError(
       f'--run_dir={config.run_dir} holds checkpoints of another model '
       f'({", ".join(model)}); use its flags or another --run_dir.',
+      errors.USAGE,
+    )
+  if before['optim']['name'] != config.optim.name:
+    raise errors.CheckpointError(
+      f'--run_dir={config.run_dir} holds checkpoints of another optimizer '
+      f'(--optim.name: {before["optim"]["name"]} -> {config.optim.name}); use '
+      'that one, or take the parameters alone into another --run_dir with '
+      f'--restore={config.run_dir}.',
       errors.USAGE,
     )
   return _changes(before, now, '', {'model', *_PER_CALL})

@@ -50,6 +50,16 @@ def test_changed_model_is_refused_with_its_flags():
   assert '--model.rope_theta: 10000.0 -> 1000000.0' in str(caught.value)
 
 
+def test_other_optimizer_is_refused_with_its_flag():
+  before = config_lib.Config(run_dir='runs/a')
+  now = changed(before, 'optim', name='adamw')
+  with pytest.raises(errors.CheckpointError) as caught:
+    meta.check_same_model(described(before), now)
+  assert caught.value.exit_code == 2
+  assert '--optim.name: muon -> adamw' in str(caught.value)
+  assert '--restore=runs/a' in str(caught.value)
+
+
 def test_how_the_model_is_computed_may_change():
   before = config_lib.Config()
   now = changed(before, 'model', remat='block', dtype='bfloat16')
