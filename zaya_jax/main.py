@@ -13,6 +13,7 @@ import errno
 import importlib
 import os
 import pathlib
+import signal
 import sys
 import textwrap
 import typing
@@ -136,9 +137,24 @@ def _fail(error: Exception, code: int) -> int:
   return code
 
 
-if __name__ == '__main__':
+def _program() -> None:
+  """Runs the command line of this process and ends it."""
+  # A terminal may not know every letter that a model writes.
+  sys.stdout.reconfigure(errors='replace')
+  # Until the training loop listens: ends as Ctrl-C does, tidily.
+  signal.signal(signal.SIGTERM, signal.default_int_handler)
   try:
-    sys.exit(main(sys.argv))
+    code = main(sys.argv)
+    sys.stdout.flush()
   except BrokenPipeError:  # Who read the output, `head` say, has left.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(1)
+  if code == _STOPPED:
+    # After an interrupted compilation jaxlib crashes when Python takes it down.
+    sys.stderr.flush()
+    os._exit(code)
+  sys.exit(code)
+
+
+if __name__ == '__main__':
+  _program()

@@ -186,6 +186,20 @@ def test_ctrl_c_is_resumable(monkeypatch, capsys):
   assert 'Traceback' not in capsys.readouterr().err
 
 
+def test_sigterm_while_preparing_leaves_nothing(tmp_path):
+  words = ['--mode=prepare', '--data.input=stdlib']
+  with subprocess.Popen(
+    [sys.executable, '-m', 'zaya_jax.main', *words, f'--output={tmp_path}/out'],
+    cwd=ROOT,
+    stderr=subprocess.PIPE,
+    text=True,
+  ) as process:
+    assert process.stderr.readline().startswith('preparing')
+    process.terminate()
+    assert process.wait(60) == 75
+  assert list(tmp_path.iterdir()) == []
+
+
 def test_every_mode_has_a_module():
   (hint,) = [
     s.kind
