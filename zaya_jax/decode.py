@@ -58,16 +58,22 @@ class Model:
 
     Returns:
       [B, L, V] float32.
+
+    Raises:
+      ValueError: if `tokens` is not [B, L] int.
     """
+    tokens = jnp.asarray(tokens)
+    if tokens.ndim != 2 or not jnp.issubdtype(tokens.dtype, jnp.integer):
+      raise ValueError(
+        f'tokens must be [B, L] int, got {list(tokens.shape)} {tokens.dtype}.'
+      )
     inputs = {
       'attention_mask': attention_mask,
       'segment_ids': segment_ids,
       'positions': positions,
     }
     inputs = {k: jnp.asarray(v) for k, v in inputs.items() if v is not None}
-    return _logits(
-      self.config, self.params, self.buffers, jnp.asarray(tokens), inputs
-    )
+    return _logits(self.config, self.params, self.buffers, tokens, inputs)
 
   def generate(
     self,
@@ -100,6 +106,8 @@ class Model:
       )
     if isinstance(prompts, str):
       prompts = [prompts]
+    if not prompts:
+      return []
     bos = self.tokenizer.bos_id
     rows = [np.insert(self.tokenizer.encode(p), 0, bos) for p in prompts]
     stream = self.tokenizer.stream_decoder()

@@ -5,6 +5,7 @@ import sys
 
 from zaya_jax import config as config_lib
 from zaya_jax import models
+from zaya_jax.metrics import text
 
 
 def main(config: config_lib.Config) -> None:
@@ -23,25 +24,31 @@ def main(config: config_lib.Config) -> None:
     prompt = _read_stdin()
   model = models.load(source)
   how = config.generate
-  print(prompt, end='', flush=True)
+  # A terminal would obey what the model writes.
+  safe = text.printable if sys.stdout.isatty() else str
+
+  def show(piece: str) -> None:
+    print(safe(piece), end='', flush=True)
+
+  show(prompt)
   model.generate(
     prompt,
     max_tokens=how.max_tokens,
     temperature=how.temperature,
     top_p=how.top_p,
     seed=config.seed,
-    on_text=lambda text: print(text, end='', flush=True),
+    on_text=show,
   )
   print()
 
 
 def _read_stdin() -> str:
   try:
-    text = sys.stdin.read()
-    text.encode()  # Some locales hide bytes that are not UTF-8 until here.
+    prompt = sys.stdin.read()
+    prompt.encode()  # Some locales hide bytes that are not UTF-8 until here.
   except UnicodeError as error:
     raise config_lib.UsageError(
       f'The prompt on stdin is not text in UTF-8 ({error}); convert it, or '
       'use --prompt=TEXT.'
     ) from error
-  return text
+  return prompt

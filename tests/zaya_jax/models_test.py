@@ -65,6 +65,16 @@ def test_model_of_a_run_writes_text(saved):
   assert ''.join(pieces) == text
 
 
+@pytest.mark.parametrize('tokens', [[1, 2], [[0.5]], [[[1]]]])
+def test_tokens_that_are_no_batch_of_ids_are_refused(saved, tokens):
+  with pytest.raises(ValueError, match='must be .B, L. int, got'):
+    zaya_jax.load(str(saved[0]))(tokens)
+
+
+def test_no_prompts_give_no_texts(saved):
+  assert zaya_jax.load(str(saved[0])).generate([]) == []
+
+
 def test_tokenizer_of_another_run_is_refused(saved, tmp_path):
   shutil.copytree(saved[0], tmp_path / 'run')
   tokenizer.train_bpe(['text'], 259).save(tmp_path / 'run')
