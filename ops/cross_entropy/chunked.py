@@ -28,7 +28,7 @@ def linear_cross_entropy(x_TD, head_VD, target_T, weight_T, bias_V):
     nats = jax.nn.logsumexp(logits, axis=1) - _pick(logits, target)
     return total + jnp.sum(nats * weight), None
 
-  return _scan(one_chunk, jnp.float32(0), chunks)[0]
+  return _scan(one_chunk, _zero(weight_T), chunks)[0]
 
 
 def _forward(x_TD, head_VD, target_T, weight_T, bias_V):
@@ -54,7 +54,7 @@ def _forward(x_TD, head_VD, target_T, weight_T, bias_V):
 
   d_head = jnp.zeros_like(head_VD, jnp.float32)
   (total, d_head, d_bias), dx = _scan(
-    one_chunk, (jnp.float32(0), d_head, d_bias), chunks
+    one_chunk, (_zero(weight_T), d_head, d_bias), chunks
   )
   head_like = jnp.zeros((), head_VD.dtype)
   return total, (dx.reshape(x_TD.shape), d_head, d_bias, head_like)
@@ -80,6 +80,11 @@ def _split(*arrays, vocab):
   chunk = chunk_tokens(num_tokens, vocab)
   shape = (num_tokens // chunk, chunk)
   return tuple(a.reshape(*shape, *a.shape[1:]) for a in arrays)
+
+
+def _zero(weight_T):
+  """A scalar that, inside of shard_map, differs by device as the sums will."""
+  return jnp.zeros_like(weight_T[0], jnp.float32)
 
 
 def _scan(f, init, chunks):

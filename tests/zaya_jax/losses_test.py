@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loss is cut into chunks on every device, and nobody can tell."""
+
+import jax
+import numpy as np
+import pytest
+
+from ops.cross_entropy import chunked
+from zaya_jax import config as config_lib
+from zaya_jax import mesh as mesh_lib
+from zaya_jax import step as step_lib
+from zaya_jax.model import zaya
+
+MODEL = config_lib.ModelConfig(
+  num_layers=1,
+  d_model=16,
+  num_heads=2,
+  num_kv_heads=1,
+  head_dim=8,
+  num_experts=2,
+  d_expert=16,
+  d_router=8,
+  vocab_size=64,
+  head_bias=True,
+)
+CONFIG = config_lib.Config(
+  model=MODEL, data=config_lib.DataConfig(batch_size=8, seq_len=16)
+)
+
+
+def loss_and_grads(devices):
+  mesh = mesh_lib.make_mesh(CONFIG.mesh, jax.devices()[:devices])
+  rng = np.random.default_rng(0)
+  tokens = rng.integers(1, 64, (8, 17), dtype=np.int32)
+  batch = {
+    'tokens': tokens[:, :-1],
+    'targets': tokens[:, 1:],
+    'weights': (rng.random((8, 16)) < 0.7).astype(np.float32),
+    'segment_ids': np.ones((8, 16), np.int32),
+    'positions': np.tile(np.arange(16, dtype=np.int32), (8, 1)),
+  }
+  with jax.set_mesh(mesh):
+    params, buffers = jax.jit(lambda: zaya.init(MODEL, jax.random.key(0)))()
+    run = jax.jit(
+      lambda p, b, batch: step_lib.loss_and_grads(CONFIG, p, b, batch)
+    )
+    return jax.device_get(run(params, buffers, step_lib.put_batch(mesh, batch)))
+
+
+@pytest.mark.parametrize('devices', [1, 4])
+def test_chunks_on_devices_give_the_loss_of_one_chunk(monkeypatch, devices):
+  expected = loss_and_grads(1)
+  monkeypatch.setattr(chunked, 'chunk_tokens', lambda tokens, vocab: 8)
+  actual = loss_and_grads(devices)
+  for a, e in zip(
+    jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True
+  ):
+    # Sums of up to 128 float32 terms in another order.
+    np.testing.assert_allclose(a, e, rtol=2e-5, atol=2e-6)
