@@ -180,10 +180,11 @@ class CCA(nnx.Module):
     else:
       padded = jnp.concatenate([history_BTZ.astype(z_BLZ.dtype), z_BLZ], axis=1)
     groups, c, _ = kernel_GCX.shape
+    # The kernel first: XLA:CPU cannot run the other order in bfloat16.
     p_BLGX = jnp.einsum(
-      'BLGC,GCX->BLGX',
-      padded.reshape(*padded.shape[:2], groups, c),
+      'GCX,BLGC->BLGX',
       kernel_GCX.astype(z_BLZ.dtype),
+      padded.reshape(*padded.shape[:2], groups, c),
       preferred_element_type=jnp.float32,
     )
     y_BLZ = bias_Z[None, None]

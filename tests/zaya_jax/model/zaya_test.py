@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The network against its specification, and what may depend on what."""
+
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ops.attention import reference as attention
+from tests import close, tiny
+from tests.reference import zaya_numpy
+from zaya_jax import flags, flops
+from zaya_jax.model import cca, zaya
+
+CONFIGS = pathlib.Path(__file__).parents[3] / 'configs'
+
+SHAPES = {
+  'skip_zero': {},
+  'skip_off': {'skip': 'off'},
+  'skip_identity': {'skip': 'identity'},
+  'sliding': {'num_layers': 3, 'sliding_layers': (0, 2), 'sliding_window': 3},
+  'untied_biases': {
+    'tie_embeddings': False,
+    'head_bias': True,
+    'attention_bias': True,
+  },
+  'groups_and_taps': {
+    'num_heads': 6,
+    'num_kv_heads': 1,
+    'conv_depthwise': 3,
+    'conv_grouped': 1,
+    'rope_fraction': 1.0,
+  },
+}
+
+
+@pytest.fixture(params=SHAPES)
+def model(request):
+  return tiny.config(**SHAPES[request.param])
+
+
+def tokens_of(model, rows=2, length=11, seed=1):
+  rng = np.random.default_rng(seed)
+  return rng.integers(0, model.vocab_size, (rows, length))
+
+
+def influence(model, **inputs):
+  """[L, L] bool: whether the logits at t change with the token at s."""
+  length = 12
+  rows = np.tile(np.arange(length), (length + 1, 1))
+  rows[1:] += 20 * np.eye(length, dtype=int)  # Row s + 1 has another token s.
+  inputs = {k: np.repeat(v, len(rows), axis=0) for k, v in inputs.items()}
+  logits = np.asarray(tiny.logits(model, *tiny.arrays(model), rows, **inputs))
+  # Logits are of the size of 1, so float32 noise is far below.
+  return np.abs(logits[1:] - logits[:1]).max(-1).T > 1e-4
+
+
+def test_logits_and_load_equal_the_specification(model):
+  params, buffers = tiny.arrays(model)
+  tokens = tokens_of(model)
+  bound = lambda p: zaya.bind(model, p, buffers)
+  features, logits = jax.jit(
+    lambda p: (bound(p).features(tokens), bound(p)(tokens)[0])
+  )(params)
+  expected = [zaya_numpy.forward(model, params, buffers, row) for row in tokens]
+  # Otherwise rounding could choose another expert.
+  assert min(out.margin.min() for out in expected) > 1e-4
+  close.assert_close(
+    logits, np.stack([out.logits for out in expected]), close.FLOAT32_DEEP
+  )
+  choice_NT = np.concatenate([out.choice for out in expected], axis=1)
+  load = [np.bincount(c, minlength=model.num_classes) for c in choice_NT]
+  np.testing.assert_array_equal(features.load, load)
+  if model.skip != 'off':
+    assert np.sum(load, axis=0)[-1] > 0
+
+
+def test_left_padding_changes_nothing():
+  model = tiny.config(num_layers=3, sliding_layers=(1,), sliding_window=3)
+  params, buffers = tiny.arrays(model)
+  tokens = tokens_of(model, rows=1)[0]
+  alone = zaya_numpy.forward(model, params, buffers, tokens).logits
+  padded = np.pad(tokens, (5, 0), constant_values=7)
+  mask = np.arange(len(padded)) >= 5
+  found, unmasked = tiny.logits(
+    model,
+    params,
+    buffers,
+    np.stack([padded, padded]),
+    attention_mask=np.stack([mask, np.ones_like(mask)]),
+  )
+  close.assert_close(found[5:], alone, close.FLOAT32_DEEP)
+  assert close.error(unmasked[5:], alone) > 0.01
+
+
+def test_logits_depend_on_all_earlier_tokens_and_on_no_later_one():
+  found = influence(tiny.config())
+  np.testing.assert_array_equal(found, np.tri(12, dtype=bool))
+
+
+def test_no_gradient_comes_from_a_later_token():
+  model = tiny.config(tie_embeddings=False)
+  params, buffers = tiny.arrays(model)
+  tokens = np.arange(12)[None]  # Each has a row of the embedding for itself.
+
+  def logits_at_7(embed):
+    bound = zaya.bind(model, {**params, 'embed': embed}, buffers)
+    return bound(tokens)[0][0, 7].sum()
+
+  gradient = jax.jit(jax.grad(logits_at_7))(params['embed'])
+  np.testing.assert_array_equal(
+    np.any(np.asarray(gradient)[:12], axis=-1), np.arange(12) <= 7
+  )
+
+
+def test_sliding_layer_sees_its_window_and_what_convolutions_reach():
+  model = tiny.config(num_layers=1, sliding_layers=(0,), sliding_window=3)
+  age = np.arange(12)[:, None] - np.arange(12)
+  reach = 2 + model.conv_context
+  np.testing.assert_array_equal(influence(model), (age >= 0) & (age <= reach))
+
+
+def see_the_future(monkeypatch):
+  monkeypatch.setattr(
+    attention, 'visible_keys', lambda n, s, *_: jnp.ones((1, n, s), bool)
+  )
+
+
+def convolve_with_the_next_token(monkeypatch):
+  convolve = cca.CCA.convolve
+  ahead = lambda *args: jnp.roll(convolve(*args), -1, axis=1)
+  monkeypatch.setattr(cca.CCA, 'convolve', ahead)
+
+
+@pytest.mark.parametrize(
+  'patch', [see_the_future, convolve_with_the_next_token]
+)
+def test_look_into_the_future_is_caught(monkeypatch, patch):
+  patch(monkeypatch)
+  found = influence(tiny.config())
+  assert (found & ~np.tri(12, dtype=bool)).any()
+
+
+# Documents of 5, 1 and 4 tokens, then padding.
+SEGMENTS = np.array([[1] * 5 + [2] + [3] * 4 + [0] * 2])
+POSITIONS = np.array([[0, 1, 2, 3, 4, 0, 0, 1, 2, 3, 0, 0]])
+SAME_DOCUMENT = SEGMENTS.T == SEGMENTS
+
+
+def test_documents_of_a_row_do_not_see_each_other():
+  found = influence(tiny.config(), segment_ids=SEGMENTS)
+  np.testing.assert_array_equal(found, np.tri(12, dtype=bool) & SAME_DOCUMENT)
+
+
+@pytest.mark.parametrize('name', ['skip_identity', 'sliding', 'untied_biases'])
+def test_document_in_a_packed_row_equals_the_document_alone(name):
+  model = tiny.config(**SHAPES[name])
+  params, buffers = tiny.arrays(model)
+  tokens = tokens_of(model, rows=1, length=12)
+  inputs = {'segment_ids': SEGMENTS, 'positions': POSITIONS}
+  packed = tiny.logits(model, params, buffers, tokens, **inputs)[0]
+  for document in (1, 2, 3):
+    here = SEGMENTS[0] == document
+    alone = zaya_numpy.forward(model, params, buffers, tokens[0, here])
+    assert alone.margin.min() > 1e-4
+    close.assert_close(packed[here], alone.logits, close.FLOAT32_DEEP)
+
+
+def attend_to_other_documents(monkeypatch):
+  visible = attention.visible_keys
+  monkeypatch.setattr(
+    attention,
+    'visible_keys',
+    lambda n, s, qs, ks, *rest: visible(n, s, None, None, *rest),
+  )
+
+
+def convolve_with_other_documents(monkeypatch):
+  convolve = cca.CCA.convolve
+  monkeypatch.setattr(
+    cca.CCA, 'convolve', lambda self, z, segments, h: convolve(self, z, None, h)
+  )
+
+
+def delay_values_of_other_documents(monkeypatch):
+  delay = lambda self, v, *_: jnp.pad(v, ((0, 0), (1, 0), (0, 0)))[:, :-1]
+  monkeypatch.setattr(cca.CCA, 'delay', delay)
+
+
+@pytest.mark.parametrize(
+  'patch',
+  [
+    attend_to_other_documents,
+    convolve_with_other_documents,
+    delay_values_of_other_documents,
+  ],
+)
+def test_leak_between_documents_is_caught(monkeypatch, patch):
+  patch(monkeypatch)
+  found = influence(tiny.config(), segment_ids=SEGMENTS)
+  assert (found & ~SAME_DOCUMENT).any()
+
+
+@pytest.mark.parametrize(
+  'inputs', [{'segment_ids': SEGMENTS}, {'attention_mask': SEGMENTS > 0}]
+)
+def test_load_leaves_padding_out(inputs):
+  model = tiny.config()
+  params, buffers = tiny.arrays(model)
+  tokens = tokens_of(model, rows=1, length=12)
+  load = jax.jit(
+    lambda t: zaya.bind(model, params, buffers).features(t, **inputs).load
+  )
+  np.testing.assert_array_equal(load(tokens).sum(1), [10, 10])
+  other = tokens.copy()
+  other[:, 10:] = (other[:, 10:] + 1) % model.vocab_size
+  np.testing.assert_array_equal(load(other), load(tokens))
+
+
+def test_recomputing_blocks_changes_neither_loss_nor_gradients():
+  found = []
+  for remat in ('none', 'block'):
+    model = tiny.config(remat=remat)
+    params, buffers = tiny.arrays(model)
+    loss = lambda p, m=model, b=buffers: jnp.square(
+      zaya.bind(m, p, b)(tokens_of(m))[0]
+    ).mean()
+    grad = jax.value_and_grad(loss)
+    found.append(jax.jit(grad)(params))
+    recomputes = 'remat' in str(jax.make_jaxpr(grad)(params))
+    assert recomputes == (remat == 'block')
+  close.assert_close(*found, close.FLOAT32)
+
+
+def test_bfloat16_model_is_close_and_gives_float32_logits():
+  # One class to choose: rounding cannot choose another expert.
+  shape = {'num_experts': 1, 'skip': 'off'}
+  exact, rounded = (
+    tiny.config(dtype=dtype, **shape) for dtype in ('float32', 'bfloat16')
+  )
+  params, buffers = tiny.arrays(exact)
+  tokens = tokens_of(exact)
+  found = tiny.logits(rounded, params, buffers, tokens)
+  assert found.dtype == jnp.float32
+  expected = tiny.logits(exact, params, buffers, tokens)
+  difference = close.error(found, expected)
+  assert 1e-4 < difference < 5 * close.BFLOAT16  # Some ten roundings.
+
+
+def count(model):
+  """Parameters of `init`, and what only meets the zero state of layer 0."""
+  params, _ = jax.eval_shape(lambda: zaya.init(model, jax.random.key(0)))
+  total = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(params))
+  return total - model.d_router
+
+
+def test_parameters_are_those_that_flops_counts(model):
+  assert count(model) == flops.parameters(model).total
+
+
+def test_released_model_has_8840488784_parameters():
+  preset = flags.parse_flagfile(str(CONFIGS / 'zaya1_8b.flags'))
+  assert count(preset.model) == 8_840_488_784
+
+
+def test_first_weights_follow_the_seed_and_differ_by_layer():
+  model = tiny.config()
+  init = jax.jit(lambda seed: zaya.init(model, jax.random.key(seed)))
+  (params, buffers), (again, _), (other, _) = init(0), init(0), init(1)
+  close.assert_close(again, params, 0.0)
+  assert close.error(other['embed'], params['embed']) > 0.1
+  for name in ('attn', 'experts', 'router'):
+    for leaf in jax.tree.leaves(params['layers'][name]):
+      if np.ptp(leaf[0]):  # Not of one value, as a bias.
+        assert close.error(leaf[0], leaf[1]) > 0.1
+  np.testing.assert_array_equal(
+    buffers['layers']['router']['balance_bias'], [[0, 0, 0, -1]] * 2
+  )
