@@ -174,13 +174,10 @@ class _Loop:
       self.tokens += tokens
       self._check_numerics(measured)  # Of the step before: nothing stalls.
       measured = new
-      self._between(step, state, measured, stopping=bool(signal))
-      if signal and step < config.num_steps:
-        self.saved.wait()
+      if self._between(step, state, measured, signal):
         report.note(f'{signal.name}: stopped after step {step}')
         self._finish()
         return _STOPPED
-    self._check_numerics(measured)
     self._finish()
     return 0
 
@@ -196,17 +193,30 @@ class _Loop:
     with compiling, jax.set_mesh(self.mesh):
       return step.lower(state, batch).compile()
 
-  def _between(self, step, state, measured, *, stopping) -> None:
-    """Evaluates, samples and saves, in that order, where it is time."""
+  def _between(self, step, state, measured, signal) -> bool:
+    """Evaluates, samples and saves where it is time; whether to stop here."""
     config, last = self.config, step == self.config.num_steps
-    if last or _is_due(step, config.eval.every):
-      self._evaluate(step, state)
-    if last or _is_due(step, config.log.sample_every):
-      self._sample(step, state)
-    if last or stopping or _is_due(step, config.checkpoint.every):
-      self._save(step, state, measured)
     if last:
+      self._check_numerics(measured)
+    if last or not signal:  # Who asks to stop does not wait for minutes.
+      if last or _is_due(step, config.eval.every):
+        self._evaluate(step, state)
+      if last or _is_due(step, config.log.sample_every):
+        self._sample(step, state)
+    stopping = bool(signal) and not last  # Read once: it may come at any time.
+    if last or stopping or self._is_time_to_save(step, measured):
+      self._save(step, state, measured)
+    if last or stopping:
       self.saved.wait()
+    return stopping
+
+  def _is_time_to_save(self, step, measured) -> bool:
+    """Not while steps are bad: NaN would push out the states to go back to."""
+    due = _is_due(step, self.config.checkpoint.every)
+    if due and int(measured['optim/bad_steps']):
+      self.report.note(f'step {step} is not saved: its loss is NaN or Inf')
+      return False
+    return due
 
   def _evaluate(self, step, state) -> None:
     val = self.corpus.val

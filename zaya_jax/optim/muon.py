@@ -57,7 +57,8 @@ def scale_by_muon(
       ahead = jax.tree.map(lambda m, g: g + momentum * m, new, grads)
 
     def one(path, u):
-      halves = 2 if str(getattr(path[-1], 'key', '')) in split else 1
+      name = getattr(path[-1], 'key', '') if path else ''  # A single array.
+      halves = 2 if name in split else 1
       parts = jnp.split(u, halves, axis=-1)
       parts = [orthogonalize(p, steps=steps, dtype=dtype) for p in parts]
       return parts[0] if halves == 1 else jnp.concatenate(parts, axis=-1)

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The groups together: what each gets, clipping, decay, the schedule."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from tests import close, tiny
+from zaya_jax import config as config_lib
+from zaya_jax.optim import labels, muon, optimizer, schedule
+
+STEPS = 10
+
+
+@pytest.fixture(scope='module')
+def params():
+  return tiny.arrays(tiny.config())[0]
+
+
+@pytest.fixture(scope='module')
+def grads():
+  # Of the shapes of the parameters, and small enough not to be clipped.
+  return jax.tree.map(lambda p: 1e-3 * p, tiny.arrays(tiny.config(), 1)[0])
+
+
+def updates(params, grads, scales=(1.0, -0.5), **settings):
+  """The updates of steps with these multiples of the gradients."""
+  config = config_lib.OptimConfig(**settings)
+  transform = optimizer.make_optimizer(config, STEPS)
+
+  @jax.jit
+  def run(params, grads):
+    state, found = transform.init(params), []
+    for scale in scales:
+      scaled = jax.tree.map(lambda g, s=scale: s * g, grads)
+      update, state = transform.update(scaled, state, params)
+      found.append(update)
+    return found
+
+  return run(params, grads)
+
+
+def group_of(params, name):
+  flat = jax.tree_util.tree_leaves_with_path(
+    labels.label(params, optimizer='muon')
+  )
+  return {labels.name(path) for path, group in flat if group == name}
+
+
+def by_name(tree):
+  return {
+    labels.name(path): leaf
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+  }
+
+
+def test_each_group_gets_its_rule_its_decay_and_the_schedule(params, grads):
+  found = updates(params, grads, weight_decay=0.1, clip_norm=0.0)
+  rate = schedule.make_schedule(config_lib.OptimConfig(), STEPS)
+  adam, orthogonal = optax.scale_by_adam(0.9, 0.95, 1e-8), muon.scale_by_muon()
+
+  def expected(name, decay, rule):
+    p, g = by_name(params)[name], by_name(grads)[name]
+    state, out = rule.init(p), []
+    for i, scale in enumerate((1.0, -0.5)):
+      update, state = rule.update(scale * g, state)
+      out.append(-rate(i) * (update + decay * p))
+    return out
+
+  cases = [
+    ('layers/experts/down', 0.1, orthogonal),
+    ('layers/attn/q', 0.1, orthogonal),
+    ('embed', 0.1, adam),
+    ('layers/attn/conv_grouped', 0.1, adam),
+    ('layers/attn/conv_depthwise', 0.0, adam),
+    ('final_norm', 0.0, adam),
+  ]
+  for name, decay, rule in cases:
+    got = [by_name(update)[name] for update in found]
+    # Newton-Schulz grows rounding; see muon_test.
+    close.assert_close(got, expected(name, decay, rule), 150 * close.FLOAT32)
+
+
+def test_adamw_moves_matrices_by_adam(params, grads):
+  found = updates(params, grads, name='adamw', weight_decay=0.0)[0]
+  reached = by_name(found)['layers/attn/q']
+  rate = 2e-3 / STEPS
+  g = by_name(grads)['layers/attn/q']
+  expected = -rate * g / (np.abs(g) + 1e-8)
+  close.assert_close(reached, expected, close.FLOAT32)
+
+
+def test_gradients_above_the_norm_shrink_together(params, grads):
+  norm = optax.tree.norm(grads)
+  small = jax.tree.map(lambda g: g * (0.01 / norm), grads)
+  big = jax.tree.map(lambda g: 500 * g, small)
+  # Muon and Adam hardly see the scale of one step: the second one, after a
+  # first without clipping, shows it.
+  clipped = updates(params, big, scales=(0.001, 1.0), clip_norm=0.1)[1]
+  by_hand = updates(params, small, scales=(0.5, 10.0), clip_norm=0.0)[1]
+  close.assert_close(clipped, by_hand, 300 * close.FLOAT32)
+  unclipped = updates(params, big, scales=(0.001, 1.0), clip_norm=0.0)[1]
+  assert close.error(unclipped['embed'], clipped['embed']) > 0.01
+
+
+def test_decay_moves_matrices_only(params, grads):
+  zero = jax.tree.map(jnp.zeros_like, grads)
+  (moved,) = updates(params, zero, scales=(1.0,), weight_decay=0.1)
+  plain = group_of(params, 'plain')
+  for name, update in by_name(moved).items():
+    assert np.any(update) == (name not in plain), name
+
+
+def test_state_holds_one_momentum_for_muon_and_two_for_adam(params):
+  transform = optimizer.make_optimizer(config_lib.OptimConfig(), STEPS)
+  state = jax.eval_shape(transform.init, params)
+  held = sum(leaf.size for leaf in jax.tree.leaves(state) if leaf.ndim)
+  sizes = {name: leaf.size for name, leaf in by_name(params).items()}
+  matrices = sum(sizes[name] for name in group_of(params, 'muon'))
+  assert held == 2 * sum(sizes.values()) - matrices

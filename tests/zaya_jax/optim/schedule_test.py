@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Learning rates against closed forms."""
+
+import math
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from zaya_jax import config as config_lib
+from zaya_jax.optim import schedule
+
+PEAK, FINAL, WARMUP, STEPS = 2e-3, 2e-4, 5, 25
+
+
+def cosine(step):
+  done = min(step - WARMUP, STEPS - WARMUP) / (STEPS - WARMUP)
+  return FINAL + (PEAK - FINAL) * (1 + math.cos(math.pi * done)) / 2
+
+
+def wsd(step):
+  return PEAK + (FINAL - PEAK) * min(max(0, step - (STEPS - 8)), 8) / 8
+
+
+SHAPES = {'cosine': cosine, 'wsd': wsd, 'constant': lambda step: PEAK}
+
+
+def rates(steps, num_steps=STEPS, **changes):
+  settings = {
+    'lr': PEAK,
+    'lr_final': FINAL,
+    'warmup_steps': WARMUP,
+    'decay_steps': 8,
+  }
+  config = config_lib.OptimConfig(**{**settings, **changes})
+  found = schedule.make_schedule(config, num_steps)
+  return [float(found(jnp.int32(step))) for step in steps]
+
+
+@pytest.mark.parametrize('name', SHAPES)
+def test_every_step_has_its_closed_form(name):
+  steps = range(STEPS + 3)  # A step beyond the end keeps the last value.
+  expected = [
+    PEAK * (step + 1) / WARMUP if step < WARMUP else SHAPES[name](step)
+    for step in steps
+  ]
+  np.testing.assert_allclose(rates(steps, schedule=name), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize('name', SHAPES)
+def test_without_warmup_the_first_step_has_the_peak(name):
+  (first,) = rates([0], schedule=name, warmup_steps=0)
+  np.testing.assert_allclose(first, PEAK, rtol=1e-6)
+
+
+def test_warmup_of_one_step_has_the_peak():
+  found = rates([0, 1], schedule='constant', warmup_steps=1)
+  np.testing.assert_allclose(found, PEAK, rtol=1e-6)
+
+
+@pytest.mark.parametrize('name', SHAPES)
+def test_run_shorter_than_its_warmup_still_warms_up(name):
+  found = rates(range(3), num_steps=3, schedule=name, warmup_steps=20)
+  np.testing.assert_allclose(found, PEAK * np.array([1, 2, 3]) / 3, rtol=1e-5)
+
+
+def test_decay_longer_than_the_run_starts_after_warmup():
+  found = rates([WARMUP, STEPS], schedule='wsd', decay_steps=1000)
+  np.testing.assert_allclose(found, [PEAK, FINAL], rtol=1e-5)
+
+
+def test_rate_of_zero_is_allowed():
+  assert rates([0, 10, STEPS], lr=0.0, lr_final=0.0) == [0, 0, 0]
