@@ -46,10 +46,11 @@ def train(config: config_lib.Config) -> int:
     raise config_lib.UsageError(
       '--run_dir= must name a folder for what the run writes.'
     )
+  mesh = mesh_lib.make_mesh(config.mesh)
+  _check_batch(config, mesh.size)
   with contextlib.ExitStack() as open_:
     open_.enter_context(lock.RunLock(config.run_dir))
     corpus = open_.enter_context(corpus_lib.Corpus(config))
-    mesh = mesh_lib.make_mesh(config.mesh)
     saved = open_.enter_context(
       manager.Manager(config.run_dir, config.checkpoint)
     )
@@ -70,6 +71,17 @@ class _Start:
   tokens: int = 0
   metrics: dict[str, float] = dataclasses.field(default_factory=dict)
   notes: tuple[str, ...] = ()
+
+
+def _check_batch(config, devices) -> None:
+  parts = devices * config.optim.accumulation
+  if config.data.batch_size % parts:
+    raise config_lib.UsageError(
+      f'--data.batch_size={config.data.batch_size} must be a multiple of '
+      f'{parts}: {devices} devices times --optim.accumulation='
+      f'{config.optim.accumulation}; change one of them, or use fewer devices '
+      'with --mesh.replica.'
+    )
 
 
 def _restore_or_init(config, mesh, corpus, saved) -> _Start:
