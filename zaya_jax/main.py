@@ -105,7 +105,7 @@ def _set_environment() -> None:
 
   Compiled programs are kept between runs, on accelerators only. On CPU,
   XLA reloads machine code that may name CPU features the loader does not
-  know: it prints pages of warnings, and has crashed (jax issue 38445).
+  know: it prints pages of warnings, and has crashed (jax-ml/jax#38445).
   """
   accelerator = any(map(os.path.exists, ('/dev/kfd', '/dev/nvidiactl')))
   if accelerator and os.environ.get('JAX_PLATFORMS') != 'cpu':
