@@ -11,6 +11,7 @@ knows its code carries it as `exit_code`; any other keeps its traceback.
 
 import errno
 import importlib
+import logging
 import os
 import pathlib
 import signal
@@ -125,14 +126,22 @@ def _run(config: config_lib.Config) -> int:
   except (OSError, RuntimeError, ValueError) as error:
     # What this project raises for the user derives from one of the three.
     code = getattr(error, 'exit_code', None)
-    if code is None and getattr(error, 'errno', None) == errno.ENOSPC:
-      code = _UNUSABLE  # A full disk is nobody's bug.
-    if not isinstance(code, int):
-      raise
-    return _fail(error, code)
+    if isinstance(code, int):
+      return _fail(error, code)
+    if getattr(error, 'errno', None) == errno.ENOSPC:  # Nobody's bug.
+      return _fail(_disk_full(config, error), _UNUSABLE)
+    raise
 
 
-def _fail(error: Exception, code: int) -> int:
+def _disk_full(config: config_lib.Config, error: OSError) -> str:
+  where = error.filename or f'--run_dir={config.run_dir}'
+  return (
+    f'The disk is full ({error.strerror}: {where}); make room there and repeat '
+    'the command.'
+  )
+
+
+def _fail(error: Exception | str, code: int) -> int:
   print(f'zaya_jax: error: {error}', file=sys.stderr)
   return code
 
@@ -141,6 +150,8 @@ def _program() -> None:
   """Runs the command line of this process and ends it."""
   # A terminal may not know every letter that a model writes.
   sys.stdout.reconfigure(errors='replace')
+  logging.basicConfig(format='zaya_jax: %(levelname)s: %(message)s')
+  logging.addLevelName(logging.WARNING, 'warning')
   # Until the training loop listens: ends as Ctrl-C does, tidily.
   signal.signal(signal.SIGTERM, signal.default_int_handler)
   try:

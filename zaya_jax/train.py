@@ -283,10 +283,11 @@ class _Loop:
     )
     started = time.monotonic()
     with self.report.aside('saving'):
-      self.saved.save(
+      accepted = self.saved.save(
         step, state, data_index=self.corpus.loader.state, meta=about
       )
-    self.report.saved(step, time.monotonic() - started)
+    if accepted:
+      self.report.saved(step, time.monotonic() - started)
 
   def _check_numerics(self, measured: dict[str, Any] | None) -> None:
     limit = self.config.optim.max_bad_steps

@@ -165,7 +165,7 @@ def _raise(error):
   [
     (_GaveUpError('Ten bad steps in a row.'), 4),
     (config.UsageError('Ten bad steps in a row.'), 2),
-    (OSError(28, 'Ten bad steps in a row.'), 3),
+    (OSError(28, 'Ten bad steps in a row.', 'file'), 3),
   ],
 )
 def test_error_with_a_code_is_one_sentence(monkeypatch, capsys, error, code):

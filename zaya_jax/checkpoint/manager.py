@@ -54,7 +54,7 @@ class Manager:
 
   def save(
     self, step: int, state: Any, *, data_index: int, meta: dict[str, Any]
-  ) -> None:
+  ) -> bool:
     """Starts to save; the arrays may be donated as soon as this returns.
 
     Waits for the save before. A failure of that one, or of this one, is logged
@@ -65,16 +65,19 @@ class Manager:
       state: a tree of jax arrays.
       data_index: the position in the data.
       meta: of `meta.describe`; 'metrics' in it decides about the best.
+
+    Returns:
+      Whether the step is on disk or on its way there.
     """
     self._finish()
     self._failure = None
     if step in layout.steps(self._root):
-      return
+      return True
     needed = int(arrays.num_bytes(state) * _HEADROOM)
     free = shutil.disk_usage(self._root).free
     if free < needed:
       self._fail(step, f'it needs {needed:,} bytes and {free:,} are free')
-      return
+      return False
     meta = {**meta, 'arrays': arrays.describe(state), 'data_index': data_index}
     args = ocp.args.Composite(
       state=ocp.args.StandardSave(state), meta=ocp.args.JsonSave(meta)
@@ -84,6 +87,8 @@ class Manager:
       self._orbax.save(step, args=args, metrics=self._rank(meta), force=True)
     except reader.FAILURES as error:
       self._fail(step, errors.cause(error))
+      return False
+    return True
 
   def wait(self) -> None:
     """Waits until the newest save is on disk.

@@ -208,7 +208,7 @@ class Reporter:
     path.parent.mkdir(exist_ok=True)
     path.write_text(whole, encoding='utf-8', errors='replace')
     if self._events:
-      self._events.add_text('sample', f'```\n{whole}\n```', step)
+      self._events.text('sample', f'```\n{whole}\n```', step)
     self._console.sample(f'sample at step {step}:', prompt, continuation)
 
   def saved(self, step: int, seconds: float) -> None:
@@ -244,15 +244,12 @@ class Reporter:
     """The TensorBoard writer; None where it is not wanted."""
     if not self._config.log.tensorboard:
       return None
-    import tensorboardX  # Here: nobody who turns it off waits for it.
+    # Here: nobody who turns it off waits for it.
+    from zaya_jax.metrics import events
 
-    events = tensorboardX.SummaryWriter(
-      str(self._run_dir / 'tensorboard'),
-      purge_step=self._step + 1 if self._step else None,
-      flush_secs=10,
-    )
-    self._open.callback(events.close)
-    return events
+    opened = events.Events(self._run_dir / 'tensorboard', last_step=self._step)
+    self._open.callback(opened.close)
+    return opened
 
   def _advance(self, loss: float) -> None:
     """Moves the progress bar."""
@@ -291,7 +288,5 @@ class Reporter:
     }
     self._journal.write(row)
     if self._events:
-      for name, value in values.items():
-        if math.isfinite(value):
-          self._events.add_scalar(name, value, step)
+      self._events.scalars(values, step)
     return row
