@@ -4,6 +4,7 @@
 import dataclasses
 import os
 
+import numpy as np
 import pytest
 
 import pipelines.prepare
@@ -101,3 +102,19 @@ def test_other_tokenizer_than_that_of_the_checkpoint_is_refused(tmp_path, text):
     data.check_tokenizer(data.tokenizer.sha256)
     with pytest.raises(config_lib.UsageError, match='another tokenizer'):
       data.check_tokenizer('0' * 64)
+
+
+def test_run_goes_on_with_another_batch_size_where_it_was(tmp_path, text):
+  with corpus.Corpus(make_config(tmp_path, input=text)) as data:
+    for _ in range(3):
+      next(data.loader)
+    state = data.loader.state
+    expected = [row for _ in range(4) for row in next(data.loader)['tokens']]
+  assert state == 6
+  with corpus.Corpus(make_config(tmp_path, batch_size=4)) as data:
+    data.loader.state = state
+    found = [row for _ in range(2) for row in next(data.loader)['tokens']]
+    np.testing.assert_array_equal(found, expected)
+    assert data.loader.state == 14
+    data.loader.state = 0
+    assert not np.array_equal(next(data.loader)['tokens'], expected[:4])
