@@ -169,3 +169,9 @@ def test_samples_follow_the_seed():
   same, again, other = (draw(seed, 1.0, 1.0) for seed in (0, 0, 1))
   np.testing.assert_array_equal(same, again)
   assert np.any(same != other)
+
+
+def test_each_token_is_drawn_anew():
+  # So hot that all tokens are equally likely: only the draw decides.
+  found = [row[0] for row in model().tokens(PROMPTS[:1], 6, temperature=1e6)]
+  assert len(set(found)) > 1

@@ -20,7 +20,13 @@ SHAPES = {
   'skip_zero': {},
   'skip_off': {'skip': 'off'},
   'skip_identity': {'skip': 'identity'},
-  'sliding': {'num_layers': 3, 'sliding_layers': (0, 2), 'sliding_window': 3},
+  'sliding': {
+    'num_layers': 3,
+    'head_dim': 8,
+    'sliding_layers': (0, 2),
+    'sliding_window': 3,
+    'sliding_rope_theta': 50.0,
+  },
   'untied_biases': {
     'tie_embeddings': False,
     'head_bias': True,
