@@ -53,14 +53,6 @@ def spec(*axes: str | None) -> P:
   return P(*(_RULES.get(axis) for axis in axes))
 
 
-def num_shards(axis: str) -> int:
-  """Parts into which the current mesh cuts a logical axis."""
-  mesh = jax.sharding.get_abstract_mesh()
-  if mesh.empty:
-    return 1
-  return int(np.prod([mesh.shape[name] for name in _RULES.get(axis, ())]))
-
-
 def sharding(mesh: jax.sharding.Mesh, *axes: str | None) -> NamedSharding:
   """The NamedSharding of an array with these logical axes on `mesh`."""
   return NamedSharding(mesh, spec(*axes))

@@ -2,7 +2,6 @@
 """Training: config, data, mesh, state, step, loop; top to bottom."""
 
 import contextlib
-import dataclasses
 import time
 from typing import Any
 
@@ -13,8 +12,9 @@ from zaya_jax import config as config_lib
 from zaya_jax import corpus as corpus_lib
 from zaya_jax import decode, flags, flops, metrics, run_files, score, stop
 from zaya_jax import mesh as mesh_lib
+from zaya_jax import start as start_lib
 from zaya_jax import step as step_lib
-from zaya_jax.checkpoint import arrays, lock, manager, meta, reader
+from zaya_jax.checkpoint import lock, manager, meta
 from zaya_jax.optim import labels
 
 _STOPPED = 75  # Exit code: stopped by a signal, resumable.
@@ -54,23 +54,12 @@ def train(config: config_lib.Config) -> int:
     saved = open_.enter_context(
       manager.Manager(config.run_dir, config.checkpoint)
     )
-    start = _restore_or_init(config, mesh, corpus, saved)
+    start = start_lib.restore_or_init(config, mesh, corpus, saved)
     corpus.tokenizer.save(config.run_dir)
     run_files.write(config, device=mesh.devices.flat[0], count=mesh.size)
     report = open_.enter_context(_make_reporter(config, mesh, start))
     signal = open_.enter_context(stop.StopSignal())
     return _Loop(config, mesh, corpus, saved, report).run(start, signal)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Start:
-  """Where a run begins."""
-
-  state: step_lib.TrainState
-  step: int = 0
-  tokens: int = 0
-  metrics: dict[str, float] = dataclasses.field(default_factory=dict)
-  notes: tuple[str, ...] = ()
 
 
 def _check_batch(config, devices) -> None:
@@ -82,62 +71,6 @@ def _check_batch(config, devices) -> None:
       f'{config.optim.accumulation}; change one of them, or use fewer devices '
       'with --mesh.replica.'
     )
-
-
-def _restore_or_init(config, mesh, corpus, saved) -> _Start:
-  """The newest checkpoint, or the state of step 0."""
-  init, newest = step_lib.make_init(config), saved.latest_step()
-  if newest is None:
-    state = _initialize(init, mesh)
-    if not config.restore:
-      return _Start(state=state)
-    state = _with_params_of(config.restore, state)
-    return _Start(state=state, notes=(f'parameters of {config.restore}',))
-  if not config.resume:
-    raise config_lib.UsageError(
-      f'--run_dir={config.run_dir} holds a checkpoint of step {newest} and '
-      '--noresume is set; choose another --run_dir, or drop --noresume.'
-    )
-  if newest > config.num_steps:
-    raise config_lib.UsageError(
-      f'--num_steps={config.num_steps} is less than the {newest} steps that '
-      f'--run_dir={config.run_dir} has done; raise it, or choose another '
-      '--run_dir.'
-    )
-  with jax.set_mesh(mesh):
-    abstract = arrays.on_mesh(jax.eval_shape(init), mesh)
-  about = reader.read_meta(saved.directory(newest))
-  changes = meta.check_same_model(about, config)
-  if about['dataset_sha256'] != corpus.sha256:
-    changes.append('the shards: their content is not what it was')
-  corpus.check_tokenizer(about['tokenizer_sha256'])
-  state, corpus.loader.state, about = saved.restore(newest, abstract)
-  resumed = f'resumed at step {newest} (data index {corpus.loader.state:,})'
-  return _Start(
-    state=state,
-    step=newest,
-    tokens=about['tokens'],
-    metrics=about['metrics'],
-    notes=(resumed, *(f'changed: {change}' for change in changes)),
-  )
-
-
-def _initialize(init, mesh) -> step_lib.TrainState:
-  options = {}
-  if mesh.devices.flat[0].platform == 'cpu':
-    # This code runs once: to optimize it would take longer than to run it.
-    options['xla_backend_optimization_level'] = 0
-  with jax.set_mesh(mesh):
-    return jax.jit(init).lower().compile(compiler_options=options)()
-
-
-def _with_params_of(source: str, state: step_lib.TrainState):
-  wanted = {'params': state.params, 'buffers': state.buffers}
-  wanted = jax.tree.map(
-    lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding),
-    wanted,
-  )
-  return dataclasses.replace(state, **reader.restore_params(source, wanted))
 
 
 def _make_reporter(config, mesh, start) -> metrics.Reporter:
@@ -165,7 +98,7 @@ class _Loop:
     self.metrics: dict[str, float] = {}  # The newest, for checkpoints.
     self.tokens = 0
 
-  def run(self, start: _Start, signal: stop.StopSignal) -> int:
+  def run(self, start: start_lib.Start, signal: stop.StopSignal) -> int:
     """Runs to `num_steps` or to a signal; returns the exit code."""
     config, loader, report = self.config, self.corpus.loader, self.report
     state, self.metrics = start.state, dict(start.metrics)

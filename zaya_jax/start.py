@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a run begins: anew, from the parameters of another, or going on."""
+
+import dataclasses
+
+import jax
+
+from zaya_jax import config as config_lib
+from zaya_jax import corpus as corpus_lib
+from zaya_jax import step as step_lib
+from zaya_jax.checkpoint import arrays, manager, meta, reader
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Start:
+  """Where a run begins.
+
+  Attributes:
+    state: of `step` steps done.
+    step: 0 unless the run goes on.
+    tokens: trained on so far.
+    metrics: the newest ones known.
+    notes: what to tell the user.
+  """
+
+  state: step_lib.TrainState
+  step: int = 0
+  tokens: int = 0
+  metrics: dict[str, float] = dataclasses.field(default_factory=dict)
+  notes: tuple[str, ...] = ()
+
+
+def restore_or_init(
+  config: config_lib.Config,
+  mesh: jax.sharding.Mesh,
+  corpus: corpus_lib.Corpus,
+  saved: manager.Manager,
+) -> Start:
+  """The newest checkpoint, or the state of step 0.
+
+  Sets the position in the data where the run goes on.
+
+  Raises:
+    UsageError: if the settings do not let it go on.
+    CheckpointError: if the checkpoint is of another model, or damaged.
+  """
+  init, newest = step_lib.make_init(config), saved.latest_step()
+  if newest is None:
+    state = _initialize(init, mesh)
+    if not config.restore:
+      return Start(state=state)
+    state = _with_params_of(config.restore, state)
+    return Start(state=state, notes=(f'parameters of {config.restore}',))
+  _check_goes_on(config, newest)
+  with jax.set_mesh(mesh):
+    abstract = arrays.on_mesh(jax.eval_shape(init), mesh)
+  about = reader.read_meta(saved.directory(newest))
+  changes = meta.check_same_model(about, config)
+  if about['dataset_sha256'] != corpus.sha256:
+    changes.append('the shards: their content is not what it was')
+  corpus.check_tokenizer(about['tokenizer_sha256'])
+  state, corpus.loader.state, about = saved.restore(newest, abstract)
+  resumed = f'resumed at step {newest} (data index {corpus.loader.state:,})'
+  return Start(
+    state=state,
+    step=newest,
+    tokens=about['tokens'],
+    metrics=about['metrics'],
+    notes=(resumed, *(f'changed: {change}' for change in changes)),
+  )
+
+
+def _check_goes_on(config, newest) -> None:
+  if not config.resume:
+    raise config_lib.UsageError(
+      f'--run_dir={config.run_dir} holds a checkpoint of step {newest} and '
+      '--noresume is set; choose another --run_dir, or drop --noresume.'
+    )
+  if newest > config.num_steps:
+    raise config_lib.UsageError(
+      f'--num_steps={config.num_steps} is less than the {newest} steps that '
+      f'--run_dir={config.run_dir} has done; raise it, or choose another '
+      '--run_dir.'
+    )
+
+
+def _initialize(init, mesh) -> step_lib.TrainState:
+  options = {}
+  if mesh.devices.flat[0].platform == 'cpu':
+    # This code runs once: to optimize it would take longer than to run it.
+    options['xla_backend_optimization_level'] = 0
+  with jax.set_mesh(mesh):
+    return jax.jit(init).lower().compile(compiler_options=options)()
+
+
+def _with_params_of(source: str, state: step_lib.TrainState):
+  wanted = {'params': state.params, 'buffers': state.buffers}
+  wanted = jax.tree.map(
+    lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding),
+    wanted,
+  )
+  return dataclasses.replace(state, **reader.restore_params(source, wanted))
