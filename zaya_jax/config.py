@@ -14,7 +14,16 @@ from zaya_jax import fields
 UsageError = fields.UsageError
 field = fields.field
 
-_MODES = Literal['train', 'prepare', 'eval', 'generate', 'checkpoints']
+_MODES = Literal[
+  'train',
+  'prepare',
+  'eval',
+  'generate',
+  'checkpoints',
+  'import',
+  'export',
+  'conform',
+]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -265,6 +274,11 @@ class MeshConfig:
   replica: int = field(
     0, 'Data-parallel copies; 0: all that is left.', minimum=0
   )
+  context: int = field(
+    1,
+    'Devices among which decoding divides the tokens of its cache.',
+    minimum=1,
+  )
 
   def __post_init__(self) -> None:
     fields.check(self, 'mesh.')
@@ -302,6 +316,14 @@ class EvalConfig:
     minimum=0,
   )
   text: str = field('', 'For --mode=eval: a text file to score.')
+  tasks: tuple[str, ...] = field(
+    (), 'For --mode=eval: tasks of lm-evaluation-harness (pip install lm-eval).'
+  )
+  task_dir: str = field('', 'Folder with task files (.yaml) of your own.')
+  num_fewshot: int = field(
+    0, 'Solved examples in front of each question of a task.', minimum=0
+  )
+  limit: int = field(0, 'Questions of each task; 0: all.', minimum=0)
 
   def __post_init__(self) -> None:
     fields.check(self, 'eval.')
@@ -321,8 +343,35 @@ class GenerateConfig:
     maximum=1.0,
   )
 
+  stop: tuple[str, ...] = field((), 'Texts that end a continuation.')
+  chat: bool = field(
+    False, "Puts each prompt into the model's chat template, as the user's."
+  )
+  prompts: str = field(
+    '',
+    'File of prompts, continued together, one JSON object each on stdout: '
+    '.jsonl with "prompt" or "messages", or any other file, one per line.',
+  )
+
   def __post_init__(self) -> None:
     fields.check(self, 'generate.')
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExportConfig:
+  """The Hugging Face folder that --mode=export writes."""
+
+  layout: Literal['native', 'legacy'] = field(
+    'native',
+    "native: of transformers' ZayaForCausalLM; legacy: of the first release, "
+    'attention and experts as layers of their own.',
+  )
+  dtype: Literal['auto', 'float32', 'bfloat16'] = field(
+    'auto', 'Type of the tensors; auto: as they are in the checkpoint.'
+  )
+
+  def __post_init__(self) -> None:
+    fields.check(self, 'export.')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -352,10 +401,15 @@ class Config:
   run_dir: str = field('', 'Folder of the run: all that it writes.')
   source: str = field(
     '',
-    'What eval, generate and checkpoints read: a run directory, one '
-    'checkpoint, or a Hugging Face folder; empty: --run_dir.',
+    'What eval, generate, checkpoints, import, export and conform read: a '
+    'run directory, one checkpoint, or a Hugging Face folder; empty: '
+    '--run_dir.',
   )
-  output: str = field('', 'What prepare writes; empty: --data.dir.')
+  output: str = field(
+    '',
+    'Folder that prepare (empty: --data.dir), import, export and conform '
+    'write.',
+  )
   seed: int = field(
     0,
     'Seed of weights, data order and samples.',
@@ -365,7 +419,9 @@ class Config:
   num_steps: int = field(1000, 'Optimizer steps of the run.', minimum=0)
   resume: bool = field(True, 'Goes on from the newest checkpoint in run_dir.')
   restore: str = field(
-    '', 'Starts a new run from the parameters of this checkpoint.'
+    '',
+    'Starts a new run from the parameters of this run, checkpoint or Hugging '
+    'Face folder.',
   )
   prompt: str = field(
     '', 'Text to continue, by --mode=generate and during training.'
@@ -379,6 +435,7 @@ class Config:
   )
   eval: EvalConfig = dataclasses.field(default_factory=EvalConfig)
   generate: GenerateConfig = dataclasses.field(default_factory=GenerateConfig)
+  export: ExportConfig = dataclasses.field(default_factory=ExportConfig)
   log: LogConfig = dataclasses.field(default_factory=LogConfig)
 
   def __post_init__(self) -> None:

@@ -29,6 +29,9 @@ _MODES = {
   'eval': 'zaya_jax.evaluate:main',
   'generate': 'zaya_jax.generate:main',
   'checkpoints': 'zaya_jax.checkpoint.listing:main',
+  'import': 'zaya_jax.interop.importer:main',
+  'export': 'zaya_jax.interop.exporter:main',
+  'conform': 'zaya_jax.interop.conformance:main',
 }
 _UNUSABLE, _STOPPED = 3, 75
 _HELP = ('--help', '-help', '-h', '--helpfull', '--helpshort')

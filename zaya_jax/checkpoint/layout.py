@@ -9,6 +9,7 @@ for a checkpoint. Here one counts only if it also says when it was committed.
 import json
 import logging
 import os
+import shutil
 import time
 
 from zaya_jax.checkpoint import errors
@@ -58,6 +59,14 @@ def set_aside(folder: str) -> None:
         os.path.join(folder, name),
         target,
       )
+
+
+def remove_partial(folder: str) -> None:
+  """Removes what saves left that never got their final name."""
+  for name in incomplete(folder):
+    if not name.isdigit():
+      # A thread of a failed save may still write; the next start finds it.
+      shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
 
 
 def resolve(source: str) -> str:

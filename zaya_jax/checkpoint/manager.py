@@ -125,8 +125,8 @@ class Manager:
     """Opens the folder and clears away what a killed save left in it."""
     os.makedirs(self._root, exist_ok=True)
     layout.set_aside(self._root)
+    layout.remove_partial(self._root)
     options = ocp.CheckpointManagerOptions(
-      cleanup_tmp_directories=True,
       preservation_policy=self._kept(),
       best_fn=self._value,  # So that Orbax stores it; the policy decides.
       async_options=ocp.AsyncOptions(timeout_secs=self._config.timeout_s),
