@@ -150,11 +150,9 @@ def _read_rows(
       continue
     # Zeros: what the model's unused first EDA vector holds.
     leaf = np.zeros(leaves[row.path].shape, np.float32)
-    parts = leaf if row.stacked else leaf[None]
-    theirs = row.layout.write(np.broadcast_to(False, parts.shape[1:])).shape
-    for n in row.layers(len(parts)):
-      tensor = tensors.read(row.name.format(n=n), theirs)
-      parts[n] = row.layout.read(tensor)
+    for name, index in row.tensors('native', leaf.shape):
+      tensor = tensors.read(name, row.shape_of(index, leaf.shape))
+      leaf[index] = row.axes.read(tensor)
     yield row.path, jnp.asarray(leaf)
 
 

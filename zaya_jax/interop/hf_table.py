@@ -1,24 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which Hugging Face tensor is which leaf of ours, and how the axes move.
 
-One row per leaf, read in both directions: an import walks it from right to
-left, an export from left to right. Shapes are not repeated here; they follow
-from the leaf and its layout.
+One row per leaf, read in both directions, with its name in each of the two
+public layouts: 'native' (of transformers, a layer is attention and experts) and
+'legacy' (of the first release: sub-layer 2n is the attention and 2n+1 are the
+experts of layer n, an expert is a tensor of its own, and a residual merge lies
+at the start of the sub-layer after it). Shapes are not repeated here; they
+follow from the leaf and its arrangement.
 """
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
 
+Layout = Literal['native', 'legacy']
+
 LAYERS = 'layers/'  # Leaves below it are stacked over the layers.
 EDA = 'layers/router/eda'  # The first layer has no such tensor.
+HEAD, EMBED = 'lm_head.weight', 'model.embed_tokens.weight'  # In both layouts.
 
 
 @dataclasses.dataclass(frozen=True)
-class Layout:
+class Axes:
   """A pair of inverse rearrangements of one (unstacked) tensor."""
 
   read: Callable[[np.ndarray], np.ndarray]  # Theirs to ours.
@@ -27,36 +33,67 @@ class Layout:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-  """One leaf: our path, their name (of layer `{n}`), and the layout."""
+  """One leaf: our path, how the axes move, and the name in each layout.
+
+  In names `{n}` is the layer; in legacy ones `{a}`, `{m}` and `{next}` are the
+  sub-layers of its attention, of its experts and after it, `{e}` the expert.
+  """
 
   path: str
-  name: str
-  layout: Layout
+  axes: Axes
+  native: str
+  legacy: str
 
   @property
   def stacked(self) -> bool:
     """Whether the leaf has a leading axis of layers."""
     return self.path.startswith(LAYERS)
 
-  def layers(self, num_layers: int) -> list[int]:
-    """The layers that have this tensor; [0] for one outside the layers."""
+  def tensors(
+    self, layout: Layout, shape: tuple[int, ...]
+  ) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """The tensors that make up the leaf.
+
+    Args:
+      layout: whose names.
+      shape: of the leaf.
+
+    Yields:
+      (name, index): the tensor is `axes.write(leaf[index])`, and `leaf[index]`
+      is `axes.read(tensor)`; the index is (), (layer,) or (layer, expert).
+    """
+    name = getattr(self, layout)
     if not self.stacked:
-      return [0]
-    return list(range(1 if self.path == EDA else 0, num_layers))
+      yield name, ()
+      return
+    for n in range(1 if self.path == EDA else 0, shape[0]):
+      end = n + 1 == shape[0]  # The last merge has no sub-layer after it.
+      after = '' if end else f'layers.{2 * n + 2}.'
+      known = {'n': n, 'a': 2 * n, 'm': 2 * n + 1, 'next': after}
+      if '{e}' not in name:
+        yield name.format(**known), (n,)
+        continue
+      for e in range(shape[1]):
+        yield name.format(**known, e=e), (n, e)
+
+  def shape_of(
+    self, index: tuple[int, ...], shape: tuple[int, ...]
+  ) -> tuple[int, ...]:
+    """The shape of the tensor at `index` of a leaf of `shape`."""
+    part = np.broadcast_to(False, shape[len(index) :])
+    return self.axes.write(part).shape
 
 
 def export(
-  rows: tuple[Row, ...], tree: dict[str, Any]
+  rows: tuple[Row, ...], tree: dict[str, Any], layout: Layout = 'native'
 ) -> Iterator[tuple[str, np.ndarray]]:
-  """Yields (their name, array in their layout) for every leaf of `tree`."""
+  """Yields (their name, array with their axes) for every leaf of `tree`."""
   leaves = flatten(tree)
   for row in rows:
-    if row.path not in leaves:
-      continue
-    leaf = np.asarray(leaves[row.path])
-    parts = leaf if row.stacked else leaf[None]
-    for n in row.layers(len(parts)):
-      yield row.name.format(n=n), row.layout.write(parts[n])
+    if row.path in leaves:
+      leaf = np.asarray(leaves[row.path])
+      for name, index in row.tensors(layout, leaf.shape):
+        yield name, row.axes.write(leaf[index])
 
 
 def flatten(tree: dict[str, Any]) -> dict[str, Any]:
@@ -94,80 +131,133 @@ def _swap(w: np.ndarray) -> np.ndarray:
   return w.swapaxes(-1, -2)
 
 
-_SAME = Layout(read=lambda w: w, write=lambda w: w)
-_SWAP = Layout(read=_swap, write=_swap)
-_DEPTHWISE = Layout(read=lambda w: w[:, 0].T, write=lambda w: w.T[:, None])
-_GROUPED = Layout(read=_read_grouped, write=_write_grouped)
+_SAME = Axes(read=lambda w: w, write=lambda w: w)
+_SWAP = Axes(read=_swap, write=_swap)
+_DEPTHWISE = Axes(read=lambda w: w[:, 0].T, write=lambda w: w.T[:, None])
+_GROUPED = Axes(read=_read_grouped, write=_write_grouped)
 
-_LAYER = 'model.layers.{n}.'
-_CCA = _LAYER + 'self_attn.qkv_proj.'
-_OUT = _LAYER + 'self_attn.o_proj.'
-_GATE = _LAYER + 'mlp.gate.'
-_MLP = _GATE + 'router_mlp.'
-_EXPERTS = _LAYER + 'mlp.experts.'
-_MERGE = _LAYER + 'post_attention_residual_scale.'
-_MERGE_MOE = _LAYER + 'post_mlp_residual_scale.'
+_N, _A, _M = 'model.layers.{n}.', 'model.layers.{a}.', 'model.layers.{m}.'
+_MERGE = (
+  ('branch_scale', 'hidden_states_scale', 'hidden_states_scale', _SAME),
+  ('branch_bias', 'hidden_states_bias', 'hidden_states_bias', _SAME),
+  ('residual_scale', 'residual_scale', 'residual_scale', _SAME),
+  ('residual_bias', 'residual_bias', 'residual_bias', _SAME),
+)
+_FIRST = 'model.layers.0.res_scale.hidden_states_'  # It has no residual yet.
 
-PARAMS = tuple(
-  Row(*row)
-  for row in (
-    ('embed', 'model.embed_tokens.weight', _SAME),
-    ('input_scale', 'model.input_hidden_states_scale', _SAME),
-    ('input_bias', 'model.input_hidden_states_bias', _SAME),
-    ('final_norm', 'model.norm.weight', _SAME),
-    ('head', 'lm_head.weight', _SAME),
-    ('head_bias', 'lm_head.bias', _SAME),
-    ('layers/attn_norm', _LAYER + 'input_layernorm.weight', _SAME),
-    ('layers/moe_norm', _LAYER + 'post_attention_layernorm.weight', _SAME),
-    ('layers/attn/q', _CCA + 'q_proj.weight', _SWAP),
-    ('layers/attn/q_bias', _CCA + 'q_proj.bias', _SAME),
-    ('layers/attn/k', _CCA + 'k_proj.weight', _SWAP),
-    ('layers/attn/k_bias', _CCA + 'k_proj.bias', _SAME),
-    ('layers/attn/v_current', _CCA + 'v_proj_current.weight', _SWAP),
-    ('layers/attn/v_current_bias', _CCA + 'v_proj_current.bias', _SAME),
-    ('layers/attn/v_delayed', _CCA + 'v_proj_delayed.weight', _SWAP),
-    ('layers/attn/v_delayed_bias', _CCA + 'v_proj_delayed.bias', _SAME),
-    ('layers/attn/out', _OUT + 'weight', _SWAP),
-    ('layers/attn/out_bias', _OUT + 'bias', _SAME),
+# (our prefix, native prefix, legacy prefix), then (leaf, native, legacy, axes).
+_GROUPS = (
+  (
+    ('', '', ''),
     (
-      'layers/attn/conv_depthwise',
-      _CCA + 'conv_qk_depthwise.weight',
-      _DEPTHWISE,
+      ('embed', EMBED, EMBED, _SAME),
+      (
+        'input_scale',
+        'model.input_hidden_states_scale',
+        _FIRST + 'scale',
+        _SAME,
+      ),
+      ('input_bias', 'model.input_hidden_states_bias', _FIRST + 'bias', _SAME),
+      ('final_norm', 'model.norm.weight', 'model.final_norm.weight', _SAME),
+      ('head', HEAD, HEAD, _SAME),
+      ('head_bias', 'lm_head.bias', 'lm_head.bias', _SAME),
+    ),
+  ),
+  (
+    ('layers/', _N, 'model.layers.'),
+    (
+      ('attn_norm', 'input_layernorm.weight', '{a}.input_norm.weight', _SAME),
+      (
+        'moe_norm',
+        'post_attention_layernorm.weight',
+        '{m}.input_norm.weight',
+        _SAME,
+      ),
+    ),
+  ),
+  (
+    ('layers/attn/', _N + 'self_attn.qkv_proj.', _A + 'self_attn.qkv.'),
+    (
+      ('q', 'q_proj.weight', 'linear_q.weight', _SWAP),
+      ('q_bias', 'q_proj.bias', 'linear_q.bias', _SAME),
+      ('k', 'k_proj.weight', 'linear_k.weight', _SWAP),
+      ('k_bias', 'k_proj.bias', 'linear_k.bias', _SAME),
+      ('v_current', 'v_proj_current.weight', 'val_proj1.weight', _SWAP),
+      ('v_current_bias', 'v_proj_current.bias', 'val_proj1.bias', _SAME),
+      ('v_delayed', 'v_proj_delayed.weight', 'val_proj2.weight', _SWAP),
+      ('v_delayed_bias', 'v_proj_delayed.bias', 'val_proj2.bias', _SAME),
+      (
+        'conv_depthwise',
+        'conv_qk_depthwise.weight',
+        'conv_qk.0.weight',
+        _DEPTHWISE,
+      ),
+      (
+        'conv_depthwise_bias',
+        'conv_qk_depthwise.bias',
+        'conv_qk.0.bias',
+        _SAME,
+      ),
+      ('conv_grouped', 'conv_qk_grouped.weight', 'conv_qk.1.weight', _GROUPED),
+      ('conv_grouped_bias', 'conv_qk_grouped.bias', 'conv_qk.1.bias', _SAME),
+    ),
+  ),
+  (
+    ('layers/attn/', _N + 'self_attn.', _A + 'self_attn.'),
+    (
+      ('temperature', 'qk_norm.temp', 'qkv.temp', _SAME),
+      ('out', 'o_proj.weight', 'o_proj.weight', _SWAP),
+      ('out_bias', 'o_proj.bias', 'o_proj.bias', _SAME),
+    ),
+  ),
+  (
+    (
+      'layers/attn_merge/',
+      _N + 'post_attention_residual_scale.',
+      _M + 'res_scale.',
+    ),
+    _MERGE,
+  ),
+  (
+    (
+      'layers/moe_merge/',
+      _N + 'post_mlp_residual_scale.',
+      'model.{next}res_scale.',
+    ),
+    _MERGE,
+  ),
+  (
+    ('layers/router/', _N + 'mlp.gate.', _M + 'zaya_block.router.'),
+    (
+      ('down', 'down_proj.weight', 'down_proj.weight', _SWAP),
+      ('down_bias', 'down_proj.bias', 'down_proj.bias', _SAME),
+      ('eda', 'router_states_scale', 'router_states_scale', _SAME),
+      ('norm', 'router_mlp.norm.weight', 'rmsnorm_eda.weight', _SAME),
+      ('fc1', 'router_mlp.fc1.weight', 'router_mlp.0.weight', _SWAP),
+      ('fc1_bias', 'router_mlp.fc1.bias', 'router_mlp.0.bias', _SAME),
+      ('fc2', 'router_mlp.fc2.weight', 'router_mlp.2.weight', _SWAP),
+      ('fc2_bias', 'router_mlp.fc2.bias', 'router_mlp.2.bias', _SAME),
+      ('out', 'router_mlp.out_proj.weight', 'router_mlp.4.weight', _SWAP),
+      ('balance_bias', 'balancing_biases', 'balancing_biases', _SAME),
+    ),
+  ),
+  (
+    (
+      'layers/experts/',
+      _N + 'mlp.experts.',
+      _M + 'zaya_block.experts.local_experts.{e}.',
     ),
     (
-      'layers/attn/conv_depthwise_bias',
-      _CCA + 'conv_qk_depthwise.bias',
-      _SAME,
+      ('gate_up', 'gate_up_proj', 'linear_fc1.weight', _SWAP),
+      ('down', 'down_proj', 'linear_fc2.weight', _SWAP),
     ),
-    ('layers/attn/conv_grouped', _CCA + 'conv_qk_grouped.weight', _GROUPED),
-    ('layers/attn/conv_grouped_bias', _CCA + 'conv_qk_grouped.bias', _SAME),
-    ('layers/attn/temperature', _LAYER + 'self_attn.qk_norm.temp', _SAME),
-    ('layers/attn_merge/branch_scale', _MERGE + 'hidden_states_scale', _SAME),
-    ('layers/attn_merge/branch_bias', _MERGE + 'hidden_states_bias', _SAME),
-    ('layers/attn_merge/residual_scale', _MERGE + 'residual_scale', _SAME),
-    ('layers/attn_merge/residual_bias', _MERGE + 'residual_bias', _SAME),
-    (
-      'layers/moe_merge/branch_scale',
-      _MERGE_MOE + 'hidden_states_scale',
-      _SAME,
-    ),
-    ('layers/moe_merge/branch_bias', _MERGE_MOE + 'hidden_states_bias', _SAME),
-    ('layers/moe_merge/residual_scale', _MERGE_MOE + 'residual_scale', _SAME),
-    ('layers/moe_merge/residual_bias', _MERGE_MOE + 'residual_bias', _SAME),
-    ('layers/router/down', _GATE + 'down_proj.weight', _SWAP),
-    ('layers/router/down_bias', _GATE + 'down_proj.bias', _SAME),
-    (EDA, _GATE + 'router_states_scale', _SAME),
-    ('layers/router/norm', _MLP + 'norm.weight', _SAME),
-    ('layers/router/fc1', _MLP + 'fc1.weight', _SWAP),
-    ('layers/router/fc1_bias', _MLP + 'fc1.bias', _SAME),
-    ('layers/router/fc2', _MLP + 'fc2.weight', _SWAP),
-    ('layers/router/fc2_bias', _MLP + 'fc2.bias', _SAME),
-    ('layers/router/out', _MLP + 'out_proj.weight', _SWAP),
-    ('layers/experts/gate_up', _EXPERTS + 'gate_up_proj', _SWAP),
-    ('layers/experts/down', _EXPERTS + 'down_proj', _SWAP),
-  )
+  ),
 )
 
-BUFFERS = (
-  Row('layers/router/balance_bias', _GATE + 'balancing_biases', _SAME),
+_ROWS = tuple(
+  Row(ours + leaf, axes, native + a, legacy + b)
+  for (ours, native, legacy), leaves in _GROUPS
+  for leaf, a, b, axes in leaves
 )
+PARAMS = tuple(row for row in _ROWS if not row.path.endswith('balance_bias'))
+BUFFERS = tuple(row for row in _ROWS if row.path.endswith('balance_bias'))

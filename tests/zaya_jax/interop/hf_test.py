@@ -135,7 +135,6 @@ def test_window_without_sliding_layers_is_no_window(tmp_path):
   ('changes', 'message'),
   [
     ({'model_type': 'llama'}, "model_type is 'llama'"),
-    ({'ffn_hidden_size': 4096}, 'first layout of ZAYA'),
     ({'hidden_act': 'gelu'}, "hidden_act is 'gelu'"),
     ({'num_experts_per_tok': 2}, 'num_experts_per_tok is 2'),
     ({'layer_types': ['hybrid']}, 'layer_types has 1 entries'),
@@ -236,7 +235,7 @@ def test_table_names_every_leaf_of_the_model(model):
 def test_layouts_are_inverse_and_tap_zero_stays_the_older():
   theirs = np.arange(4 * 3 * 2 * 3).reshape(12, 3, 2)  # [G * out, in, taps]
   layout = next(
-    row.layout for row in hf_table.PARAMS if row.path.endswith('conv_grouped')
+    row.axes for row in hf_table.PARAMS if row.path.endswith('conv_grouped')
   )
   ours = layout.read(theirs)
   assert ours.shape == (2, 4, 3, 3)
