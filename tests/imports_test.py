@@ -41,6 +41,7 @@ ONLY = {
     'absl',
     'array_record',
     'grain',
+    'jinja2',
     'numpy',
     'pyarrow',
     'tokenizers',
@@ -56,6 +57,7 @@ ONLY = {
 HOMES = {
   'array_record': {'pipelines'},
   'grain': {'pipelines'},
+  'jinja2': {'pipelines'},
   'orbax': {'zaya_jax.checkpoint'},
   'safetensors': {'zaya_jax.interop'},
   'tensorboardX': {'zaya_jax.metrics'},
