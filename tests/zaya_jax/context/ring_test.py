@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The peers compute the same, with the messages that they are said to send."""
+
+import functools
+import re
+
+import jax
+import pytest
+
+from tests import close
+from tests.zaya_jax.context import cases
+from zaya_jax.context import ring
+
+PEERS = (ring.rotate_partials, ring.rotate_keys)
+
+
+@functools.cache
+def run(peer, devices):
+  return cases.sharded(peer, devices, check_vma=False)
+
+
+@pytest.mark.parametrize('peer', PEERS)
+@pytest.mark.parametrize(
+  'case', ['half_of_the_devices_empty', 'padding_and_window']
+)
+def test_equals_attention_on_one_device(case, peer):
+  length, offset, window, padding = cases.CASES[case]
+  given = (*cases.arrays(length, padding), offset, window)
+  expected = cases.expected(*given)
+  close.assert_close(run(peer, 4)(*given), expected, 1e-6)
+
+
+@pytest.mark.parametrize('peer', PEERS)
+def test_a_ring_that_stands_still_is_noticed(peer, monkeypatch):
+  monkeypatch.setattr(jax.lax, 'ppermute', lambda x, axis, pairs: x)
+  given = (*cases.arrays(1), 63, cases.ALL)
+  found = cases.sharded(peer, 4, check_vma=False)(*given)
+  assert close.error(found, cases.expected(*given)) > 0.01
+
+
+@pytest.mark.parametrize('peer, messages', [(PEERS[0], 1), (PEERS[1], 3)])
+def test_messages_per_turn(peer, messages):
+  # Keys and values travel with the mask of padding.
+  hlo = run(peer, 4).lower(*cases.arrays(1), 5, 7).compile().as_text()
+  permutes = re.findall(r' collective-permute(?:-start)?\(', hlo)
+  assert len(permutes) == 3 * messages
+  assert not re.search(r' all-(reduce|gather|to-all)', hlo)
