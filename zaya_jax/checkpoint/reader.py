@@ -8,6 +8,7 @@ types are compared before an array is read.
 import functools
 import logging
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -54,14 +55,16 @@ def restore_params(source: str, abstract: Any) -> Any:
       ShapeDtypeStructs with shardings.
 
   Returns:
-    The same dict of arrays.
+    The same dict of arrays. Where float32 is asked for, half precision (of an
+    import) is widened, which loses nothing; nothing is ever narrowed.
 
   Raises:
     CheckpointError: as `restore`.
   """
   directory = layout.resolve(source)
+  wanted = arrays.describe(abstract)
   saved = {
-    name: kind
+    name: _widened(kind) if wanted.get(name) == _widened(kind) else kind
     for name, kind in arrays.describe(stored(directory)).items()
     if name.partition('/')[0] in abstract
   }
@@ -149,6 +152,11 @@ def _check(directory: str, saved: dict[str, str], abstract: Any) -> None:
       'run).',
       errors.USAGE,
     )
+
+
+def _widened(kind: str) -> str:
+  """'float32[4,256]' of the half precision that fits into it."""
+  return re.sub(r'^(bfloat16|float16)\b', 'float32', kind)
 
 
 def _damaged(directory: str, error: BaseException) -> errors.CheckpointError:

@@ -1,33 +1,85 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads a native Hugging Face ZAYA folder: config.json and safetensors.
+"""Reads a Hugging Face ZAYA folder of either public layout.
 
-Native means the layout of `transformers.ZayaForCausalLM`. Neither torch nor
-transformers is needed.
+Neither torch nor transformers is needed.
 """
 
-import contextlib
-import json
+import dataclasses
+import math
 import os
+import shutil
 from collections.abc import Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import ml_dtypes  # noqa: F401  Makes bfloat16 a NumPy dtype, for safetensors.
 import numpy as np
-import safetensors
 
 from zaya_jax import config as config_lib
-from zaya_jax.interop import errors, hf_config, hf_table
+from zaya_jax.interop import errors, hf_config, hf_table, weights
 from zaya_jax.model import zaya
+
+# Files that a run keeps, so that an export can give them back.
+KEPT = (
+  'tokenizer.json',
+  'tokenizer_config.json',
+  'special_tokens_map.json',
+  'chat_template.jinja',
+  'generation_config.json',
+)
+CONFIG = 'config.json'
+KEPT_CONFIG = 'hf_config.json'  # Its name in a run, which has a config.json.
+_BLOCK = 64 * 2**20  # Bytes of a large tensor that are read at once.
+
+
+@dataclasses.dataclass(frozen=True)
+class Leaf:
+  """One array of ours, and the tensors that it is made of.
+
+  Attributes:
+    shape: of the array.
+    dtype: the widest of its tensors, so that nothing is lost.
+    chunk: the shape of a part; each part is made of whole chunks.
+    sources: the tensor of each index; None: there is none, and zeros stand for
+      it (the unused first EDA vector).
+  """
+
+  row: hf_table.Row
+  shape: tuple[int, ...]
+  dtype: np.dtype
+  chunk: tuple[int, ...]
+  sources: tuple[tuple[tuple[int, ...], weights.Tensor | None], ...]
+
+  @property
+  def nbytes(self) -> int:
+    """Bytes of the array."""
+    return math.prod(self.shape) * self.dtype.itemsize
+
+  def parts(self) -> Iterator[tuple[Any, np.ndarray]]:
+    """Yields (index, values) that together fill the array."""
+    for index, tensor in self.sources:
+      if tensor is None:
+        yield index, np.zeros(self.shape[len(index) :], self.dtype)
+      elif self.row.stacked:
+        yield index, self.row.axes.read(tensor.read()).astype(self.dtype)
+      else:  # Large, and no axis moves.
+        for first in range(0, self.shape[0], self.chunk[0]):
+          rows = slice(first, min(first + self.chunk[0], self.shape[0]))
+          yield rows, tensor.read(rows)
+
+  def read(self, dtype: Any = np.float32) -> np.ndarray:
+    """The whole array in host memory."""
+    out = np.empty(self.shape, dtype)
+    for index, values in self.parts():
+      out[index] = values
+    return out
 
 
 def is_folder(path: str) -> bool:
   """Whether `path` holds a Hugging Face model, of whatever kind."""
-  return os.path.isfile(os.path.join(path, 'config.json')) and (
-    os.path.isfile(os.path.join(path, 'model.safetensors'))
-    or os.path.isfile(os.path.join(path, 'model.safetensors.index.json'))
-  )
+  has = lambda name: os.path.isfile(os.path.join(path, name))
+  names = (CONFIG, weights.SINGLE, weights.INDEX, 'pytorch_model.bin')
+  return any(map(has, names)) and not has('config.flags')
 
 
 def read_config(path: str) -> config_lib.ModelConfig:
@@ -36,27 +88,91 @@ def read_config(path: str) -> config_lib.ModelConfig:
   Raises:
     FolderError: if it is missing, or says what our model cannot represent.
   """
-  file = os.path.join(path, 'config.json')
-  given = _read_json(file)
+  file = os.path.join(path, CONFIG)
+  given = weights.read_json(file)
   try:
     return hf_config.translate(file, given)
   except config_lib.UsageError as error:  # A rule of ours names our setting.
     raise errors.FolderError(f'{file}: {error}') from error
 
 
-def read_stop_ids(path: str) -> tuple[int, ...]:
+def read_notes(path: str) -> tuple[str, ...]:
+  """What a user should know about how the folder was understood."""
+  return hf_config.notes(weights.read_json(os.path.join(path, CONFIG)))
+
+
+def read_stop_ids(path: str, config: str = CONFIG) -> tuple[int, ...]:
   """Tokens that end a text, by the folder's generation settings or model.
 
+  Args:
+    path: a Hugging Face folder, or a run that keeps its files.
+    config: the name of the model's settings in it.
+
   Raises:
-    FolderError: if `config.json` cannot be read.
+    FolderError: if they cannot be read.
   """
-  stop = _read_json(os.path.join(path, 'config.json')).get('eos_token_id', 106)
+  file = os.path.join(path, config)
+  stop = weights.read_json(file).get('eos_token_id', 106)
   generation = os.path.join(path, 'generation_config.json')
   if os.path.exists(generation):
-    stop = _read_json(generation).get('eos_token_id', stop)
-  if stop is None:
-    return ()
-  return tuple(stop) if isinstance(stop, list) else (stop,)
+    file = generation
+    stop = weights.read_json(file).get('eos_token_id', stop)
+  found = stop if isinstance(stop, list) else [] if stop is None else [stop]
+  if any(type(x) is not int for x in found):
+    raise errors.FolderError(
+      f'{file}: eos_token_id is {stop!r}; it must be a whole number, or a list '
+      'of them.'
+    )
+  return tuple(found)
+
+
+def keep_files(source: str, run_dir: str) -> None:
+  """Copies what an export gives back: tokenizer, template, settings."""
+  config = KEPT_CONFIG if not is_folder(source) else CONFIG
+  for name, target in (*zip(KEPT, KEPT, strict=True), (config, KEPT_CONFIG)):
+    path = os.path.join(source, name)
+    if os.path.isfile(path):
+      shutil.copyfile(path, os.path.join(run_dir, target))
+
+
+def find_leaves(
+  path: str, config: config_lib.ModelConfig
+) -> dict[str, dict[str, Leaf]]:
+  """What each of our arrays is made of; only headers are read.
+
+  Args:
+    path: folder with `model.safetensors`, or its shards and their index.
+    config: the model, from `read_config`.
+
+  Returns:
+    {'params': {path: leaf}, 'buffers': {path: leaf}}.
+
+  Raises:
+    FolderError: if a tensor is missing, unexpected, or of another shape or
+      type.
+  """
+  given = weights.read_json(os.path.join(path, CONFIG))
+  layout, tensors = hf_config.layout_of(given), weights.find(path)
+  shapes = jax.eval_shape(lambda key: zaya.init(config, key), jax.random.key(0))
+  used: set[str] = set()
+  tables = {'params': hf_table.PARAMS, 'buffers': hf_table.BUFFERS}
+  found = {}
+  for (part, rows), tree in zip(tables.items(), shapes, strict=True):
+    wanted = hf_table.flatten(tree)
+    found[part] = {
+      row.path: _leaf(path, row, layout, wanted[row.path].shape, tensors, used)
+      for row in rows
+      if row.path in wanted
+    }
+  if config.tie_embeddings and hf_table.HEAD in tensors:
+    _check_copy(path, tensors[hf_table.HEAD], tensors[hf_table.EMBED])
+    used.add(hf_table.HEAD)
+  if unused := sorted(tensors.keys() - used):
+    raise errors.FolderError(
+      f'{path} has {len(unused)} tensors that its config.json does not '
+      f'explain, such as {unused[0]}; they would be lost.'
+    )
+  return found
 
 
 def read_params(
@@ -73,109 +189,54 @@ def read_params(
       `zaya.init`, on the default device.
 
   Raises:
-    FolderError: if a tensor is missing, unexpected or of another shape.
+    FolderError: as `find_leaves`.
   """
-  leaves = jax.eval_shape(lambda key: zaya.init(config, key), jax.random.key(0))
-  with contextlib.ExitStack() as stack:
-    tensors = _Tensors(path, stack)
-    params = dict(
-      _read_rows(tensors, hf_table.PARAMS, hf_table.flatten(leaves[0]))
+  params, buffers = (
+    hf_table.nest(
+      {name: jnp.asarray(leaf.read()) for name, leaf in part.items()}
     )
-    buffers = dict(
-      _read_rows(tensors, hf_table.BUFFERS, hf_table.flatten(leaves[1]))
+    for part in find_leaves(path, config).values()
+  )
+  return params, buffers
+
+
+def _leaf(path, row, layout, shape, tensors, used) -> Leaf:
+  """Finds the tensors of one leaf, and marks them as used."""
+  sources = {}
+  for name, index in row.tensors(layout, shape):
+    if name not in tensors:
+      raise errors.FolderError(
+        f'{path} has no tensor {name}, which its config.json asks for; the '
+        'folder is incomplete or of another model.'
+      )
+    wanted, tensor = row.shape_of(index, shape), tensors[name]
+    if tensor.shape != wanted:
+      raise errors.FolderError(
+        f'{path}: tensor {name} has shape {tensor.shape}, but its config.json '
+        f'asks for {wanted}.'
+      )
+    used.add(name)
+    sources[index] = tensor
+  kinds = {tensor.dtype for tensor in sources.values()}
+  if row.path == hf_table.EDA:
+    sources = {(0,): None, **sources}
+  dtype = kinds.pop() if len(kinds) == 1 else np.dtype(np.float32)
+  rows = max(1, _BLOCK * shape[0] // max(1, math.prod(shape) * dtype.itemsize))
+  axes = 2 if row.path.startswith('layers/experts/') else 1
+  chunk = (1,) * axes + shape[axes:] if row.stacked else (rows, *shape[1:])
+  chunk = tuple(min(pair) for pair in zip(chunk, shape, strict=True))
+  return Leaf(row, shape, dtype, chunk, tuple(sources.items()))
+
+
+def _check_copy(path, copy, original) -> None:
+  """Accepts a stored copy of a tied tensor if it is one."""
+  same = copy.shape == original.shape
+  step = max(1, _BLOCK // max(1, 4 * original.shape[-1]))
+  for first in range(0, original.shape[0], step) if same else ():
+    rows = slice(first, first + step)
+    same = same and np.array_equal(copy.read(rows), original.read(rows))
+  if not same:
+    raise errors.FolderError(
+      f'{path}: config.json ties {copy.name} to {original.name}, but their '
+      'values differ; set "tie_word_embeddings" to false there.'
     )
-    if config.tie_embeddings:
-      tensors.check_copy('lm_head.weight', 'model.embed_tokens.weight')
-    tensors.check_all_used()
-  return hf_table.nest(params), hf_table.nest(buffers)
-
-
-class _Tensors:
-  """The tensors of a folder by name, and which of them were used."""
-
-  def __init__(self, path: str, stack: contextlib.ExitStack):
-    self._path = path
-    self._file_of = {}
-    self._used = set()
-    for file in _weight_files(path):
-      handle = stack.enter_context(_open(os.path.join(path, file)))
-      self._file_of |= dict.fromkeys(handle.keys(), handle)
-
-  def read(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """The tensor `name` as stored; it must have this shape."""
-    if name not in self._file_of:
-      raise errors.FolderError(
-        f'{self._path} has no tensor {name}, which its config.json asks for; '
-        'the folder is incomplete or of another model.'
-      )
-    self._used.add(name)
-    found = tuple(self._file_of[name].get_slice(name).get_shape())
-    if found != shape:
-      raise errors.FolderError(
-        f'{self._path}: tensor {name} has shape {found}, but its config.json '
-        f'asks for {shape}.'
-      )
-    return self._file_of[name].get_tensor(name)
-
-  def check_copy(self, name: str, original: str) -> None:
-    """Accepts a stored copy of a tied tensor if it is one."""
-    if name not in self._file_of:
-      return
-    self._used.add(name)
-    copy, kept = (self._file_of[n].get_tensor(n) for n in (name, original))
-    if not np.array_equal(copy, kept):
-      raise errors.FolderError(
-        f'{self._path}: config.json ties {name} to {original}, but their '
-        'values differ; set "tie_word_embeddings" to false there.'
-      )
-
-  def check_all_used(self) -> None:
-    """Refuses tensors that no leaf of the model took."""
-    unused = sorted(self._file_of.keys() - self._used)
-    if unused:
-      raise errors.FolderError(
-        f'{self._path} has {len(unused)} tensors that its config.json does not '
-        f'explain, such as {unused[0]}; they would be lost.'
-      )
-
-
-def _read_rows(
-  tensors: _Tensors,
-  rows: tuple[hf_table.Row, ...],
-  leaves: dict[str, jax.ShapeDtypeStruct],
-) -> Iterator[tuple[str, jax.Array]]:
-  """Yields (path, float32 array) for the rows that the model has."""
-  for row in rows:
-    if row.path not in leaves:
-      continue
-    # Zeros: what the model's unused first EDA vector holds.
-    leaf = np.zeros(leaves[row.path].shape, np.float32)
-    for name, index in row.tensors('native', leaf.shape):
-      tensor = tensors.read(name, row.shape_of(index, leaf.shape))
-      leaf[index] = row.axes.read(tensor)
-    yield row.path, jnp.asarray(leaf)
-
-
-def _weight_files(path: str) -> list[str]:
-  """Names of the files that hold the tensors."""
-  index = os.path.join(path, 'model.safetensors.index.json')
-  if os.path.exists(index):
-    return sorted(set(_read_json(index)['weight_map'].values()))
-  return ['model.safetensors']
-
-
-def _open(file: str) -> Any:
-  """Opens one safetensors file for NumPy."""
-  try:
-    return safetensors.safe_open(file, framework='numpy')
-  except (OSError, safetensors.SafetensorError) as error:
-    raise errors.FolderError(f'{file} cannot be read: {error}.') from error
-
-
-def _read_json(file: str) -> dict[str, Any]:
-  """Reads one JSON object."""
-  try:
-    with open(file, encoding='utf-8') as f:
-      return json.load(f)
-  except (OSError, json.JSONDecodeError, UnicodeDecodeError) as error:
-    raise errors.FolderError(f'{file} cannot be read: {error}.') from error

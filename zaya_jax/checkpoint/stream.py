@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes a checkpoint part by part: its arrays are never whole in memory.
+
+The format is that of `manager.Manager`, so every reader of one reads the other.
+"""
+
+import dataclasses
+import math
+import os
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+import tensorstore
+
+from zaya_jax.checkpoint import arrays, errors, layout, reader
+
+
+@dataclasses.dataclass(frozen=True)
+class Array:
+  """An array that comes in parts.
+
+  Attributes:
+    shape: of the whole.
+    dtype: of the whole and of each part.
+    chunk: the shape of what is stored, and later read, at once.
+    parts: makes (index, values), each covering whole chunks, together all.
+  """
+
+  shape: tuple[int, ...]
+  dtype: np.dtype
+  chunk: tuple[int, ...]
+  parts: Callable[[], Iterable[tuple[Any, np.ndarray]]]
+
+  @property
+  def size(self) -> int:
+    """How many elements it has."""
+    return math.prod(self.shape)
+
+  @property
+  def nbytes(self) -> int:
+    """Bytes of the whole."""
+    return self.size * self.dtype.itemsize
+
+
+def write(
+  directory: str,
+  tree: dict[str, Any],
+  meta: dict[str, Any],
+  progress: Callable[[int], None] = lambda _: None,
+) -> None:
+  """Writes one checkpoint of parameters.
+
+  Args:
+    directory: RUN_DIR/checkpoints/STEP; it must not exist.
+    tree: nested dict of `Array`, as params and buffers of a training state.
+    meta: of `meta.describe`.
+    progress: is told of each part: how many bytes were written.
+
+  Raises:
+    CheckpointError: if it cannot be written, a full disk most likely.
+  """
+  reader.silence()
+  handlers = {
+    layout.STATE: ocp.PyTreeCheckpointHandler(
+      type_handler_registry=ocp.type_handlers.create_type_handler_registry(
+        (Array, _Handler(progress)),
+        (jax.Array, ocp.type_handlers.ArrayHandler()),  # Orbax warns else.
+      )
+    ),
+    layout.META: ocp.JsonCheckpointHandler(),
+  }
+  args = ocp.args.Composite(
+    state=ocp.args.PyTreeSave(tree),
+    meta=ocp.args.JsonSave(
+      {**meta, 'arrays': arrays.describe(tree), 'data_index': 0}
+    ),
+  )
+  handler = ocp.CompositeCheckpointHandler(**handlers)
+  try:
+    with ocp.Checkpointer(handler) as checkpointer:
+      checkpointer.save(os.path.abspath(directory), args=args)
+  except reader.FAILURES as error:
+    if getattr(error, 'exit_code', None):  # Of who makes the parts.
+      raise
+    raise errors.CheckpointError(
+      f'{directory} cannot be written ({errors.cause(error)}); make room there '
+      'and repeat the command.'
+    ) from error
+
+
+class _Handler(ocp.type_handlers.NumpyHandler):
+  """Saves an `Array` as Orbax saves a NumPy array, but part by part."""
+
+  def __init__(self, progress: Callable[[int], None]):
+    super().__init__(deepcopy_host_arrays=False)
+    self._progress = progress
+
+  async def _open_and_write(
+    self, value: Array, tspec: dict[str, Any], ts_context: Any
+  ) -> None:
+    # Orbax starts all arrays at once. Nothing is awaited here, so that one part
+    # of one array is in memory at a time.
+    tspec['metadata']['chunks'] = list(value.chunk)
+    store = tensorstore.open(
+      tensorstore.Spec(tspec), create=True, open=True, context=ts_context
+    ).result()
+    for index, part in value.parts():
+      store[index].write(part).result()
+      self._progress(part.nbytes)

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""--mode=import: a Hugging Face ZAYA folder becomes a run to start from.
+
+Tensors keep their type and are copied one part at a time, so memory does not
+grow with the model. The run has parameters and no optimizer: score it, sample
+from it, export it, or start another run with --restore.
+"""
+
+import dataclasses
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable
+
+from pipelines import tokenizer as tokenizer_lib
+from zaya_jax import config as config_lib
+from zaya_jax import flags
+from zaya_jax.checkpoint import errors as checkpoint_errors
+from zaya_jax.checkpoint import layout, lock, meta, stream
+from zaya_jax.interop import errors, hf, hf_table
+
+_HEADROOM = 1.02  # Free bytes asked for, per byte of tensors.
+
+
+def main(config: config_lib.Config) -> None:
+  """Writes the run `--output` from the folder `--source`.
+
+  Raises:
+    UsageError: if a flag is missing or `--output` is in use.
+    FolderError: if the folder cannot be read.
+    CheckpointError: if the disk is full.
+  """
+  source, output = config.source, config.output.rstrip(os.sep)
+  if not source or not output:
+    raise config_lib.UsageError(
+      '--mode=import needs --source=HF_DIR and --output=RUN_DIR.'
+    )
+  if not os.path.isdir(source):
+    raise config_lib.UsageError(
+      f'--source={source} is not a folder; name a Hugging Face ZAYA folder.'
+    )
+  if os.path.lexists(output) and not (
+    os.path.isdir(output) and not os.listdir(output)
+  ):
+    raise config_lib.UsageError(
+      f'--output={output} exists already; name a new folder.'
+    )
+  model = dataclasses.replace(
+    hf.read_config(source), dtype=config.model.dtype, remat=config.model.remat
+  )
+  tokenizer = read_tokenizer(source, model)
+  hf.read_stop_ids(source)  # Refused now rather than when it is needed.
+  found = hf.find_leaves(source, model)
+  for note in hf.read_notes(source):
+    print(f'note: {note}')
+  data = config.data
+  if tokenizer:
+    path = os.path.join(output, tokenizer_lib.FILE_NAME)
+    data = dataclasses.replace(data, tokenizer=path)
+  settings = dataclasses.replace(
+    config,
+    mode='train',
+    source='',
+    output='',
+    run_dir=output,
+    model=model,
+    data=data,
+  )
+  _write_aside(output, source, settings, found, tokenizer)
+  print(f'imported {source} to {output}')
+
+
+def read_tokenizer(
+  folder: str, model: config_lib.ModelConfig
+) -> tokenizer_lib.Tokenizer | None:
+  """The tokenizer of a Hugging Face folder; None: it has none.
+
+  Raises:
+    FolderError: if it has more ids than the model.
+    DataError: if it is damaged.
+  """
+  path = os.path.join(folder, tokenizer_lib.FILE_NAME)
+  if not os.path.exists(path):
+    return None
+  found = tokenizer_lib.load(path)
+  if found.vocab_size > model.vocab_size:
+    raise errors.FolderError(
+      f'{path} has {found.vocab_size} ids, but the model only '
+      f'{model.vocab_size} (vocab_size in config.json); it is the tokenizer of '
+      'another model.'
+    )
+  return found
+
+
+def _write_aside(output, source, settings, found, tokenizer) -> None:
+  """Writes the run under another name, and gives it its own at the end."""
+  partial = f'{output}.partial'
+  if os.path.isdir(partial) and '.lock' not in os.listdir(partial):
+    raise config_lib.UsageError(
+      f'{partial} is in the way, where --output={output} is written until it '
+      'is complete; move it away.'
+    )
+  tree = {
+    part: hf_table.nest({path: _array(leaf) for path, leaf in leaves.items()})
+    for part, leaves in found.items()
+  }
+  total = sum(leaf.nbytes for part in found.values() for leaf in part.values())
+  with lock.RunLock(partial):
+    for name in set(os.listdir(partial)) - {'.lock'}:  # Of a killed import.
+      shutil.rmtree(os.path.join(partial, name), ignore_errors=True)
+    try:
+      _check_space(partial, total)
+      hf.keep_files(source, partial)
+      text = flags.to_flagfile(settings)
+      with open(os.path.join(partial, 'config.flags'), 'w') as file:
+        file.write(text)
+      about = meta.describe(
+        settings,
+        flags=text,
+        tokenizer_sha256=tokenizer.sha256 if tokenizer else '',
+        dataset_sha256='',
+        tokens=0,
+        metrics={},
+      )
+      directory = os.path.join(layout.root(partial), '0')
+      stream.write(directory, tree, about, _progress(total))
+      os.rename(partial, output)
+    except BaseException:
+      shutil.rmtree(partial, ignore_errors=True)
+      raise
+
+
+def _array(leaf: hf.Leaf) -> stream.Array:
+  return stream.Array(leaf.shape, leaf.dtype, leaf.chunk, leaf.parts)
+
+
+def _check_space(folder: str, total: int) -> None:
+  free = shutil.disk_usage(folder).free
+  if free < total * _HEADROOM:
+    raise checkpoint_errors.CheckpointError(
+      f'{folder} needs {total:,} bytes and {free:,} are free; make room there, '
+      'or choose another --output.'
+    )
+
+
+def _progress(total: int) -> Callable[[int], None]:
+  """Shows how far it is: on a terminal always, in a file now and then."""
+  started, terminal = time.monotonic(), sys.stderr.isatty()
+  done, shown = 0, started
+
+  def show(count: int) -> None:
+    nonlocal done, shown
+    done += count
+    now = time.monotonic()
+    if done < total and now - shown < (0.2 if terminal else 10):
+      return
+    if not terminal and now - started < 10:
+      return  # It was done before anyone wondered.
+    shown = now
+    line = (
+      f'importing {done / 2**30:.2f} of {total / 2**30:.2f} GiB, '
+      f'{done / 2**20 / max(now - started, 1e-3):,.0f} MiB/s'
+    )
+    end = '\r' if terminal and done < total else '\n'
+    print(f'{line:<60}', end=end, file=sys.stderr, flush=True)
+
+  return show
