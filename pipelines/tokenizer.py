@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import tokenizers
-from tokenizers import decoders, models, pre_tokenizers, trainers
+from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
 from pipelines import errors
 
@@ -77,6 +77,10 @@ class Tokenizer:
 
   def save(self, folder: str | os.PathLike[str]) -> None:
     """Writes what `load` needs into `folder`."""
+    raise NotImplementedError
+
+  def to_json(self) -> bytes:
+    """A `tokenizer.json` of the same ids that puts bos in front of a text."""
     raise NotImplementedError
 
 
@@ -164,6 +168,22 @@ class _ByteTokenizer(Tokenizer):
   def save(self, folder: str | os.PathLike[str]) -> None:
     del folder  # The name says it all.
 
+  def to_json(self) -> bytes:
+    # The byte-level alphabet: bytes that print stand for themselves, the others
+    # for the characters from 256 on.
+    printing = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printing]
+    codes = dict(zip(printing, printing, strict=True))
+    codes |= {byte: 256 + i for i, byte in enumerate(others)}
+    vocab = {chr(code): byte for byte, code in codes.items()}
+    inner = tokenizers.Tokenizer(models.BPE(vocab=vocab, merges=[]))
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(
+      add_prefix_space=False, use_regex=False
+    )
+    inner.decoder = decoders.ByteLevel()
+    inner.add_special_tokens(list(SPECIAL_TOKENS))
+    return _with_bos(inner, self.bos_id)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _JsonTokenizer(Tokenizer):
@@ -181,6 +201,12 @@ class _JsonTokenizer(Tokenizer):
   def decode(self, ids: Iterable[int]) -> str:
     return self.inner.decode(list(map(int, ids)))
 
+  def to_json(self) -> bytes:
+    if self.inner.encode('').ids == [self.bos_id]:
+      return self.serialized
+    inner = tokenizers.Tokenizer.from_str(self.serialized.decode())
+    return _with_bos(inner, self.bos_id)
+
   def stream_decoder(self) -> StreamDecoder:
     stream = decoders.DecodeStream(skip_special_tokens=True)
     return StreamDecoder(
@@ -190,6 +216,15 @@ class _JsonTokenizer(Tokenizer):
 
   def save(self, folder: str | os.PathLike[str]) -> None:
     pathlib.Path(folder, FILE_NAME).write_bytes(self.serialized)
+
+
+def _with_bos(inner: tokenizers.Tokenizer, bos_id: int) -> bytes:
+  """The JSON of a tokenizer that puts bos in front where specials are added."""
+  bos = inner.id_to_token(bos_id)
+  inner.post_processor = processors.TemplateProcessing(
+    single=[bos, '$A'], pair=[bos, '$A', '$B'], special_tokens=[(bos, bos_id)]
+  )
+  return inner.to_str(pretty=True).encode()
 
 
 def _checked(serialized: bytes, name: str) -> str:

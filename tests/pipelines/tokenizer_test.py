@@ -118,3 +118,26 @@ def test_hash_follows_the_content(bpe):
   other = tokenizer.from_json(json.dumps(content).encode(), 'other')
   assert other.vocab_size == bpe.vocab_size
   assert other.sha256 != bpe.sha256
+
+
+@pytest.mark.parametrize('kind', ['bytes', 'bpe'])
+def test_json_has_the_same_ids_and_puts_bos_in_front(kind, bpe):
+  ours = bpe if kind == 'bpe' else tokenizer.load('bytes')
+  inner = tokenizers.Tokenizer.from_str(ours.to_json().decode())
+  inner.encode_special_tokens = True
+  for text in (TEXT, '', ' ', ''.join(map(chr, range(256))), '\n\n  a'):
+    wanted = [ours.bos_id, *ours.encode(text)]
+    assert inner.encode(text).ids == wanted
+    assert inner.decode(wanted) == text
+  pair = [ours.bos_id, *ours.encode('a'), *ours.encode('b')]
+  assert inner.encode('a', 'b').ids == pair
+
+
+def test_json_is_read_as_the_same_tokenizer(bpe):
+  for ours in (tokenizer.load('bytes'), bpe):
+    again = tokenizer.from_json(ours.to_json(), 'again')
+    assert again.special_ids == ours.special_ids
+    assert again.vocab_size == ours.vocab_size
+    assert again.encode(TEXT).tolist() == ours.encode(TEXT).tolist()
+    assert again.decode([0x61, 0xC3]) == ours.decode([0x61, 0xC3])
+    assert again.to_json() == ours.to_json()  # It has bos already.
