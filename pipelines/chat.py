@@ -29,6 +29,7 @@ FILE_NAMES = (CONFIG_NAME, 'special_tokens_map.json', TEMPLATE_NAME)
 ASSISTANT = 'assistant'
 
 Message = Mapping[str, Any]
+Turns = Sequence[tuple[str, bool]]  # Text, and whether it counts.
 
 _CHATML = """\
 {% for message in messages %}
@@ -69,7 +70,11 @@ class Template:
     Raises:
       DataError: if there is none, or a file is damaged.
     """
-    return cls.from_files(read_files(folder), str(folder))
+    files = read_files(folder)
+    path = pathlib.Path(folder, 'tokenizer.json')
+    if path.is_file():
+      files[path.name] = path.read_bytes()
+    return cls.from_files(files, str(folder))
 
   @classmethod
   def from_files(cls, files: Mapping[str, bytes], name: str) -> Self:
@@ -217,9 +222,17 @@ class Template:
       ) from error
 
 
+def none() -> Template:
+  """For what has no tokenizer files; raises the DataError that says so."""
+  raise errors.DataError(
+    'A conversation needs the chat template of a tokenizer; name its folder '
+    'with --data.tokenizer=FOLDER.'
+  )
+
+
 def read_files(folder: str | os.PathLike[str]) -> dict[str, bytes]:
-  """The files of a tokenizer's folder that say how it writes conversations."""
-  paths = [pathlib.Path(folder, n) for n in ('tokenizer.json', *FILE_NAMES)]
+  """The files of FILE_NAMES that are in a folder, by name."""
+  paths = [pathlib.Path(folder, name) for name in FILE_NAMES]
   return {path.name: path.read_bytes() for path in paths if path.is_file()}
 
 

@@ -16,10 +16,11 @@ import types
 import typing
 from typing import Any
 
-from pipelines import errors, tokenizer
+from pipelines import chat, errors, tokenizer
 
 FILE_NAME = 'manifest.json'
-FORMAT_VERSION = 1
+# Versions of the format: without conversations, and with some.
+PLAIN, MASKED = 1, 2
 SUFFIX = '.array_record'
 
 _AGAIN = 'copy it from the original, or prepare the data again'
@@ -43,10 +44,12 @@ class Split:
   Attributes:
     documents: how many.
     tokens: without the padding of the last record.
-    bytes: of the text in UTF-8.
-    bytes_per_token: their ratio.
-    zlib_bits_per_byte: what `zlib -9` needs for the text; val only.
+    bytes: of the text in UTF-8; of conversations, of what counts in the loss.
+    bytes_per_token: of the tokens that count in the loss.
+    zlib_bits_per_byte: what `zlib -9` needs for these bytes; val only.
     shards: files, in order.
+    counted_tokens: tokens that count in the loss; None: all, and no record has
+      a mask.
   """
 
   documents: int
@@ -55,6 +58,7 @@ class Split:
   bytes_per_token: float
   zlib_bits_per_byte: float | None
   shards: tuple[Shard, ...]
+  counted_tokens: int | None = None
 
   @property
   def records(self) -> int:
@@ -85,7 +89,7 @@ class Manifest:
     input_sha256: hash of the names and sizes of the input files.
     num_sources: files that gave text.
     sources: their names, the first thousand.
-    num_skipped: files that were left out.
+    num_skipped: files and rows that were left out.
     skipped: their names and the reason, the first thousand.
     tokenizer: name of the tokenizer.
     tokenizer_sha256: its hash.
@@ -96,6 +100,7 @@ class Manifest:
     dtype: of the tokens on disk, 'uint16' or 'uint32', little endian.
     record_tokens: tokens in a record.
     splits: 'train' and, unless nothing is held out, 'val'.
+    template_sha256: of the chat template; None: there are no conversations.
   """
 
   format_version: int
@@ -114,11 +119,12 @@ class Manifest:
   dtype: str
   record_tokens: int
   splits: dict[str, Split]
+  template_sha256: str | None = None
 
   @property
   def sha256(self) -> str:
     """Hex digest of the whole content: the identity of the data."""
-    return hashlib.sha256(_canonical(dataclasses.asdict(self))).hexdigest()
+    return hashlib.sha256(_canonical(_plain(self))).hexdigest()
 
   def check_tokenizer(self, other: tokenizer.Tokenizer) -> None:
     """Refuses a tokenizer that is not the one of the shards."""
@@ -130,10 +136,20 @@ class Manifest:
         errors.UNUSABLE,
       )
 
+  def check_template(self, other: tokenizer.Tokenizer) -> None:
+    """Refuses another chat template than wrote the conversations."""
+    expected = self.template_sha256
+    if expected and other.template.sha256 != expected:
+      raise errors.DataError(
+        f'The chat template of {other.name} is not the one that wrote the '
+        'conversations of the shards; use that one or prepare again.',
+        errors.UNUSABLE,
+      )
+
 
 def write(manifest: Manifest, directory: pathlib.Path) -> None:
   """Writes `manifest.json` and syncs it to disk."""
-  content = {'sha256': manifest.sha256, **dataclasses.asdict(manifest)}
+  content = {'sha256': manifest.sha256, **_plain(manifest)}
   with open(directory / FILE_NAME, 'w', encoding='utf-8') as f:
     json.dump(content, f, indent=1)
     f.write('\n')
@@ -192,9 +208,11 @@ def load_tokenizer(directory: str | os.PathLike[str]) -> tokenizer.Tokenizer:
     path = directory / tokenizer.FILE_NAME
     if not path.is_file():
       raise _unusable(path, f'is missing; {_AGAIN}')
-    result = tokenizer.from_json(path.read_bytes(), manifest.tokenizer)
+    beside = chat.read_files(directory)
+    result = tokenizer.from_json(path.read_bytes(), manifest.tokenizer, beside)
     if result.sha256 != manifest.tokenizer_sha256:
       raise _unusable(path, f'is not the tokenizer of the shards; {_AGAIN}')
+    manifest.check_template(result)
   return result
 
 
@@ -209,6 +227,19 @@ def _file_sha256(path: pathlib.Path, *version: int) -> str:
   del version  # Only there to be part of the key.
   with open(path, 'rb') as f:
     return hashlib.file_digest(f, 'sha256').hexdigest()
+
+
+def _plain(value: Any) -> Any:
+  """As dicts; without what has its default, which older files do not have."""
+  if dataclasses.is_dataclass(value):
+    return {
+      field.name: _plain(getattr(value, field.name))
+      for field in dataclasses.fields(value)
+      if getattr(value, field.name) is not field.default
+    }
+  if isinstance(value, dict):
+    return {name: _plain(each) for name, each in value.items()}
+  return [_plain(v) for v in value] if isinstance(value, tuple) else value
 
 
 def _canonical(content: Any) -> bytes:
@@ -228,11 +259,11 @@ def _parse(path: pathlib.Path) -> Manifest:
   try:
     content = json.loads(path.read_bytes())
     checksum = content.pop('sha256')
-    if content['format_version'] != FORMAT_VERSION:
+    if content['format_version'] not in (PLAIN, MASKED):
       raise _unusable(
         path,
         f'has format version {content["format_version"]}, this program '
-        f'reads {FORMAT_VERSION}{again}',
+        f'reads {PLAIN} and {MASKED}{again}',
       )
     result = _build(Manifest, content)
   except (
@@ -254,9 +285,10 @@ def _build(kind: Any, value: Any) -> Any:
   origin, arguments = typing.get_origin(kind), typing.get_args(kind)
   if dataclasses.is_dataclass(kind):
     hints = typing.get_type_hints(kind)
-    if set(hints) != set(value):
-      raise KeyError(f'fields {sorted(set(hints) ^ set(value))}')
-    return kind(**{name: _build(hints[name], value[name]) for name in hints})
+    optional = {f.name for f in dataclasses.fields(kind) if f.default is None}
+    if wrong := (set(hints) ^ set(value)) - (optional & set(hints)):
+      raise KeyError(f'fields {sorted(wrong)}')
+    return kind(**{name: _build(hints[name], value[name]) for name in value})
   if origin is tuple:
     return tuple(_build(arguments[0], v) for v in value)
   if origin is dict:

@@ -2,12 +2,16 @@
 """Windows of tokens to model inputs: a pure function of the window.
 
 A window is int32 [L + 1]: the tokens of L positions and the token after them.
-`NO_TOKEN` stands where the text has ended.
+`NO_TOKEN` stands where the text has ended. Two high bits of a token say what
+differs from plain text, in which every token counts in the loss and BOS, and
+nothing else, begins a document.
 """
 
 import numpy as np
 
 NO_TOKEN = -1
+UNCOUNTED = 1 << 30  # The token does not count in the loss.
+EXCEPTION = 1 << 29  # BOS that begins no document, or another that does.
 
 
 def num_windows(num_tokens: int, seq_len: int) -> int:
@@ -37,20 +41,21 @@ def model_inputs(
 
   Returns:
     Arrays [B, L]. `tokens` and `targets` int32; `weights` float32, 1 where
-    there is a target; `segment_ids` int32, 1, 2, … by document within the
-    window and 0 where there is no token; `positions` int32, from 0 at the
-    start of the window and of each document.
+    there is a target that counts; `segment_ids` int32, 1, 2, … by document
+    within the window and 0 where there is no token; `positions` int32, from 0
+    at the start of the window and of each document.
   """
   there = windows >= 0
-  tokens, here = windows[:, :-1], there[:, :-1]
-  starts = tokens == bos_id
+  ids = np.where(there, windows & (EXCEPTION - 1), np.int32(pad_id))
+  tokens, here = ids[:, :-1], there[:, :-1]
+  starts = (tokens == bos_id) ^ (windows[:, :-1] & EXCEPTION != 0) & here
   starts[:, 0] = True
   place = np.arange(tokens.shape[1], dtype=np.int32)
   begin = np.maximum.accumulate(starts * place, axis=1)
   return {
-    'tokens': np.where(here, tokens, np.int32(pad_id)),
-    'targets': np.where(there[:, 1:], windows[:, 1:], np.int32(pad_id)),
-    'weights': there[:, 1:].astype(np.float32),
+    'tokens': tokens,
+    'targets': ids[:, 1:],
+    'weights': (there & (windows & UNCOUNTED == 0))[:, 1:].astype(np.float32),
     'segment_ids': np.cumsum(starts, axis=1, dtype=np.int32) * here,
     'positions': (place - begin) * here,
   }

@@ -10,6 +10,7 @@ import grain
 import numpy as np
 
 from pipelines import errors, manifest, pack
+from pipelines.prepare import bundle
 
 _CACHE_BYTES = 2**26  # Per source: a small corpus stays in memory whole.
 
@@ -75,21 +76,31 @@ class WindowSource:
     self._records.__exit__(None, None, None)
 
   def _read(self, index: int) -> np.ndarray:
-    """Returns the tokens of a record without its padding."""
+    """Returns the tokens of a record, as of a window, without its padding."""
     try:
       content = self._records[index]
     except (RuntimeError, IndexError) as error:
       raise self._damaged(index, f'cannot be read: {error}') from error
-    expected = self._data.record_tokens * self._dtype.itemsize
-    if len(content) != expected:
+    size = self._data.record_tokens
+    expected = size * self._dtype.itemsize
+    masked = self._split.counted_tokens is not None
+    if len(content) not in (expected, expected + size * masked):
       raise self._damaged(index, f'has {len(content)} bytes, not {expected}')
-    tokens = np.frombuffer(content, self._dtype)
+    tokens = np.frombuffer(content, self._dtype, size)
     if tokens.max() >= self._data.vocab_size:
       raise self._damaged(
         index,
         f'has token {tokens.max()}, but the vocabulary has '
         f'{self._data.vocab_size}',
       )
+    if len(content) > expected:
+      flags = np.frombuffer(content, np.uint8, offset=expected)
+      uncounted = flags & bundle.COUNTS == 0
+      begins = flags & bundle.BEGINS != 0
+      exception = begins != (tokens == self._data.bos_id)
+      tokens = tokens.astype(np.int32)
+      tokens |= uncounted * np.int32(pack.UNCOUNTED)
+      tokens |= exception * np.int32(pack.EXCEPTION)
     last = index == self._split.records - 1
     return tokens[: self._last_tokens] if last else tokens
 

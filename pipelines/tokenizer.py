@@ -3,21 +3,23 @@
 
 Text is only ever text: a special token that is spelled out in a document is
 split like other characters, so documents cannot forge their own boundaries.
+Only what a chat template has written is read with its special tokens.
 """
 
 import codecs
 import dataclasses
+import functools
 import hashlib
 import json
 import os
 import pathlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
-from pipelines import errors
+from pipelines import chat, errors
 
 FILE_NAME = 'tokenizer.json'
 SPECIAL_TOKENS = ('<pad>', '<bos>', '<eos>')
@@ -67,6 +69,20 @@ class Tokenizer:
     """Returns the ids of each text, int32 [N]."""
     raise NotImplementedError
 
+  @property
+  def template(self) -> chat.Template:
+    """What writes conversations; raises DataError where there is none."""
+    return chat.none()
+
+  def encode_chat(self, turns: chat.Turns) -> tuple[np.ndarray, np.ndarray]:
+    """Encodes what `template.render_with_mask` has written.
+
+    Returns:
+      The ids, int32 [N], special tokens among them and none added; and bool
+      [N], whether a token has a character that counts.
+    """
+    raise NotImplementedError
+
   def decode(self, ids: Iterable[int]) -> str:
     """Returns the text of `ids`; special and unknown ids are left out."""
     raise NotImplementedError
@@ -109,11 +125,20 @@ def load(name_or_path: str) -> Tokenizer:
       f'--data.tokenizer={name_or_path}: {path} is not a file; give '
       "'bytes' or the path of a tokenizer.json."
     )
-  return from_json(path.read_bytes(), name_or_path)
+  beside = chat.read_files(path.parent)
+  return from_json(path.read_bytes(), name_or_path, beside)
 
 
-def from_json(serialized: bytes, name: str) -> Tokenizer:
-  """Builds a tokenizer from the content of a `tokenizer.json`."""
+def from_json(
+  serialized: bytes, name: str, beside: Mapping[str, bytes] | None = None
+) -> Tokenizer:
+  """Builds a tokenizer from the content of a `tokenizer.json`.
+
+  Args:
+    serialized: the content.
+    name: for error messages.
+    beside: the files of `chat.FILE_NAMES` that lie in its folder.
+  """
   inner = tokenizers.Tokenizer.from_str(_checked(serialized, name))
   inner.encode_special_tokens = True
   inner.no_padding()
@@ -127,6 +152,7 @@ def from_json(serialized: bytes, name: str) -> Tokenizer:
     bos_id=bos_id,
     eos_id=eos_id,
     serialized=serialized,
+    beside=beside or {},
     inner=inner,
   )
 
@@ -190,6 +216,7 @@ class _JsonTokenizer(Tokenizer):
   """A `tokenizer.json`, kept to the byte so that its hash stays the same."""
 
   serialized: bytes = dataclasses.field(repr=False)
+  beside: Mapping[str, bytes] = dataclasses.field(repr=False)
   inner: tokenizers.Tokenizer = dataclasses.field(repr=False)
 
   def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
@@ -197,6 +224,29 @@ class _JsonTokenizer(Tokenizer):
       list(texts), add_special_tokens=False
     )
     return [np.array(e.ids, np.int32) for e in encodings]
+
+  @functools.cached_property
+  def template(self) -> chat.Template:
+    files = {**self.beside, FILE_NAME: self.serialized}
+    return chat.Template.from_files(files, self.name)
+
+  def encode_chat(self, turns: chat.Turns) -> tuple[np.ndarray, np.ndarray]:
+    text = ''.join(text for text, _ in turns)
+    encoding = self._reads_special.encode(text, add_special_tokens=False)
+    counts = np.repeat([c for _, c in turns], [len(t) for t, _ in turns])
+    # Counting characters before each: a token is as many as it covers.
+    before = np.insert(np.cumsum(counts), 0, 0)
+    begin, end = np.array(encoding.offsets, np.int64).reshape(-1, 2).T
+    return np.array(encoding.ids, np.int32), before[end] > before[begin]
+
+  @functools.cached_property
+  def _reads_special(self) -> tokenizers.Tokenizer:
+    inner = tokenizers.Tokenizer.from_str(self.serialized.decode())
+    inner.no_padding()
+    inner.no_truncation()
+    # It would only cut white space out of the places of tokens.
+    inner.post_processor = None
+    return inner
 
   def decode(self, ids: Iterable[int]) -> str:
     return self.inner.decode(list(map(int, ids)))
@@ -215,7 +265,8 @@ class _JsonTokenizer(Tokenizer):
     )
 
   def save(self, folder: str | os.PathLike[str]) -> None:
-    pathlib.Path(folder, FILE_NAME).write_bytes(self.serialized)
+    for name, content in {**self.beside, FILE_NAME: self.serialized}.items():
+      pathlib.Path(folder, name).write_bytes(content)
 
 
 def _with_bos(inner: tokenizers.Tokenizer, bos_id: int) -> bytes:

@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from typing import TextIO
 
-from pipelines import errors, manifest
+from pipelines import chat, errors, manifest
 from pipelines import tokenizer as tokenizer_lib
 from pipelines.prepare import bundle, read, split, tokenize
 
@@ -66,9 +66,11 @@ def prepare(
   if (output / manifest.FILE_NAME).exists():
     return _existing(output, settings)
   _check_output(output, input)
-  source = read.Source(input, text_field)
+  named = None if train_tokenizer else tokenizer_lib.load(tokenizer)
+  template = (lambda: named.template) if named else chat.none
+  source = read.Source(input, text_field, template)
   with _partial(output) as folder:
-    result = _write(folder, source, settings, progress)
+    result = _write(folder, source, named, settings, progress)
     if (output / manifest.FILE_NAME).exists():
       # Another process was faster; its folder is as good if it agrees.
       shutil.rmtree(folder)
@@ -103,7 +105,9 @@ def _existing(
         f'--data.dir={output}.'
       )
   if not settings.train_tokenizer and os.path.exists(settings.tokenizer):
-    found.check_tokenizer(tokenizer_lib.load(settings.tokenizer))
+    named = tokenizer_lib.load(settings.tokenizer)
+    found.check_tokenizer(named)
+    found.check_template(named)
   return found
 
 
@@ -159,15 +163,16 @@ def _lock(lock: TextIO, folder: pathlib.Path) -> None:
 def _write(
   folder: pathlib.Path,
   source: read.Source,
+  tokenizer: tokenizer_lib.Tokenizer | None,
   settings: manifest.Settings,
   progress: Callable[[int, int], None] | None,
 ) -> manifest.Manifest:
-  """Writes shards, tokenizer and manifest into `folder`."""
+  """Writes shards, tokenizer (None: a trained one) and manifest."""
   held_out = split.choose(source.documents(), settings.val_fraction)
   if not source.used:
     raise errors.DataError(_no_text(source))
-  tokenizer = tokenize.make_tokenizer(
-    source, held_out, settings.tokenizer, settings.train_tokenizer
+  tokenizer = tokenizer or tokenize.train_tokenizer(
+    source, held_out, settings.train_tokenizer
   )
   dtype = 'uint16' if tokenizer.vocab_size <= 2**16 else 'uint32'
   writers = {
@@ -190,8 +195,9 @@ def _write(
       progress(documents, tokens)
   splits = {name: writer.close() for name, writer in writers.items()}
   tokenizer.save(folder)
+  masked = any(s and s.counted_tokens is not None for s in splits.values())
   result = manifest.Manifest(
-    format_version=manifest.FORMAT_VERSION,
+    format_version=manifest.MASKED if masked else manifest.PLAIN,
     settings=settings,
     input_sha256=source.sha256,
     num_sources=len(source.used),
@@ -207,6 +213,7 @@ def _write(
     dtype=dtype,
     record_tokens=settings.record_tokens,
     splits={name: s for name, s in splits.items() if s is not None},
+    template_sha256=tokenizer.template.sha256 if masked else None,
   )
   manifest.write(result, folder)
   (folder / _LOCK).unlink()
@@ -218,7 +225,7 @@ def _no_text(source: read.Source) -> str:
   if source.skipped:
     name, reason = next(iter(source.skipped.items()))
     message += (
-      f': {len(source.skipped)} files were left out, the first {name} '
+      f': {len(source.skipped)} parts were left out, the first {name} '
       f'({reason})'
     )
   return message + '.'

@@ -2,7 +2,8 @@
 """Cuts a stream of tokens into records and records into shards.
 
 One record bundles many tokens (`group_size:1`): reading one at random then
-costs one read of a useful size.
+costs one read of a useful size. A record with a conversation in it has one byte
+more for each token, behind all tokens: bits of `COUNTS` and `BEGINS`.
 """
 
 import contextlib
@@ -16,6 +17,9 @@ from array_record.python import array_record_module
 
 from pipelines import errors, manifest
 from pipelines.prepare import tokenize
+
+COUNTS = 1  # The token counts in the loss.
+BEGINS = 2  # The token is the first of a document.
 
 _OPTIONS = 'group_size:1,zstd:3'
 
@@ -37,7 +41,10 @@ class SplitWriter:
     self._name = name
     self._pad_id = pad_id
     self._record = np.empty(record_tokens, np.dtype(dtype).newbyteorder('<'))
+    self._flags = np.empty(record_tokens, np.uint8)
     self._fill = 0
+    self._masked = False  # The record that is being filled.
+    self._uncounted = None  # Tokens; a number once there is a conversation.
     self._shard_records = max(1, shard_tokens // record_tokens)
     self._records = []  # Of each shard.
     self._writer = None
@@ -53,12 +60,20 @@ class SplitWriter:
     self._tokens += len(piece.ids)
     if self._zlib:
       self._zlib_bytes += len(self._zlib.compress(text))
+    flags = np.full(len(piece.ids), COUNTS, np.uint8)
+    masked = piece.counts is not None
+    if masked:
+      flags[:] = piece.counts * np.uint8(COUNTS)
+      self._uncounted = (self._uncounted or 0) + np.sum(~piece.counts)
+    flags[:1] |= BEGINS * piece.begins
     rest = piece.ids
     while len(rest):
       taken = rest[: len(self._record) - self._fill]
-      self._record[self._fill : self._fill + len(taken)] = taken
+      here = slice(self._fill, self._fill + len(taken))
+      self._record[here], self._flags[here] = taken, flags[: len(taken)]
+      self._masked |= masked
       self._fill += len(taken)
-      rest = rest[len(taken) :]
+      rest, flags = rest[len(taken) :], flags[len(taken) :]
       if self._fill == len(self._record):
         self._write_record()
 
@@ -66,6 +81,7 @@ class SplitWriter:
     """Pads the last record and names the shards; None if there was no text."""
     if self._fill:
       self._record[self._fill :] = self._pad_id
+      self._flags[self._fill :] = 0
       self._write_record()
     self._close_shard()
     if not self._tokens:
@@ -73,11 +89,13 @@ class SplitWriter:
     bits = None
     if self._zlib:
       bits = 8 * (self._zlib_bytes + len(self._zlib.flush())) / self._bytes
+    counted = self._tokens - int(self._uncounted or 0)
     return manifest.Split(
       documents=self._documents,
       tokens=self._tokens,
+      counted_tokens=None if self._uncounted is None else counted,
       bytes=self._bytes,
-      bytes_per_token=self._bytes / self._tokens,
+      bytes_per_token=self._bytes / counted,
       zlib_bits_per_byte=bits,
       shards=tuple(map(self._name_shard, range(len(self._records)))),
     )
@@ -88,8 +106,9 @@ class SplitWriter:
       self._writer = array_record_module.ArrayRecordWriter(str(path), _OPTIONS)
       self._records.append(0)
     with self._one_sentence():
-      self._writer.write(self._record.tobytes())
-    self._fill = 0
+      flags = self._flags.tobytes() if self._masked else b''
+      self._writer.write(self._record.tobytes() + flags)
+    self._fill, self._masked = 0, False
     self._records[-1] += 1
     if self._records[-1] == self._shard_records:
       self._close_shard()

@@ -7,20 +7,19 @@ file nor a large corpus has to fit into memory.
 """
 
 import codecs
-import dataclasses
 import glob
 import hashlib
-import io
 import json
 import os
 import pathlib
 import sysconfig
 from collections.abc import Callable, Iterator
-from typing import BinaryIO, TextIO
+from typing import Any, BinaryIO
 
 import zstandard
 
-from pipelines import errors
+from pipelines import chat, errors
+from pipelines.prepare import rows
 
 STDLIB = 'stdlib'
 
@@ -29,28 +28,8 @@ _NOT_STDLIB = frozenset({
     'dist-packages', 'idle_test', 'site-packages', 'test', 'tests',
     '__pycache__',
 })  # fmt: skip
-_PIECE = 2**20  # Characters; bounds memory, large enough to encode well.
+_BLOCK = 2**20  # Bytes that are read at once.
 _SNIFF = 2**13  # Bytes in which a NUL makes a file binary.
-
-
-@dataclasses.dataclass(frozen=True)
-class Document:
-  """One text.
-
-  Attributes:
-    name: of its file, relative to the input, with forward slashes.
-    index: of the line or row in the file; 0 for a whole file.
-    pieces: gives the text in parts, afresh at each call.
-  """
-
-  name: str
-  index: int
-  pieces: Callable[[], Iterator[str]]
-
-  @property
-  def key(self) -> str:
-    """Names the document, the same on every machine."""
-    return f'{self.name}:{self.index}'
 
 
 class Source:
@@ -58,16 +37,22 @@ class Source:
 
   Attributes:
     files: name to path, sorted by name.
-    skipped: name to reason; grows while `documents` runs.
+    skipped: name to reason, of files and of rows ('FILE:LINE'); grows while
+      `documents` runs.
     used: names of files that gave text; grows likewise.
   """
 
-  def __init__(self, text_input: str, text_field: str):
+  def __init__(
+    self,
+    text_input: str,
+    text_field: str,
+    template: Callable[[], chat.Template] = chat.none,
+  ):
     self.input = text_input
-    self.text_field = text_field
     self.files = find(text_input)
     self.skipped: dict[str, str] = {}
     self.used: dict[str, None] = {}
+    self._rows = rows.Rows(text_field, template, self.skipped)
 
   @property
   def sha256(self) -> str:
@@ -75,26 +60,28 @@ class Source:
     lines = [f'{n}\0{p.stat().st_size}\n' for n, p in self.files.items()]
     return hashlib.sha256(''.join(lines).encode()).hexdigest()
 
-  def documents(self) -> Iterator[Document]:
+  def documents(self) -> Iterator[rows.Document]:
     """Yields all documents that are not empty, in a fixed order."""
     for name, path in self.files.items():
       for document in self._read(name, path):
         self.used[name] = None
         yield document
 
-  def _read(self, name: str, path: pathlib.Path) -> Iterator[Document]:
+  def _read(self, name: str, path: pathlib.Path) -> Iterator[rows.Document]:
     if name.endswith(('.jsonl', '.jsonl.zst')):
-      return _read_jsonl(name, path, self.text_field)
+      return _read_jsonl(name, path, self._rows)
     if name.endswith('.parquet'):
-      return _read_parquet(name, path, self.text_field)
+      return _read_parquet(name, path, self._rows)
     return self._read_text(name, path)
 
-  def _read_text(self, name: str, path: pathlib.Path) -> Iterator[Document]:
+  def _read_text(
+    self, name: str, path: pathlib.Path
+  ) -> Iterator[rows.Document]:
     reason = _why_not_text(path)
     if reason:
       self.skipped[name] = reason
     elif path.stat().st_size:
-      yield Document(name, 0, lambda: _file_pieces(path))
+      yield rows.Document(name, 0, lambda: _file_pieces(path))
 
 
 def find(text_input: str) -> dict[str, pathlib.Path]:
@@ -160,7 +147,7 @@ def _why_not_text(path: pathlib.Path) -> str | None:
       return 'binary'
     f.seek(0)
     try:
-      while block := f.read(_PIECE):
+      while block := f.read(_BLOCK):
         decoder.decode(block)
       decoder.decode(b'', True)
     except UnicodeDecodeError:
@@ -170,44 +157,25 @@ def _why_not_text(path: pathlib.Path) -> str | None:
 
 def _file_pieces(path: pathlib.Path) -> Iterator[str]:
   with open(path, encoding='utf-8', newline='') as f:
-    yield from _pieces(f)
-
-
-def _pieces(stream: TextIO) -> Iterator[str]:
-  """Cuts at line ends: there a tokenizer rarely joins what is on both sides."""
-  rest = ''
-  while block := stream.read(_PIECE):
-    text = rest + block
-    cut = text.rfind('\n') + 1 or len(text)
-    yield text[:cut]
-    rest = text[cut:]
-  if rest:
-    yield rest
-
-
-def _text_document(name: str, index: int, text: str) -> Iterator[Document]:
-  # JSON can spell half a surrogate pair, which no encoding can write.
-  text = text.encode('utf-16', 'surrogatepass').decode('utf-16', 'replace')
-  if text:
-    yield Document(name, index, lambda: _pieces(io.StringIO(text)))
+    yield from rows.pieces(f)
 
 
 def _read_jsonl(
-  name: str, path: pathlib.Path, text_field: str
-) -> Iterator[Document]:
+  name: str, path: pathlib.Path, how: rows.Rows
+) -> Iterator[rows.Document]:
   with open(path, 'rb') as file:
     lines = _zst_lines(file, path) if name.endswith('.zst') else file
     for number, line in enumerate(lines, 1):
       if line.strip():
-        text = _json_text(line, f'{path} line {number}', text_field)
-        yield from _text_document(name, number, text)
+        where = f'{path} line {number}'
+        yield from how.document(name, number, _row(line, where, how), where)
 
 
 def _zst_lines(file: BinaryIO, path: pathlib.Path) -> Iterator[bytes]:
   """Yields lines; unlike the library's reader it notices a cut file."""
   frame, rest = None, b''
   try:
-    while block := file.read(_PIECE):
+    while block := file.read(_BLOCK):
       while block:
         frame = frame or zstandard.ZstdDecompressor().decompressobj()
         *lines, rest = (rest + frame.decompress(block)).split(b'\n')
@@ -223,7 +191,7 @@ def _zst_lines(file: BinaryIO, path: pathlib.Path) -> Iterator[bytes]:
   yield rest
 
 
-def _json_text(line: bytes, where: str, text_field: str) -> str:
+def _row(line: bytes, where: str, how: rows.Rows) -> dict[str, Any]:
   try:
     content = json.loads(line.decode())
   except UnicodeDecodeError as error:
@@ -232,21 +200,17 @@ def _json_text(line: bytes, where: str, text_field: str) -> str:
     raise errors.DataError(f'{where} is not JSON: {error}.') from error
   if not isinstance(content, dict):
     raise errors.DataError(f'{where} is not a JSON object.')
-  if text_field not in content:
+  if how.field(content) is None:
     raise errors.DataError(
-      f'{where} has no field {text_field!r}; name one of its fields with '
+      f'{where} has no field {how.text_field!r}; name one of its fields with '
       f'--data.text_field: {", ".join(content) or "it has none"}.'
     )
-  if not isinstance(content[text_field], str):
-    raise errors.DataError(
-      f'{where}: field {text_field!r} (--data.text_field) is not a string.'
-    )
-  return content[text_field]
+  return content
 
 
 def _read_parquet(
-  name: str, path: pathlib.Path, text_field: str
-) -> Iterator[Document]:
+  name: str, path: pathlib.Path, how: rows.Rows
+) -> Iterator[rows.Document]:
   try:
     import pyarrow
     import pyarrow.parquet
@@ -258,21 +222,18 @@ def _read_parquet(
   try:
     with pyarrow.parquet.ParquetFile(path) as file:
       columns = file.schema_arrow.names
-      if text_field not in columns:
+      field = how.field(columns)
+      if field is None:
         raise errors.DataError(
-          f'{path} has no column {text_field!r}; name one of its columns '
+          f'{path} has no column {how.text_field!r}; name one of its columns '
           f'with --data.text_field: {", ".join(columns)}.'
         )
-      row = 0
-      for batch in file.iter_batches(batch_size=256, columns=[text_field]):
-        for value in batch.column(0).to_pylist():
-          if not isinstance(value, str):
-            raise errors.DataError(
-              f'{path} row {row}: column {text_field!r} '
-              '(--data.text_field) is not a string.'
-            )
-          yield from _text_document(name, row, value)
-          row += 1
+      wanted = [column for column in (field, rows.TOOLS) if column in columns]
+      number = 0
+      for batch in file.iter_batches(batch_size=256, columns=wanted):
+        for row in batch.to_pylist():
+          yield from how.document(name, number, row, f'{path} row {number}')
+          number += 1
   except (pyarrow.ArrowInvalid, OSError) as error:
     raise errors.DataError(
       f'{path} is not a readable parquet file: {error}.'

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Iterable, Iterator
 
 from pipelines import errors
-from pipelines.prepare import read
+from pipelines.prepare import rows
 
 TRAIN = 'train'
 VAL = 'val'
@@ -32,7 +32,7 @@ class HeldOut:
   moved: dict[str, str] = dataclasses.field(default_factory=dict)
   tail_from: int | None = None
 
-  def parts(self, document: read.Document) -> Iterator[tuple[str, bool, str]]:
+  def parts(self, document: rows.Document) -> Iterator[tuple[str, bool, str]]:
     """Yields (split, whether it begins there, text) for each piece."""
     begun = set()
     position = 0
@@ -43,7 +43,7 @@ class HeldOut:
       position += len(piece)
 
   def _divide(
-    self, document: read.Document, position: int, piece: str
+    self, document: rows.Document, position: int, piece: str
   ) -> Iterator[tuple[str, str]]:
     if self.tail_from is None:
       side = VAL if _share(document) < self.fraction else TRAIN
@@ -56,7 +56,7 @@ class HeldOut:
       yield VAL, piece[cut:]
 
 
-def choose(documents: Iterable[read.Document], fraction: float) -> HeldOut:
+def choose(documents: Iterable[rows.Document], fraction: float) -> HeldOut:
   """Looks at as many documents as it takes to see both sides non-empty.
 
   Raises:
@@ -82,13 +82,18 @@ def choose(documents: Iterable[read.Document], fraction: float) -> HeldOut:
   return HeldOut(fraction, moved)
 
 
-def _share(document: read.Document) -> float:
+def _share(document: rows.Document) -> float:
   """A number in [0, 1) that only depends on the name of the document."""
   digest = hashlib.sha256(document.key.encode()).digest()
   return int.from_bytes(digest[:6], 'big') / 2**48
 
 
-def _tail_from(document: read.Document, fraction: float) -> int:
+def _tail_from(document: rows.Document, fraction: float) -> int:
+  if document.turns:
+    raise errors.DataError(
+      f'{document.name} has one conversation and nothing else is there; give '
+      'more of them, or --data.val_fraction=0.'
+    )
   characters = sum(map(len, document.pieces()))
   if characters < 2:
     raise errors.DataError(

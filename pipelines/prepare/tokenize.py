@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chooses or trains the tokenizer and encodes text in batches."""
+"""Trains the tokenizer and encodes text in batches."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from pipelines import chat
 from pipelines import tokenizer as tokenizer_lib
 from pipelines.prepare import read, split
 
@@ -19,24 +20,25 @@ class Encoded:
 
   Attributes:
     split: 'train' or 'val'.
-    begins: whether the document begins here; then `ids` starts with BOS.
-    text: the piece.
+    begins: whether the document begins here; then the `ids` of plain text start
+      with BOS, those of a conversation as its template says.
+    text: the piece; of a conversation, what counts in the loss.
     ids: int32 [N].
+    counts: bool [N], whether a token counts in the loss; None: all do.
   """
 
   split: str
   begins: bool
   text: str
   ids: np.ndarray
+  counts: np.ndarray | None = None
 
 
-def make_tokenizer(
-  source: read.Source, held_out: split.HeldOut, name: str, trained_size: int
+def train_tokenizer(
+  source: read.Source, held_out: split.HeldOut, size: int
 ) -> tokenizer_lib.Tokenizer:
-  """Loads the tokenizer, or trains one on the text that is not held out."""
-  if not trained_size:
-    return tokenizer_lib.load(name)
-  return tokenizer_lib.train_bpe(_training(source, held_out), trained_size)
+  """Trains a tokenizer on the text that is not held out."""
+  return tokenizer_lib.train_bpe(_training(source, held_out), size)
 
 
 def encode(
@@ -46,19 +48,28 @@ def encode(
 ) -> Iterator[Encoded]:
   """Encodes all documents, in order."""
   parts = (
-    part for document in source.documents() for part in held_out.parts(document)
+    (*part, document.turns)
+    for document in source.documents()
+    for part in held_out.parts(document)
   )
   for batch in _batches(parts):
-    ids = tokenizer.encode_batch([text for _, _, text in batch])
-    for (name, begins, text), piece in zip(batch, ids, strict=True):
+    plain = [text for _, _, text, turns in batch if turns is None]
+    ids = iter(tokenizer.encode_batch(plain))
+    for name, begins, text, turns in batch:
+      if turns is not None:
+        counted = ''.join(text for text, counts in turns if counts)
+        yield Encoded(name, begins, counted, *tokenizer.encode_chat(turns))
+        continue
+      piece = next(ids)
       if begins:
         piece = np.insert(piece, 0, tokenizer.bos_id)
       yield Encoded(name, begins, text, piece)
 
 
-def _batches(
-  parts: Iterable[tuple[str, bool, str]],
-) -> Iterator[list[tuple[str, bool, str]]]:
+_Part = tuple[str, bool, str, chat.Turns | None]
+
+
+def _batches(parts: Iterable[_Part]) -> Iterator[list[_Part]]:
   batch, characters = [], 0
   for part in parts:
     batch.append(part)

@@ -14,7 +14,7 @@ import pytest
 from array_record.python import array_record_module
 
 from pipelines import errors, manifest, prepare, tokenizer
-from pipelines.prepare import bundle, read, split
+from pipelines.prepare import bundle, read, rows, split
 
 ROOT = pathlib.Path(__file__).parents[3]
 SMALL = {'record_tokens': 64, 'shard_tokens': 128, 'val_fraction': 0.3}
@@ -108,7 +108,7 @@ def test_preparing_twice_gives_the_same_bytes(tmp_path, corpus, shards):
 def test_pieces_of_a_document_join_without_a_seam(
   tmp_path, corpus, shards, monkeypatch
 ):
-  monkeypatch.setattr(read, '_PIECE', 7)
+  monkeypatch.setattr(rows, '_PIECE', 7)
   again = prepare.prepare(str(corpus), tmp_path / 'again', **SMALL)
   assert again == manifest.load(shards)
 

@@ -9,7 +9,7 @@ import pytest
 import zstandard
 
 from pipelines import errors
-from pipelines.prepare import read
+from pipelines.prepare import read, rows
 
 
 def _texts(source):
@@ -127,7 +127,7 @@ def test_parquet_faults_are_named(tmp_path):
   pq.write_table(pa.table({'body': ['x'], 'id': [1]}), path)
   _refused(path, "no column 'text'.*body, id")
   pq.write_table(pa.table({'text': ['x', None]}), path)
-  _refused(path, "row 1: column 'text'")
+  _refused(path, "row 1: field 'text'")
   path.write_bytes(b'PAR1 no')
   _refused(path, 'not a readable parquet file')
 
@@ -141,9 +141,9 @@ def test_missing_input_is_refused(tmp_path, name, sentence):
 
 
 def test_pieces_join_to_the_text_and_end_at_lines(monkeypatch):
-  monkeypatch.setattr(read, '_PIECE', 10)
+  monkeypatch.setattr(rows, '_PIECE', 10)
   text = 'ab\ncdefgh\n' * 5 + 'x' * 35 + '\nend'
-  pieces = list(read._pieces(io.StringIO(text)))
+  pieces = list(rows.pieces(io.StringIO(text)))
   assert ''.join(pieces) == text
   assert max(map(len, pieces)) < 20
   assert pieces[0] == 'ab\ncdefgh\n'

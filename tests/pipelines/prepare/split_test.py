@@ -3,12 +3,12 @@
 import pytest
 
 from pipelines import errors
-from pipelines.prepare import read, split
+from pipelines.prepare import rows, split
 
 
 def _documents(texts):
   return [
-    read.Document(f'{i}.txt', 0, lambda text=text: iter([text]))
+    rows.Document(f'{i}.txt', 0, lambda text=text: iter([text]))
     for i, text in enumerate(texts)
   ]
 
@@ -50,7 +50,7 @@ def test_nothing_is_held_out_at_fraction_zero():
 
 def test_of_a_single_document_the_tail_is_held_out():
   text = ''.join(chr(ord('a') + i % 26) for i in range(100))
-  document = read.Document('a', 0, lambda: iter([text[:45], text[45:]]))
+  document = rows.Document('a', 0, lambda: iter([text[:45], text[45:]]))
   held_out = split.choose([document], 0.1)
   parts = list(held_out.parts(document))
   assert parts == [
