@@ -72,16 +72,16 @@ class Rows:
     """
     field = self.field(row)
     value = row[field]
-    if isinstance(value, str):
+    if isinstance(value, str) and field == self.text_field:
       # JSON can spell half a surrogate pair, which no encoding can write.
       text = _whole(value)
       if text:
         yield Document(name, index, lambda: pieces(io.StringIO(text)))
       return
     if not isinstance(value, list):
-      flag = ' (--data.text_field)' if field == self.text_field else ''
+      text = 'a string, nor ' if field == self.text_field else ''
       raise errors.DataError(
-        f'{where}: field {field!r}{flag} is not a string, nor a list of '
+        f'{where}: field {field!r} (--data.text_field) is not {text}a list of '
         'messages.'
       )
     messages = [_message(m, i, where) for i, m in enumerate(value, 1)]
