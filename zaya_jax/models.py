@@ -19,8 +19,8 @@ def load(path: str) -> decode.Model:
   """Reads a model.
 
   Args:
-    path: a run directory (its newest checkpoint), one checkpoint, or a native
-      Hugging Face ZAYA folder.
+    path: a run directory (its newest checkpoint), one checkpoint, or a Hugging
+      Face ZAYA folder of either layout.
 
   Raises:
     UsageError: if there is no such folder.
@@ -36,7 +36,7 @@ def load(path: str) -> decode.Model:
   if hf.is_folder(path):
     config = hf.read_config(path)
     params, buffers = hf.read_params(path, config)
-    tokenizer = _folder_tokenizer(path)
+    tokenizer = hf.read_tokenizer(path, config)
     stop_ids = hf.read_stop_ids(path)
   else:
     directory = layout.resolve(path)
@@ -49,6 +49,8 @@ def load(path: str) -> decode.Model:
     run_dir = os.path.dirname(os.path.dirname(directory))
     tokenizer = _run_tokenizer(run_dir, about['tokenizer_sha256'])
     stop_ids = tokenizer.special_ids if tokenizer else ()
+    if os.path.exists(os.path.join(run_dir, hf.KEPT_CONFIG)):
+      stop_ids = hf.read_stop_ids(run_dir, hf.KEPT_CONFIG)
   return decode.Model(
     config=config,
     params=params,

@@ -2,13 +2,17 @@
 """Where a run begins: anew, from the parameters of another, or going on."""
 
 import dataclasses
+import os
+from typing import Any
 
 import jax
 
 from zaya_jax import config as config_lib
 from zaya_jax import corpus as corpus_lib
+from zaya_jax import flags
 from zaya_jax import step as step_lib
-from zaya_jax.checkpoint import arrays, manager, meta, reader
+from zaya_jax.checkpoint import arrays, layout, manager, meta, reader
+from zaya_jax.interop import hf, hf_table
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,12 +53,17 @@ def restore_or_init(
     state = _initialize(init, mesh)
     if not config.restore:
       return Start(state=state)
-    state = _with_params_of(config.restore, state)
-    return Start(state=state, notes=(f'parameters of {config.restore}',))
+    state, notes = _with_params_of(config, state, corpus)
+    return Start(state=state, notes=tuple(notes))
   _check_goes_on(config, newest)
   with jax.set_mesh(mesh):
     abstract = arrays.on_mesh(jax.eval_shape(init), mesh)
   about = reader.read_meta(saved.directory(newest))
+  if 'step' not in about['arrays']:
+    raise config_lib.UsageError(
+      f'--run_dir={config.run_dir} holds imported parameters and no optimizer; '
+      f'train in another --run_dir with --restore={config.run_dir}.'
+    )
   changes = meta.check_same_model(about, config)
   if about['dataset_sha256'] != corpus.sha256:
     changes.append('the shards: their content is not what it was')
@@ -93,10 +102,60 @@ def _initialize(init, mesh) -> step_lib.TrainState:
     return jax.jit(init).lower().compile(compiler_options=options)()
 
 
-def _with_params_of(source: str, state: step_lib.TrainState):
-  wanted = {'params': state.params, 'buffers': state.buffers}
-  wanted = jax.tree.map(
-    lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding),
-    wanted,
+def _with_params_of(
+  config: config_lib.Config,
+  state: step_lib.TrainState,
+  corpus: corpus_lib.Corpus,
+) -> tuple[step_lib.TrainState, list[str]]:
+  """The state with the parameters of --restore, and what to tell about it."""
+  source, folder = config.restore, hf.is_folder(config.restore)
+  directory = source if folder else layout.resolve(source)
+  run_dir = source if folder else os.path.dirname(os.path.dirname(directory))
+  if folder:
+    model = hf.read_config(source)
+  else:
+    model = meta.model_config(reader.read_meta(directory))
+  same = ('dtype', 'remat', 'init_std', 'temperature_init')
+  model = dataclasses.replace(
+    model, **{k: getattr(config.model, k) for k in same}
   )
-  return dataclasses.replace(state, **reader.restore_params(source, wanted))
+  theirs = dataclasses.replace(config, model=model)
+  changes = flags.differences(theirs, config, 'model')
+  wanted = {'params': state.params, 'buffers': state.buffers}
+  if folder:
+    found = _read_folder(source, model, wanted, changes)
+  else:
+    abstract = jax.tree.map(
+      lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding),
+      wanted,
+    )
+    found = reader.restore_params(directory, abstract)
+  notes = [f'parameters of {source}', *(f'changed: {x}' for x in changes)]
+  tokenizer = hf.read_tokenizer(run_dir, model)
+  if tokenizer and tokenizer.sha256 != corpus.tokenizer.sha256:
+    notes.append(
+      f'changed: the tokenizer, {tokenizer.name} -> {corpus.tokenizer.name}'
+    )
+  elif tokenizer:
+    hf.keep_files(run_dir, config.run_dir)  # For an export of this run.
+  return dataclasses.replace(state, **found), notes
+
+
+def _read_folder(source, model, wanted, changes) -> dict[str, Any]:
+  """Arrays of a Hugging Face folder, one at a time, where `wanted` are."""
+  found = {}
+  for part, leaves in hf.find_leaves(source, model).items():
+    there = hf_table.flatten(wanted[part])
+    shapes = {path: leaf.shape for path, leaf in leaves.items()}
+    if shapes != {path: array.shape for path, array in there.items()}:
+      raise config_lib.UsageError(
+        f'--restore={source} is another model than that of the flags '
+        f'({", ".join(changes)}); use its flags: --mode=import writes them.'
+      )
+    found[part] = hf_table.nest(
+      {
+        path: jax.device_put(leaves[path].read(array.dtype), array.sharding)
+        for path, array in there.items()
+      }
+    )
+  return found

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pipelines import tokenizer as tokenizer_lib
 from zaya_jax import config as config_lib
 from zaya_jax.interop import errors, hf_config, hf_table, weights
 from zaya_jax.model import zaya
@@ -124,6 +125,28 @@ def read_stop_ids(path: str, config: str = CONFIG) -> tuple[int, ...]:
       'of them.'
     )
   return tuple(found)
+
+
+def read_tokenizer(
+  folder: str, model: config_lib.ModelConfig
+) -> tokenizer_lib.Tokenizer | None:
+  """The tokenizer of a folder; None: it has none.
+
+  Raises:
+    FolderError: if it has more ids than the model.
+    DataError: if it is damaged.
+  """
+  path = os.path.join(folder, tokenizer_lib.FILE_NAME)
+  if not os.path.exists(path):
+    return None
+  found = tokenizer_lib.load(path)
+  if found.vocab_size > model.vocab_size:
+    raise errors.FolderError(
+      f'{path} has {found.vocab_size} ids, but the model only '
+      f'{model.vocab_size} (vocab_size in config.json); it is the tokenizer of '
+      'another model.'
+    )
+  return found
 
 
 def keep_files(source: str, run_dir: str) -> None:

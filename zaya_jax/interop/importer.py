@@ -18,7 +18,7 @@ from zaya_jax import config as config_lib
 from zaya_jax import flags
 from zaya_jax.checkpoint import errors as checkpoint_errors
 from zaya_jax.checkpoint import layout, lock, meta, stream
-from zaya_jax.interop import errors, hf, hf_table
+from zaya_jax.interop import hf, hf_table
 
 _HEADROOM = 1.02  # Free bytes asked for, per byte of tensors.
 
@@ -49,7 +49,7 @@ def main(config: config_lib.Config) -> None:
   model = dataclasses.replace(
     hf.read_config(source), dtype=config.model.dtype, remat=config.model.remat
   )
-  tokenizer = read_tokenizer(source, model)
+  tokenizer = hf.read_tokenizer(source, model)
   hf.read_stop_ids(source)  # Refused now rather than when it is needed.
   found = hf.find_leaves(source, model)
   for note in hf.read_notes(source):
@@ -69,28 +69,6 @@ def main(config: config_lib.Config) -> None:
   )
   _write_aside(output, source, settings, found, tokenizer)
   print(f'imported {source} to {output}')
-
-
-def read_tokenizer(
-  folder: str, model: config_lib.ModelConfig
-) -> tokenizer_lib.Tokenizer | None:
-  """The tokenizer of a Hugging Face folder; None: it has none.
-
-  Raises:
-    FolderError: if it has more ids than the model.
-    DataError: if it is damaged.
-  """
-  path = os.path.join(folder, tokenizer_lib.FILE_NAME)
-  if not os.path.exists(path):
-    return None
-  found = tokenizer_lib.load(path)
-  if found.vocab_size > model.vocab_size:
-    raise errors.FolderError(
-      f'{path} has {found.vocab_size} ids, but the model only '
-      f'{model.vocab_size} (vocab_size in config.json); it is the tokenizer of '
-      'another model.'
-    )
-  return found
 
 
 def _write_aside(output, source, settings, found, tokenizer) -> None:
