@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""--mode=export: a run, or a folder of the other layout, for transformers.
+
+The tensors keep their type and are copied one after another, so memory does
+not grow with the model.
+"""
+
+import dataclasses
+import functools
+import os
+import pathlib
+import shutil
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from pipelines import tokenizer as tokenizer_lib
+from zaya_jax import config as config_lib
+from zaya_jax.checkpoint import layout as places
+from zaya_jax.checkpoint import lazy, meta, reader
+from zaya_jax.interop import (
+  card,
+  errors,
+  hf,
+  hf_config,
+  hf_table,
+  hub_files,
+  shards,
+  weights,
+)
+
+_SPARE = 2**26  # Free bytes asked for besides the tensors.
+
+
+class Leaf(Protocol):
+  """One of our arrays, of which parts can be read."""
+
+  shape: tuple[int, ...]
+  dtype: np.dtype
+
+  def __getitem__(self, index: tuple[int, ...]) -> np.ndarray: ...
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Source:
+  """What is exported.
+
+  Attributes:
+    config: the model.
+    leaves: 'params/PATH' and 'buffers/PATH' to arrays.
+    folder: the run or Hugging Face folder, where files of an import are.
+    kept: the config.json of an import; empty: there was none.
+    tokenizer: None: it did not come with the checkpoint.
+    step: of the checkpoint.
+    about: its meta; empty for a Hugging Face folder.
+  """
+
+  config: config_lib.ModelConfig
+  leaves: Mapping[str, Leaf]
+  folder: str
+  kept: dict[str, Any]
+  tokenizer: tokenizer_lib.Tokenizer | None
+  step: int = 0
+  about: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def main(config: config_lib.Config) -> None:
+  """Writes the folder `--output` from the model `--source`.
+
+  Raises:
+    UsageError: if a flag is missing, `--output` is in use, or the layout cannot
+      represent the model.
+    CheckpointError: if the checkpoint is missing or damaged.
+    FolderError: if a Hugging Face folder cannot be read, or the disk is full.
+  """
+  source, output = config.source or config.run_dir, config.output
+  if not source or not output:
+    raise config_lib.UsageError(
+      '--mode=export needs --source=RUN_DIR and --output=DIR.'
+    )
+  output = pathlib.Path(os.path.abspath(output))
+  if os.path.lexists(output) and not (
+    output.is_dir() and not any(output.iterdir())
+  ):
+    raise config_lib.UsageError(
+      f'--output={output} exists already; name a new folder.'
+    )
+  found = _open_folder(source) if hf.is_folder(source) else _open_run(source)
+  layout = config.export.layout
+  hf_config.to_hf(found.config, layout)  # Refused now rather than at the end.
+  if hub_files.skip_differs(found.config, layout):
+    does = {'zero': 'drops them', 'identity': 'passes p * h'}
+    print(
+      f'note: --model.skip={found.config.skip}, but code of the {layout} '
+      'layout treats tokens of the skip class otherwise '
+      f'({does[hf_config.SKIP[layout]]}); it is the same function only where '
+      'no token chooses that class'
+    )
+  if found.tokenizer is None:
+    print(f'note: {found.folder} has no tokenizer; none is written')
+  tensors = plan(found, layout, config.export.dtype)
+  _write_aside(output, found, layout, tensors)
+  size = sum(tensor.nbytes for tensor in tensors)
+  print(f'exported {source} to {output} ({size:,} bytes, {layout} layout)')
+
+
+def plan(
+  source: Source, layout: hf_table.Layout, dtype: str
+) -> list[shards.Tensor]:
+  """The tensors of the folder; no value is read yet.
+
+  Args:
+    source: the model.
+    layout: whose names.
+    dtype: 'auto' (as stored), 'float32' or 'bfloat16'. The balancing bias is
+      not rounded: it decides between nearly equal experts.
+  """
+  tables = {'params': hf_table.PARAMS, 'buffers': hf_table.BUFFERS}
+  found = []
+  for part, rows in tables.items():
+    for row in rows:
+      leaf = source.leaves.get(f'{part}/{row.path}')
+      if leaf is None:
+        continue
+      wanted = leaf.dtype
+      if dtype != 'auto':
+        wanted = np.dtype('float32') if part == 'buffers' else np.dtype(dtype)
+      for name, index in row.tensors(layout, leaf.shape):
+        read = functools.partial(_read, row, leaf, index)
+        shape = row.shape_of(index, leaf.shape)
+        found.append(shards.Tensor(name, shape, wanted, read))
+  return found
+
+
+def _read(row: hf_table.Row, leaf: Leaf, index: tuple[int, ...]) -> np.ndarray:
+  return row.axes.write(leaf[index])
+
+
+def _write_aside(
+  output: pathlib.Path,
+  source: Source,
+  layout: hf_table.Layout,
+  tensors: list[shards.Tensor],
+) -> None:
+  """Writes the folder under another name, and gives it its own at the end."""
+  partial = output.with_name(output.name + '.partial')
+  try:
+    partial.mkdir(parents=True)
+  except FileExistsError as error:
+    raise config_lib.UsageError(
+      f'{partial} is in the way, where --output={output} is written until it '
+      'is complete; remove it, or wait if another export is writing it.'
+    ) from error
+  try:
+    needed = sum(tensor.nbytes for tensor in tensors) + _SPARE
+    free = shutil.disk_usage(partial).free
+    if free < needed:
+      raise errors.FolderError(
+        f'--output={output} needs {needed:,} bytes and {free:,} are free; make '
+        'room there, or choose another folder.'
+      )
+    _write_small_files(partial, source, layout, tensors)
+    shards.write(str(partial), tensors, shards.SHARD_BYTES)
+    partial.rename(output)
+  except BaseException:
+    shutil.rmtree(partial, ignore_errors=True)
+    raise
+
+
+def _write_small_files(folder, source, layout, tensors) -> None:
+  embed = next(t for t in tensors if t.name == hf_table.EMBED)
+  length = source.about['config']['data']['seq_len'] if source.about else 4096
+  defaults = hub_files.defaults(source.tokenizer, length)
+  settings = hub_files.model_settings(
+    source.config, layout, embed.dtype.name, source.kept, defaults
+  )
+  for name in hf.KEPT:
+    if source.kept and os.path.isfile(os.path.join(source.folder, name)):
+      shutil.copyfile(os.path.join(source.folder, name), folder / name)
+  hub_files.write_json(folder / hf.CONFIG, settings)
+  if source.tokenizer:
+    hub_files.write_tokenizer(
+      folder, source.tokenizer, settings.get('max_position_embeddings', length)
+    )
+    if not (folder / hub_files.GENERATION).exists():
+      generation = hub_files.generation_settings(
+        source.tokenizer, source.config.vocab_size
+      )
+      hub_files.write_json(folder / hub_files.GENERATION, generation)
+  text = card.render(
+    layout=layout,
+    parameters=sum(
+      tensor.nbytes // tensor.dtype.itemsize
+      for tensor in tensors
+      if not tensor.name.endswith('balancing_biases')  # Not trained.
+    ),
+    dtype=embed.dtype.name,
+    step=source.step,
+    about=source.about,
+    skip_differs=hub_files.skip_differs(source.config, layout),
+  )
+  (folder / 'README.md').write_text(text, encoding='utf-8')
+
+
+def _open_run(path: str) -> Source:
+  """A run directory or one checkpoint."""
+  directory = places.resolve(path)
+  about = reader.read_meta(directory)
+  run_dir = os.path.dirname(os.path.dirname(directory))
+  kept = os.path.join(run_dir, hf.KEPT_CONFIG)
+  file = os.path.join(run_dir, tokenizer_lib.FILE_NAME)
+  tokenizer = tokenizer_lib.load(file if os.path.exists(file) else 'bytes')
+  same = tokenizer.sha256 == about['tokenizer_sha256']
+  return Source(
+    config=meta.model_config(about),
+    leaves=lazy.leaves(directory),
+    folder=run_dir,
+    kept=weights.read_json(kept) if os.path.exists(kept) else {},
+    tokenizer=tokenizer if same else None,
+    step=int(os.path.basename(directory)),
+    about=about,
+  )
+
+
+def _open_folder(path: str) -> Source:
+  """A Hugging Face folder, to be written in another layout or type."""
+  config = hf.read_config(path)
+  return Source(
+    config=config,
+    leaves={
+      f'{part}/{name}': _FolderLeaf(leaf)
+      for part, leaves in hf.find_leaves(path, config).items()
+      for name, leaf in leaves.items()
+    },
+    folder=path,
+    kept=weights.read_json(os.path.join(path, hf.CONFIG)),
+    tokenizer=hf.read_tokenizer(path, config),
+  )
+
+
+class _FolderLeaf:
+  """A leaf of a Hugging Face folder by parts, whatever its tensors are."""
+
+  def __init__(self, leaf: hf.Leaf):
+    self.shape, self.dtype = leaf.shape, leaf.dtype
+    self._read = leaf.row.axes.read
+    self._tensors = dict(leaf.sources)
+    self._layer = functools.lru_cache(maxsize=1)(self._read_layer)
+
+  def __getitem__(self, index: tuple[int, ...]) -> np.ndarray:
+    if index in self._tensors:
+      return self._read(self._tensors[index].read())
+    return self._layer(index[0])[index[1:]]
+
+  def _read_layer(self, n: int) -> np.ndarray:
+    if (n,) in self._tensors:
+      return self[(n,)]
+    return np.stack([self[(n, e)] for e in range(self.shape[1])])
