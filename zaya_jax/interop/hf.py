@@ -62,7 +62,7 @@ class Leaf:
       if tensor is None:
         yield index, np.zeros(self.shape[len(index) :], self.dtype)
       elif self.row.stacked:
-        yield index, self.row.axes.read(tensor.read()).astype(self.dtype)
+        yield index, self.row.axes.read(tensor.read()).astype(self.dtype, copy=False)
       else:  # Large, and no axis moves.
         for first in range(0, self.shape[0], self.chunk[0]):
           rows = slice(first, min(first + self.chunk[0], self.shape[0]))
