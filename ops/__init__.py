@@ -8,6 +8,8 @@ know nothing of meshes: the model puts them inside `jax.shard_map`.
 """
 
 from ops.attention import attention as attention
+from ops.attention import cached_attention as cached_attention
 from ops.cross_entropy import linear_cross_entropy as linear_cross_entropy
 from ops.experts import expert_mlp as expert_mlp
+from ops.experts import expert_mlp_rows as expert_mlp_rows
 from ops.newton_schulz import newton_schulz as newton_schulz

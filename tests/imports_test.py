@@ -19,6 +19,7 @@ FLOORS = (
   ('zaya_jax.step', 'zaya_jax.interop', 'zaya_jax.prepare', 'zaya_jax.report'),
   # Of the model these use features, logits and caches.
   ('zaya_jax.losses', 'zaya_jax.decode'),
+  ('zaya_jax.decoding',),
   ('zaya_jax.model',),
   ('zaya_jax.optim', 'zaya_jax.context', 'zaya_jax.metrics'),
   ('zaya_jax.run_files',),

@@ -61,7 +61,7 @@ def logits(
   **inputs: np.ndarray,
 ) -> jax.Array:
   """[B, L, V] without a cache; a patched model is traced anew."""
-  run = jax.jit(lambda p: zaya.bind(model, p, buffers)(tokens, **inputs)[0])
+  run = jax.jit(lambda p: zaya.bind(model, p, buffers)(tokens, **inputs))
   return run(params)
 
 

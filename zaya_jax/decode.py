@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decoding: a model with its parameters, and text from it, token by token.
+"""A model with its parameters: logits of tokens, and text from prompts.
 
 Axis letters: B prompts, L positions, V vocabulary.
 """
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -15,12 +15,8 @@ import numpy as np
 
 from pipelines import tokenizer as tokenizer_lib
 from zaya_jax import config as config_lib
-from zaya_jax.model import cache as cache_lib
-from zaya_jax.model import layers, zaya
-
-# Prompts are padded to a power of two of at least this, and the cache to a
-# multiple: a few compiled programs serve all lengths.
-_BUCKET = 32
+from zaya_jax import decoding
+from zaya_jax.model import zaya
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,6 +29,7 @@ class Model:
     buffers: nested dict, the balancing bias.
     tokenizer: None where a Hugging Face folder has none.
     stop_ids: tokens that end a text.
+    on_note: told when something long begins, such as compiling.
   """
 
   config: config_lib.ModelConfig
@@ -40,6 +37,18 @@ class Model:
   buffers: dict[str, Any]
   tokenizer: tokenizer_lib.Tokenizer | None
   stop_ids: tuple[int, ...] = ()
+  on_note: Callable[[str], None] = lambda note: None
+
+  @functools.cached_property
+  def decoder(self) -> decoding.Decoder:
+    """The weights laid out for decoding; made when first needed."""
+    return decoding.Decoder(
+      self.config,
+      self.params,
+      self.buffers,
+      self.tokenizer.vocab_size if self.tokenizer else None,
+      self.on_note,
+    )
 
   def __call__(
     self,
@@ -77,21 +86,24 @@ class Model:
 
   def generate(
     self,
-    prompts: str | Sequence[str],
+    prompts: str | Sequence[str | np.ndarray],
     max_tokens: int = 64,
     temperature: float = 0.0,
     top_p: float = 1.0,
     seed: int = 0,
+    stop: Sequence[str] = (),
     on_text: Callable[[str], None] | None = None,
   ) -> list[str]:
     """Continues texts.
 
     Args:
-      prompts: one text or several; shorter ones are padded on the left.
+      prompts: one text or several, or their tokens, [L] int each, which are
+        taken as they are; shorter ones are padded on the left.
       max_tokens: tokens to add at most; a text ends earlier at a stop token.
       temperature: 0: the likeliest token.
       top_p: samples from the likeliest tokens of this total probability.
       seed: of the samples.
+      stop: texts before which a continuation ends.
       on_text: called with the text of the first prompt as it grows.
 
     Returns:
@@ -104,23 +116,29 @@ class Model:
       raise config_lib.UsageError(
         'The model has no tokenizer; put a tokenizer.json into its folder.'
       )
-    if isinstance(prompts, str):
-      prompts = [prompts]
-    if not prompts:
+    prompts = [prompts] if isinstance(prompts, str) else prompts
+    if not len(prompts):
       return []
-    bos = self.tokenizer.bos_id
-    rows = [np.insert(self.tokenizer.encode(p), 0, bos) for p in prompts]
-    stream = self.tokenizer.stream_decoder()
-    texts = [[] for _ in rows]
+    rows = [self._encode(prompt) for prompt in prompts]
+    texts = [_Text(self.tokenizer, stop) for _ in rows]
     for next_B in self.tokens(rows, max_tokens, temperature, top_p, seed):
       for text, token in zip(texts, next_B, strict=True):
-        if token >= 0:
-          text.append(token)
-      if on_text and next_B[0] >= 0:
-        on_text(stream.push(next_B[0]))
+        text.push(token)
+      if on_text:
+        on_text(texts[0].take())
+      if all(text.done for text in texts):
+        break
+    for text in texts:
+      text.finish()
     if on_text:
-      on_text(stream.flush())
-    return [self.tokenizer.decode(text) for text in texts]
+      on_text(texts[0].take())
+    return [text.whole for text in texts]
+
+  def _encode(self, prompt: str | np.ndarray) -> np.ndarray:
+    if isinstance(prompt, str):
+      ids = self.tokenizer.encode(prompt)
+      return np.insert(ids, 0, self.tokenizer.bos_id)
+    return np.asarray(prompt)
 
   def tokens(
     self,
@@ -129,7 +147,7 @@ class Model:
     temperature: float = 0.0,
     top_p: float = 1.0,
     seed: int = 0,
-  ):
+  ) -> Iterator[list[int]]:
     """Yields, `max_tokens` times at most, the next token of each row.
 
     Args:
@@ -142,85 +160,66 @@ class Model:
     Yields:
       A list of B ints; -1 for a row that has ended.
     """
-    tokens_BL, mask_BL = _left_pad(rows)
-    size = tokens_BL.shape[1] + -(-max_tokens // _BUCKET) * _BUCKET
-    cache = cache_lib.init_cache(
-      self.config, len(rows), size, layers.compute_dtype(self.config)
-    )
-    sample = {
-      'temperature': jnp.float32(temperature),
-      'top_p': jnp.float32(top_p),
-    }
-    limit = self.tokenizer.vocab_size if self.tokenizer else None
-    step = functools.partial(_step, self.config, limit)
-    key = jax.random.key(seed)
     done_B = np.zeros(len(rows), bool)
-    for i in range(max_tokens):
-      next_B, cache = step(
-        self.params,
-        self.buffers,
-        tokens_BL,
-        mask_BL,
-        cache,
-        jax.random.fold_in(key, i),
-        sample,
-      )
-      tokens_BL, mask_BL = next_B[:, None], None
-      token_B = np.asarray(next_B)
+    for token_B in self.decoder.tokens(
+      rows, max_tokens, temperature=temperature, top_p=top_p, seed=seed
+    ):
       done_B |= np.isin(token_B, self.stop_ids)
-      yield [
-        -1 if done else int(t) for t, done in zip(token_B, done_B, strict=True)
-      ]
+      yield np.where(done_B, -1, token_B).tolist()
       if done_B.all():
         return
 
 
+class _Text:
+  """A continuation as it grows, up to the first of some stop texts."""
+
+  def __init__(self, tokenizer: tokenizer_lib.Tokenizer, stop: Sequence[str]):
+    self._decoder = tokenizer.stream_decoder()
+    self._stop = [text for text in stop if text]
+    self._taken = 0  # Characters given to the user.
+    self.whole = ''
+    self.done = False
+
+  def push(self, token: int) -> None:
+    """Appends a token; -1: the text has ended."""
+    if self.done:
+      return
+    if token < 0:
+      self.finish()
+    else:
+      self._append(self._decoder.push(token))
+
+  def finish(self) -> None:
+    """Ends the text, with what the decoder still holds."""
+    if not self.done:
+      self._append(self._decoder.flush())
+      self.done = True
+
+  def take(self) -> str:
+    """What is new, and sure not to be the beginning of a stop text."""
+    ready = len(self.whole)
+    if not self.done:
+      ready -= max((_overlap(self.whole, s) for s in self._stop), default=0)
+    piece = self.whole[self._taken : ready]
+    self._taken = max(self._taken, ready)
+    return piece
+
+  def _append(self, piece: str) -> None:
+    self.whole += piece
+    ends = [self.whole.find(text) for text in self._stop]
+    if found := [end for end in ends if end >= 0]:
+      self.whole = self.whole[: min(found)]
+      self.done = True
+
+
+def _overlap(text: str, stop: str) -> int:
+  """Characters at the end of `text` with which `stop` begins."""
+  for size in range(min(len(text), len(stop)), 0, -1):
+    if text.endswith(stop[:size]):
+      return size
+  return 0
+
+
 @functools.partial(jax.jit, static_argnums=0)
 def _logits(config, params, buffers, tokens_BL, inputs):
-  return zaya.bind(config, params, buffers)(tokens_BL, **inputs)[0]
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=6)
-def _step(config, limit, params, buffers, tokens_BL, mask_BL, cache, key, how):
-  """The next token of each row, and the state after `tokens_BL`."""
-  model = zaya.bind(config, params, buffers)
-  out = model.features(tokens_BL, attention_mask=mask_BL, cache=cache)
-  logits_BV = model.logits(out.x[:, -1:])[:, 0]
-  if limit is not None:  # Rows that only pad the embedding are no tokens.
-    real = jnp.arange(logits_BV.shape[1]) < limit
-    logits_BV = jnp.where(real, logits_BV, -jnp.inf)
-  return choose(logits_BV, key, **how), out.cache
-
-
-def choose(
-  logits_BV: jax.Array,
-  key: jax.Array,
-  *,
-  temperature: jax.Array,
-  top_p: jax.Array,
-) -> jax.Array:
-  """[B] int32 sampled tokens; at temperature 0 the likeliest."""
-  likeliest_B = jnp.argmax(logits_BV, axis=-1)
-  scaled_BV = logits_BV / jnp.maximum(temperature, 1e-6)
-  probs_BV = jax.nn.softmax(scaled_BV, axis=-1)
-  sorted_BV = -jnp.sort(-probs_BV, axis=-1)
-  before_BV = jnp.cumsum(sorted_BV, axis=-1) - sorted_BV
-  # The least probability that is still needed to reach top_p.
-  kept_BV = jnp.where(before_BV < top_p, sorted_BV, 2.0)
-  least_B1 = jnp.min(kept_BV, axis=-1, keepdims=True)
-  least_B1 = jnp.minimum(least_B1, sorted_BV[:, :1])
-  scaled_BV = jnp.where(probs_BV >= least_B1, scaled_BV, -jnp.inf)
-  sampled_B = jax.random.categorical(key, scaled_BV, axis=-1)
-  return jnp.where(temperature > 0, sampled_B, likeliest_B).astype(jnp.int32)
-
-
-def _left_pad(rows):
-  """[B, L] tokens and mask, L a power of two."""
-  longest = max(map(len, rows))
-  length = max(_BUCKET, 1 << (longest - 1).bit_length())
-  tokens = np.zeros((len(rows), length), np.int32)
-  mask = np.zeros((len(rows), length), bool)
-  for i, row in enumerate(rows):
-    tokens[i, length - len(row) :] = row
-    mask[i, length - len(row) :] = True
-  return jnp.asarray(tokens), jnp.asarray(mask)
+  return zaya.bind(config, params, buffers)(tokens_BL, **inputs)

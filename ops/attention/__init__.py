@@ -4,6 +4,9 @@
 import jax
 
 from ops.attention import blocked, reference
+from ops.attention.cached import attention as cached_attention
+
+__all__ = ('attention', 'cached_attention')
 
 
 def attention(

@@ -3,7 +3,7 @@
 
 import jax
 
-from ops.experts import blocked
+from ops.experts import blocked, few
 
 
 def expert_mlp(
@@ -43,3 +43,29 @@ def expert_mlp(
       f'{expert_T.shape}, got {x_TD.shape}.'
     )
   return blocked.expert_mlp(x_TD, expert_T, gate_up_EDF, down_EFD)
+
+
+def expert_mlp_rows(
+  x_TD: jax.Array,
+  expert_T: jax.Array,
+  gate_up_EFD: jax.Array,
+  down_EDF: jax.Array,
+) -> jax.Array:
+  """`expert_mlp` for decoding: matrices are [out, in]; no gradient.
+
+  Args:
+    x_TD: [T, D] tokens.
+    expert_T: [T] int32 in [0, E]; the class E has no expert and yields zeros.
+    gate_up_EFD: [E, 2F, D].
+    down_EDF: [E, D, F].
+
+  Returns:
+    [T, D] float32.
+  """
+  tokens = x_TD.shape[0]
+  if tokens <= few.PICKED:
+    return few.picked(x_TD, expert_T, gate_up_EFD, down_EDF)
+  # A CPU has no time to spare for all experts.
+  if tokens <= few.DENSE and jax.default_backend() != 'cpu':
+    return few.dense(x_TD, expert_T, gate_up_EFD, down_EDF)
+  return blocked.expert_mlp_rows(x_TD, expert_T, gate_up_EFD, down_EDF)

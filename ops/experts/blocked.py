@@ -30,6 +30,21 @@ def expert_mlp(
   return permute(y_TD, inverse_T, order_T)
 
 
+def expert_mlp_rows(
+  x_TD: jax.Array,
+  expert_T: jax.Array,
+  gate_up_EFD: jax.Array,
+  down_EDF: jax.Array,
+) -> jax.Array:
+  """See `ops.expert_mlp_rows`."""
+  order_T, inverse_T, starts = sort_by_expert(expert_T, gate_up_EFD.shape[0])
+  sorted_TD = permute(x_TD, order_T, inverse_T)
+  y_TD = _forward(
+    sorted_TD, starts, lambda e: (gate_up_EFD[e].T, down_EDF[e].T)
+  )
+  return permute(y_TD, inverse_T, order_T).astype(jnp.float32)
+
+
 def sort_by_expert(
   expert_T: jax.Array, num_experts: int
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -83,12 +98,17 @@ def block_size(num_tokens: int, num_experts: int) -> int:
 
 @jax.custom_vjp
 def _grouped_mlp(x_TD, starts, gate_up_EDF, down_EFD):
+  return _forward(x_TD, starts, lambda e: (gate_up_EDF[e], down_EFD[e]))
+
+
+def _forward(x_TD, starts, matrices):
   num_tokens, width = x_TD.shape
-  block = block_size(num_tokens, gate_up_EDF.shape[0])
+  num_experts = starts.size - 1
+  block = block_size(num_tokens, num_experts)
   padded_TD = jnp.pad(x_TD, ((0, block), (0, 0)))
 
   def expert(e, y_TD):
-    gate_up, down = gate_up_EDF[e], down_EFD[e]
+    gate_up, down = matrices(e)
 
     def one_block(j, y_TD):
       row = starts[e] + j * block
@@ -98,9 +118,7 @@ def _grouped_mlp(x_TD, starts, gate_up_EDF, down_EFD):
 
     return jax.lax.fori_loop(0, _num_blocks(starts, e, block), one_block, y_TD)
 
-  y_TD = jax.lax.fori_loop(
-    0, gate_up_EDF.shape[0], expert, jnp.zeros_like(padded_TD)
-  )
+  y_TD = jax.lax.fori_loop(0, num_experts, expert, jnp.zeros_like(padded_TD))
   # Rows behind the last expert chose no expert; a partial block wrote there.
   has_expert = jnp.arange(num_tokens) < starts[-1]
   return jnp.where(has_expert[:, None], y_TD[:num_tokens], 0)

@@ -12,8 +12,8 @@ from zaya_jax.model import cca, layers, router
 
 
 def pad_convolutions_separately(monkeypatch):
-  def convolve(self, z, segments, history):
-    del segments, history
+  def convolve(self, z, segments):
+    del segments
     depthwise, grouped = self.conv_depthwise[...], self.conv_grouped[...]
     batch, length, _ = z.shape
     u = _taps(z, depthwise, lambda x, w: x * w[None, None])
@@ -42,7 +42,7 @@ def weigh_by_the_biased_probability(monkeypatch):
 
 
 def do_not_delay_values(monkeypatch):
-  monkeypatch.setattr(cca.CCA, 'delay', lambda self, v, context, cache: v)
+  monkeypatch.setattr(cca.CCA, 'delay', lambda self, v, segments: v)
 
 
 def scale_the_residual_before_its_bias(monkeypatch):

@@ -10,8 +10,7 @@ import numpy as np
 
 from zaya_jax import config as config_lib
 from zaya_jax.interop import hf
-from zaya_jax.model import cache as cache_lib
-from zaya_jax.model import zaya
+from zaya_jax.model import decoder, zaya
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,12 +56,16 @@ def cached_logits(
 ) -> np.ndarray:
   """Logits [B, L, V]: `prompt` tokens at once, the others one by one."""
 
+  weights = decoder.prepare(model.config, model.params, model.buffers)
+
   @jax.jit
   def step(tokens, mask, cache):
-    bound = zaya.bind(model.config, model.params, model.buffers)
-    return bound(tokens, attention_mask=mask, cache=cache)
+    x, cache = decoder.forward(
+      model.config, weights, tokens, cache, mask.astype(bool)
+    )
+    return decoder.logits(model.config, weights, x), cache
 
-  cache = cache_lib.init_cache(model.config, *tokens.shape, jnp.float32)
+  cache = decoder.init_cache(model.config, weights, *tokens.shape)
   out, cache = step(tokens[:, :prompt], mask[:, :prompt], cache)
   outs = [out]
   for t in range(prompt, tokens.shape[1]):
@@ -73,4 +76,4 @@ def cached_logits(
 
 def _logits(model, params, tokens, mask):
   bound = zaya.bind(model.config, params, model.buffers)
-  return bound(tokens, attention_mask=mask)[0]
+  return bound(tokens, attention_mask=mask)

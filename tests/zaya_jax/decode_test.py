@@ -9,8 +9,8 @@ import pytest
 from pipelines import tokenizer
 from tests import tiny
 from zaya_jax import config as config_lib
-from zaya_jax import decode
-from zaya_jax.model import zaya
+from zaya_jax import decode, decoding
+from zaya_jax.model import decoder
 
 BYTES = tokenizer.load('bytes')
 PROMPTS = [np.array([257, 65, 66]), np.array([257, 67, 68, 69, 70])]
@@ -76,9 +76,9 @@ def test_rows_that_only_pad_the_embedding_are_no_tokens():
 
 def test_lengths_of_one_bucket_compile_once(monkeypatch):
   traced = []
-  bind = zaya.bind
+  forward = decoder.forward
   monkeypatch.setattr(
-    zaya, 'bind', lambda *args: traced.append(1) or bind(*args)
+    decoder, 'forward', lambda *args: traced.append(1) or forward(*args)
   )
   net = model(d_expert=7)  # Of no other test: nothing is compiled yet.
 
@@ -89,7 +89,9 @@ def test_lengths_of_one_bucket_compile_once(monkeypatch):
 
   assert compiled(3, 4) == 2  # One program for the prompt, one for a token.
   assert compiled(32, 2) == 0
-  assert compiled(20, 32, temperature=0.7, top_p=0.5, seed=3) == 0
+  assert compiled(20, 32) == 0
+  assert compiled(20, 32, temperature=0.7, top_p=0.5, seed=3) == 1
+  assert compiled(9, 30, temperature=0.9, top_p=0.8, seed=4) == 0
   assert compiled(33, 2) == 2
 
 
@@ -120,7 +122,7 @@ LOGITS = np.log([0.02, 0.4, 0.05, 0.3, 0.2, 0.03])
 @jax.jit
 def draw(seed, temperature, top_p):
   logits = jnp.tile(jnp.asarray(LOGITS, jnp.float32)[None], (DRAWS, 1))
-  return decode.choose(
+  return decoding.choose(
     logits, jax.random.key(seed), temperature=temperature, top_p=top_p
   )
 

@@ -5,7 +5,6 @@ import jax
 from flax import nnx
 
 from zaya_jax import config as config_lib
-from zaya_jax.model import cache as cache_lib
 from zaya_jax.model import cca, layers, moe
 from zaya_jax.model import router as router_lib
 
@@ -29,8 +28,7 @@ class Block(nnx.Module):
     state_BLR: jax.Array,
     context: cca.Context,
     slides: jax.Array | None,
-    cache: cache_lib.LayerCache | None,
-  ) -> tuple[jax.Array, router_lib.Routes, cache_lib.LayerCache | None]:
+  ) -> tuple[jax.Array, router_lib.Routes]:
     """Applies the layer.
 
     Args:
@@ -38,18 +36,16 @@ class Block(nnx.Module):
       state_BLR: [B, L, R] float32 router state of the layer before.
       context: masks, segments and rotations of the batch.
       slides: bool scalar, whether this layer slides; None: no layer does.
-      cache: the decoding state of this layer, or None.
 
     Returns:
-      The new residual stream, the routes, and the new decoding state.
+      The new residual stream and the routes.
     """
     dtype, eps = layers.compute_dtype(self.config), self.config.norm_eps
     h_BLD = layers.rms_norm(x_BLD, self.attn_norm, eps, dtype)
-    o_BLD, cache = self.attn(h_BLD, context, slides, cache)
-    x_BLD = self.attn_merge(o_BLD, x_BLD)
+    x_BLD = self.attn_merge(self.attn(h_BLD, context, slides), x_BLD)
     h_BLD = layers.rms_norm(x_BLD, self.moe_norm, eps, dtype)
     routes = self.router(h_BLD, state_BLR)
     y_BLD = moe.weigh(
       self.experts(h_BLD, routes.choice), h_BLD, routes, self.config.skip
     )
-    return self.moe_merge(y_BLD, x_BLD), routes, cache
+    return self.moe_merge(y_BLD, x_BLD), routes

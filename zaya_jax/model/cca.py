@@ -18,7 +18,6 @@ from flax import nnx
 
 import ops
 from zaya_jax import config as config_lib
-from zaya_jax.model import cache as cache_lib
 from zaya_jax.model import layers
 
 # Lower bound of a head's norm; Hugging Face takes the same for float32.
@@ -33,17 +32,15 @@ class Context:
   Attributes:
     mask: [B, L] bool, False for padding; None: no padding.
     segments: [B, L] int, the document of each token; None: one each row.
-    key_segments: [B, S] what keys are compared with; None: no comparison.
+    attend_segments: [B, L] int or bool: tokens attend to those of the same
+      value; None: to all.
     rope: cosines and sines, [B, L, R], of full and of sliding layers.
-    offset: tokens already in the cache; 0 without one.
   """
 
   mask: jax.Array | None
   segments: jax.Array | None
-  query_segments: jax.Array | None
-  key_segments: jax.Array | None
+  attend_segments: jax.Array | None
   rope: tuple[tuple[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
-  offset: jax.Array | int
 
 
 class CCA(nnx.Module):
@@ -80,51 +77,42 @@ class CCA(nnx.Module):
     h_BLD: jax.Array,
     context: Context,
     slides: jax.Array | None,
-    cache: cache_lib.LayerCache | None,
-  ) -> tuple[jax.Array, cache_lib.LayerCache | None]:
+  ) -> jax.Array:
     """Attends.
 
     Args:
       h_BLD: [B, L, D] normed residual stream.
       context: masks, segments and rotations of the batch.
       slides: bool scalar, whether this layer slides; None: no layer does.
-      cache: the state of this layer before these tokens; None: no decoding.
 
     Returns:
-      [B, L, D] and the state after these tokens.
+      [B, L, D].
     """
     if context.mask is not None:
       h_BLD = jnp.where(context.mask[..., None], h_BLD, 0)
-    q_BLHC, k_BLKC, v_BLKC, cache = self.project(h_BLD, context, cache)
+    q_BLHC, k_BLKC, v_BLKC = self.project(h_BLD, context)
     cos, sin = _rope(context.rope, slides)
     q_BLHC = layers.rotate(q_BLHC, cos, sin).astype(h_BLD.dtype)
     k_BLKC = layers.rotate(k_BLKC, cos, sin).astype(h_BLD.dtype)
-    if cache is not None:
-      cache = _append(cache, k_BLKC, v_BLKC, context.offset)
-      k_BLKC, v_BLKC = cache.k.astype(h_BLD.dtype), cache.v.astype(h_BLD.dtype)
     o_BLHC = ops.attention(
       q_BLHC,
       k_BLKC,
       v_BLKC,
-      q_segments_BL=context.query_segments,
-      k_segments_BS=context.key_segments,
-      offset=context.offset,
+      q_segments_BL=context.attend_segments,
+      k_segments_BS=context.attend_segments,
       window=self._window(slides),
     )
     o_BLX = o_BLHC.reshape(*o_BLHC.shape[:2], -1)
-    return layers.linear(o_BLX, self.out, self._bias('out')), cache
+    return layers.linear(o_BLX, self.out, self._bias('out'))
 
   def project(
-    self,
-    h_BLD: jax.Array,
-    context: Context,
-    cache: cache_lib.LayerCache | None,
-  ) -> tuple[jax.Array, jax.Array, jax.Array, cache_lib.LayerCache | None]:
+    self, h_BLD: jax.Array, context: Context
+  ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Queries, keys and values of this layer.
 
     Returns:
       Queries [B, L, H, C] and keys [B, L, K, C] in float32, normalized and not
-      yet rotated; values [B, L, K, C]; and the new state of the convolutions.
+      yet rotated; values [B, L, K, C].
     """
     heads = (self.config.num_heads, self.config.num_kv_heads)
     names = ('q', 'k', 'v_current', 'v_delayed')
@@ -138,26 +126,19 @@ class CCA(nnx.Module):
     current_BLX, delayed_BLX = jnp.split(
       out_BLX[..., sum(widths[:2]) :], 2, axis=-1
     )
-    y_BLZ = self.convolve(
-      z_BLZ, context.segments, None if cache is None else cache.conv
-    )
+    y_BLZ = self.convolve(z_BLZ, context.segments)
     mean_q, mean_k = qk_mean(*jnp.split(z_BLZ, widths[:1], axis=-1), *heads)
     y_q, y_k = jnp.split(y_BLZ, widths[:1], axis=-1)
     q_BLHC = normalize(y_q.reshape(mean_q.shape) + mean_q)
     k_BLKC = normalize(y_k.reshape(mean_k.shape) + mean_k)
     k_BLKC *= self.temperature[...][None, None, :, None]
     v_BLKC = jnp.concatenate(
-      [current_BLX, self.delay(delayed_BLX, context, cache)], axis=-1
+      [current_BLX, self.delay(delayed_BLX, context.segments)], axis=-1
     ).reshape(*mean_k.shape)
-    if cache is not None:
-      cache = _remember(cache, z_BLZ, delayed_BLX)
-    return q_BLHC, k_BLKC, v_BLKC, cache
+    return q_BLHC, k_BLKC, v_BLKC
 
   def convolve(
-    self,
-    z_BLZ: jax.Array,
-    segments_BL: jax.Array | None,
-    history_BTZ: jax.Array | None,
+    self, z_BLZ: jax.Array, segments_BL: jax.Array | None
   ) -> jax.Array:
     """Both causal convolutions, with no non-linearity between them.
 
@@ -168,17 +149,18 @@ class CCA(nnx.Module):
     Args:
       z_BLZ: [B, L, Z] queries and keys.
       segments_BL: [B, L] or None.
-      history_BTZ: [B, conv_context, Z] earlier samples; None: zeros.
 
     Returns:
       [B, L, Z] float32.
     """
     context = self.config.conv_context
-    kernel_GCX, bias_Z = self._joint_kernel()
-    if history_BTZ is None:
-      padded = jnp.pad(z_BLZ, ((0, 0), (context, 0), (0, 0)))
-    else:
-      padded = jnp.concatenate([history_BTZ.astype(z_BLZ.dtype), z_BLZ], axis=1)
+    kernel_GCX, bias_Z = joint_kernel(
+      self.conv_depthwise[...],
+      self.conv_depthwise_bias[...],
+      self.conv_grouped[...],
+      self.conv_grouped_bias[...],
+    )
+    padded = jnp.pad(z_BLZ, ((0, 0), (context, 0), (0, 0)))
     groups, c, _ = kernel_GCX.shape
     # The kernel first: XLA:CPU cannot run the other order in bfloat16.
     p_BLGX = jnp.einsum(
@@ -193,34 +175,7 @@ class CCA(nnx.Module):
       y_BLZ = y_BLZ + _shift(past_BLZ, lag, context, segments_BL)
     return y_BLZ
 
-  def _joint_kernel(self) -> tuple[jax.Array, jax.Array]:
-    """Both convolutions as one: they are linear, with nothing in between.
-
-    With depthwise taps a_i and grouped taps W_j, counted back in time, the
-    sample of i + j tokens ago meets diag(a_i) W_j, and the bias of the first
-    convolution every W_j.
-
-    Returns:
-      [G, C, lags * C] float32, newest lag first, and the bias [Z].
-    """
-    grouped_JGCX = self.conv_grouped[...][::-1]
-    taps, groups, c, _ = grouped_JGCX.shape
-    depthwise_IGC = self.conv_depthwise[...][::-1].reshape(-1, groups, c)
-    lags = [0.0] * (self.config.conv_context + 1)
-    for i in range(len(depthwise_IGC)):
-      for j in range(taps):
-        lags[i + j] += depthwise_IGC[i][..., None] * grouped_JGCX[j]
-    first_GC = self.conv_depthwise_bias[...].reshape(groups, c)
-    bias_GC = jnp.einsum('GC,JGCX->GX', first_GC, grouped_JGCX)
-    bias_Z = bias_GC.reshape(-1) + self.conv_grouped_bias[...]
-    return jnp.concatenate(lags, axis=-1), bias_Z
-
-  def delay(
-    self,
-    v_BLX: jax.Array,
-    context: Context,
-    cache: cache_lib.LayerCache | None,
-  ) -> jax.Array:
+  def delay(self, v_BLX: jax.Array, segments_BL: jax.Array | None) -> jax.Array:
     """[B, L, X] each token's previous delayed projection.
 
     Before the first token of a row or segment stands the projection of a zero
@@ -230,13 +185,9 @@ class CCA(nnx.Module):
     first = jnp.zeros((), v_BLX.dtype)
     if bias is not None:
       first = bias[...].astype(v_BLX.dtype)[None, None]
-    if cache is None:
-      past = jnp.pad(v_BLX, ((0, 0), (1, 0), (0, 0)))[:, :-1]
-      at_start = _starts(context.segments, 1, v_BLX.shape[1])
-      return jnp.where(at_start[..., None], first, past)
-    last_B1X = cache.delayed.astype(v_BLX.dtype)[:, None]
-    last_B1X = jnp.where(context.offset > 0, last_B1X, first)
-    return jnp.concatenate([last_B1X, v_BLX[:, :-1]], axis=1)
+    past = jnp.pad(v_BLX, ((0, 0), (1, 0), (0, 0)))[:, :-1]
+    at_start = _starts(segments_BL, 1, v_BLX.shape[1])
+    return jnp.where(at_start[..., None], first, past)
 
   def _biases(self, names: tuple[str, ...]) -> jax.Array | None:
     if not self.config.attention_bias:
@@ -250,6 +201,39 @@ class CCA(nnx.Module):
     if slides is None:
       return None
     return jnp.where(slides, self.config.sliding_window, jnp.iinfo('int32').max)
+
+
+def joint_kernel(
+  depthwise_IZ: jax.Array,
+  depthwise_bias_Z: jax.Array,
+  grouped_JGCX: jax.Array,
+  grouped_bias_Z: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+  """Both convolutions as one: they are linear, with nothing in between.
+
+  With depthwise taps a_i and grouped taps W_j, counted back in time, the
+  sample of i + j tokens ago meets diag(a_i) W_j, and the bias of the first
+  convolution every W_j.
+
+  Args:
+    depthwise_IZ: [taps, Z], the oldest first.
+    depthwise_bias_Z: [Z].
+    grouped_JGCX: [taps, groups, C in, C out], the oldest first.
+    grouped_bias_Z: [Z].
+
+  Returns:
+    [G, C in, lags * C out] float32, newest lag first, and the bias [Z].
+  """
+  grouped_JGCX = grouped_JGCX[::-1]
+  taps, groups, c, _ = grouped_JGCX.shape
+  depthwise_IGC = depthwise_IZ[::-1].reshape(-1, groups, c)
+  lags = [0.0] * (len(depthwise_IGC) + taps - 1)
+  for i in range(len(depthwise_IGC)):
+    for j in range(taps):
+      lags[i + j] += depthwise_IGC[i][..., None] * grouped_JGCX[j]
+  first_GC = depthwise_bias_Z.reshape(groups, c)
+  bias_GC = jnp.einsum('GC,JGCX->GX', first_GC, grouped_JGCX)
+  return jnp.concatenate(lags, axis=-1), bias_GC.reshape(-1) + grouped_bias_Z
 
 
 def qk_mean(
@@ -301,23 +285,3 @@ def _rope(rope, slides):
   if slides is None:
     return full
   return jax.tree.map(lambda f, s: jnp.where(slides, s, f), full, sliding)
-
-
-def _remember(cache, z_BLZ, delayed_BLX):
-  history = jnp.concatenate(
-    [cache.conv, z_BLZ.astype(cache.conv.dtype)], axis=1
-  )
-  return dataclasses.replace(
-    cache,
-    conv=history[:, z_BLZ.shape[1] :],
-    delayed=delayed_BLX[:, -1].astype(cache.delayed.dtype),
-  )
-
-
-def _append(cache, k_BLKC, v_BLKC, offset):
-  write = lambda old, new: jax.lax.dynamic_update_slice_in_dim(
-    old, new.astype(old.dtype), offset, axis=1
-  )
-  return dataclasses.replace(
-    cache, k=write(cache.k, k_BLKC), v=write(cache.v, v_BLKC)
-  )

@@ -5,6 +5,9 @@ Axis letters: B sequences, L positions, D residual width, H query heads, K
 key/value heads, C channels of a head.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -105,8 +108,17 @@ class ResidualMerge(nnx.Module):
 
   def __call__(self, branch_BLD: jax.Array, x_BLD: jax.Array) -> jax.Array:
     """The new residual stream, [B, L, D] float32."""
-    branch = affine(branch_BLD, self.branch_scale, self.branch_bias)
-    return branch + affine(x_BLD, self.residual_scale, self.residual_bias)
+    return merge(vars(self), branch_BLD, x_BLD)
+
+
+def merge(
+  vectors: Mapping[str, Any], branch_BLD: jax.Array, x_BLD: jax.Array
+) -> jax.Array:
+  """`ResidualMerge` of these vectors."""
+  branch = affine(branch_BLD, vectors['branch_scale'], vectors['branch_bias'])
+  return branch + affine(
+    x_BLD, vectors['residual_scale'], vectors['residual_bias']
+  )
 
 
 def affine(x_BLD: jax.Array, scale: nnx.Param, bias: nnx.Param) -> jax.Array:

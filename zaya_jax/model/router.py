@@ -71,8 +71,8 @@ class Router(nnx.Module):
       layers.linear(h_BLD, self.down, self.down_bias), state_BLR
     )
     a_BLR = layers.rms_norm(state_BLR, self.norm, self.eps)
-    a_BLR = _gelu(layers.linear(a_BLR, self.fc1, self.fc1_bias))
-    a_BLR = _gelu(layers.linear(a_BLR, self.fc2, self.fc2_bias))
+    a_BLR = gelu(layers.linear(a_BLR, self.fc1, self.fc1_bias))
+    a_BLR = gelu(layers.linear(a_BLR, self.fc2, self.fc2_bias))
     probs_BLX = softmax(layers.linear(a_BLR, self.out))
     choice_BL, weight_BL = choose(probs_BLX, self.balance_bias[...])
     return Routes(
@@ -117,5 +117,6 @@ def count(
   return jnp.sum(hit, axis=(0, 1), dtype=jnp.float32)
 
 
-def _gelu(x):
+def gelu(x: jax.Array) -> jax.Array:
+  """The exact GELU, by the error function."""
   return jax.nn.gelu(x, approximate=False)

@@ -21,7 +21,6 @@ from flax import nnx
 from zaya_jax import config as config_lib
 from zaya_jax import mesh
 from zaya_jax.model import block, cca, layers
-from zaya_jax.model import cache as cache_lib
 from zaya_jax.model import router as router_lib
 
 
@@ -33,12 +32,10 @@ class Features:
   Attributes:
     x: [B, L, D] after the final norm, in the compute type.
     load: [N, X] float32 tokens that chose each class, padding left out.
-    cache: the decoding state after these tokens, or None.
   """
 
   x: jax.Array
   load: jax.Array
-  cache: cache_lib.Cache | None
 
 
 class Zaya(nnx.Module):
@@ -65,17 +62,15 @@ class Zaya(nnx.Module):
     attention_mask: jax.Array | None = None,
     segment_ids: jax.Array | None = None,
     positions: jax.Array | None = None,
-    cache: cache_lib.Cache | None = None,
-  ) -> tuple[jax.Array, cache_lib.Cache | None]:
-    """Logits [B, L, V] float32 and the new cache; see `features`."""
+  ) -> jax.Array:
+    """Logits [B, L, V] float32; see `features`."""
     out = self.features(
       tokens_BL,
       attention_mask=attention_mask,
       segment_ids=segment_ids,
       positions=positions,
-      cache=cache,
     )
-    return self.logits(out.x), out.cache
+    return self.logits(out.x)
 
   def features(
     self,
@@ -84,7 +79,6 @@ class Zaya(nnx.Module):
     attention_mask: jax.Array | None = None,
     segment_ids: jax.Array | None = None,
     positions: jax.Array | None = None,
-    cache: cache_lib.Cache | None = None,
   ) -> Features:
     """Everything below the head.
 
@@ -92,28 +86,19 @@ class Zaya(nnx.Module):
       tokens_BL: [B, L] int32.
       attention_mask: [B, L], 0 for padding; None: no padding.
       segment_ids: [B, L] int, the document of each token, 0 for padding: no
-        token sees another document. Not together with a cache.
+        token sees another document.
       positions: [B, L] int for the rotary embedding; None: 0, 1, ... in each
         row, padding not counted.
-      cache: the state of decoding before these tokens; None: no decoding.
     """
     mask = None if attention_mask is None else attention_mask.astype(bool)
-    context, cache = _context(
-      self.config, tokens_BL, mask, segment_ids, positions, cache
-    )
+    context = _context(self.config, tokens_BL, mask, segment_ids, positions)
     x_BLD = mesh.take_rows(self.embed[...], tokens_BL)
     x_BLD = layers.affine(x_BLD, self.input_scale, self.input_bias)
     counts = mask if segment_ids is None else segment_ids > 0
-    x_BLD, load_NX, new_layers = self._run_layers(
-      x_BLD, context, counts, None if cache is None else cache.layers
-    )
+    x_BLD, load_NX = self._run_layers(x_BLD, context, counts)
     dtype = layers.compute_dtype(self.config)
     x_BLD = layers.rms_norm(x_BLD, self.final_norm, self.config.norm_eps, dtype)
-    if cache is not None:
-      cache = dataclasses.replace(
-        cache, layers=new_layers, length=cache.length + tokens_BL.shape[1]
-      )
-    return Features(x=x_BLD, load=load_NX, cache=cache)
+    return Features(x=x_BLD, load=load_NX)
 
   def logits(self, x_BLD: jax.Array) -> jax.Array:
     """[B, L, V] float32 of the final hidden states."""
@@ -135,7 +120,7 @@ class Zaya(nnx.Module):
     """[V] bias of the output head, or None."""
     return self.head_bias[...] if self.config.head_bias else None
 
-  def _run_layers(self, x_BLD, context, counts_BL, layer_caches):
+  def _run_layers(self, x_BLD, context, counts_BL):
     config = self.config
     slides_N = None
     if config.sliding_layers:
@@ -143,20 +128,20 @@ class Zaya(nnx.Module):
 
     def layer(carry, inputs):
       x_BLD, state_BLR = carry
-      params, slides, cache = inputs
-      x_BLD, routes, cache = params(x_BLD, state_BLR, context, slides, cache)
+      params, slides = inputs
+      x_BLD, routes = params(x_BLD, state_BLR, context, slides)
       load_X = router_lib.count(routes.choice, config.num_classes, counts_BL)
-      return (x_BLD, routes.state), (load_X, cache)
+      return (x_BLD, routes.state), load_X
 
     if config.remat == 'block':
       layer = jax.checkpoint(layer, prevent_cse=False)
     state_BLR = mesh.zeros(
       (*x_BLD.shape[:2], config.d_router), 'batch', None, None
     )
-    (x_BLD, _), (load_NX, layer_caches) = jax.lax.scan(
-      layer, (x_BLD, state_BLR), (self.layers, slides_N, layer_caches)
+    (x_BLD, _), load_NX = jax.lax.scan(
+      layer, (x_BLD, state_BLR), (self.layers, slides_N)
     )
-    return x_BLD, load_NX, layer_caches
+    return x_BLD, load_NX
 
 
 @functools.lru_cache(maxsize=32)
@@ -194,37 +179,18 @@ def bind(
   return nnx.merge(graphdef(config), params_state, buffers_state)
 
 
-def _context(config, tokens_BL, mask, segment_ids, positions, cache):
-  """The attention context of a batch; extends the cache's bookkeeping."""
-  if cache is not None and segment_ids is not None:
-    raise ValueError('zaya: segment_ids do not go together with a cache.')
-  batch, length = tokens_BL.shape
-  offset = 0 if cache is None else cache.length
-  real = jnp.ones((batch, length), bool) if mask is None else mask
+def _context(config, tokens_BL, mask, segment_ids, positions):
+  """The attention context of a batch."""
   if positions is None:
-    start = 0 if cache is None else cache.position[:, None]
-    positions = start + jnp.maximum(jnp.cumsum(real, axis=1) - 1, 0)
-  query_segments, key_segments = segment_ids, segment_ids
-  if segment_ids is None and mask is not None:
-    query_segments = key_segments = mask
-  if cache is not None:
-    valid = jax.lax.dynamic_update_slice_in_dim(
-      cache.valid, real, offset, axis=1
-    )
-    query_segments, key_segments = real, valid
-    cache = dataclasses.replace(
-      cache, valid=valid, position=positions[:, -1] + 1
-    )
+    real = jnp.ones(tokens_BL.shape, bool) if mask is None else mask
+    positions = jnp.maximum(jnp.cumsum(real, axis=1) - 1, 0)
   tables = [
     layers.rope_table(positions, config.d_rope, theta)
     for theta in (config.rope_theta, config.sliding_rope_theta)
   ]
-  context = cca.Context(
+  return cca.Context(
     mask=mask,
     segments=segment_ids,
-    query_segments=query_segments,
-    key_segments=key_segments,
+    attend_segments=mask if segment_ids is None else segment_ids,
     rope=(tables[0], tables[1] if config.sliding_layers else tables[0]),
-    offset=offset,
   )
-  return context, cache

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decoding with a cache gives what a whole row gives."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +10,7 @@ import pytest
 
 from tests import close, tiny
 from tests.reference import zaya_numpy
-from zaya_jax.model import cache, cca, zaya
+from zaya_jax.model import decoder
 
 SHAPES = {
   'plain': {},
@@ -30,17 +32,18 @@ MASK[1, :2] = False
 
 def cached_logits(model, params, buffers, tokens, mask, chunks):
   """[B, L, V] from chunks of these lengths, one after another."""
+  weights = decoder.prepare(model, params, buffers)
 
   @jax.jit
-  def step(params, tokens, mask, state):
-    bound = zaya.bind(model, params, buffers)
-    return bound(tokens, attention_mask=mask, cache=state)
+  def step(tokens, mask, state):
+    x, state = decoder.forward(model, weights, tokens, state, mask)
+    return decoder.logits(model, weights, x), state
 
-  state = cache.init_cache(model, len(tokens), LENGTH + 4, jnp.float32)
+  state = decoder.init_cache(model, weights, len(tokens), LENGTH + 4)
   outs, start = [], 0
   for size in chunks:
     rows = slice(start, start + size)
-    out, state = step(params, tokens[:, rows], mask[:, rows], state)
+    out, state = step(tokens[:, rows], mask[:, rows], state)
     outs.append(out)
     start += size
   assert start == LENGTH and state.length == LENGTH
@@ -71,36 +74,54 @@ def test_tokens_may_come_in_chunks():
   assert error('plain', (3, 4, 4)) <= close.FLOAT32_DEEP
 
 
-def forget_the_convolutions(monkeypatch):
-  convolve = cca.CCA.convolve
-  monkeypatch.setattr(
-    cca.CCA,
-    'convolve',
-    lambda self, z, s, history: convolve(
-      self, z, s, history if history is None else jnp.zeros_like(history)
-    ),
-  )
+def forgetting(**changes):
+  """A decoder whose state loses something after every call."""
+  forward = decoder.forward
+
+  def forgetful(*args):
+    x, state = forward(*args)
+    lost = [
+      dataclasses.replace(
+        layer, **{k: f(getattr(layer, k)) for k, f in changes.items()}
+      )
+      for layer in state.layers
+    ]
+    return x, dataclasses.replace(state, layers=tuple(lost))
+
+  return forgetful
 
 
-def forget_the_delayed_value(monkeypatch):
-  delay = cca.CCA.delay
-  monkeypatch.setattr(
-    cca.CCA, 'delay', lambda self, v, context, _: delay(self, v, context, None)
-  )
-
-
-@pytest.mark.parametrize(
-  'patch', [forget_the_convolutions, forget_the_delayed_value]
-)
-def test_forgotten_state_is_caught(monkeypatch, patch):
-  patch(monkeypatch)
+@pytest.mark.parametrize('name', ['k', 'v', 'conv', 'delayed'])
+def test_forgotten_state_is_caught(monkeypatch, name):
+  monkeypatch.setattr(decoder, 'forward', forgetting(**{name: jnp.zeros_like}))
   assert error('plain') > 0.01
 
 
-def test_documents_and_cache_are_refused():
-  model = tiny.config()
+def test_swapped_taps_are_caught(monkeypatch):
+  monkeypatch.setattr(
+    decoder,
+    '_convolve',
+    lambda w, past, length, real=decoder._convolve: real(
+      w, jnp.roll(past, 1, axis=1), length
+    ),
+  )
+  assert error('plain') > 0.01
+
+
+def test_padding_that_is_seen_is_caught(monkeypatch):
+  forward = decoder.forward
+  monkeypatch.setattr(
+    decoder, 'forward', lambda m, w, t, state, mask: forward(m, w, t, state)
+  )
+  assert error('plain') > 0.01
+
+
+def test_row_that_begins_in_a_later_chunk_counts_from_zero():
+  model = tiny.config(**SHAPES['plain'])
   params, buffers = tiny.arrays(model)
-  state = cache.init_cache(model, 1, 4, jnp.float32)
-  ones = np.ones((1, 2), int)
-  with pytest.raises(ValueError, match='segment_ids do not go together'):
-    zaya.bind(model, params, buffers)(ones, segment_ids=ones, cache=state)
+  tokens = np.random.default_rng(2).integers(0, 40, (2, LENGTH))
+  mask = np.ones((2, LENGTH), bool)
+  mask[1, :7] = False
+  expected = zaya_numpy.forward(model, params, buffers, tokens[1, 7:])
+  found = cached_logits(model, params, buffers, tokens, mask, (3, 3, 3, 1, 1))
+  close.assert_close(found[1, 7:], expected.logits, close.FLOAT32_DEEP)

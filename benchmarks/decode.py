@@ -1,0 +1,299 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tokens per second of decoding, beside transformers, and what memory allows.
+
+    python -m benchmarks.decode [--batch=1,64] [--context=1024,32768]
+
+Random weights at the width of ZAYA1-8B, in bfloat16, are written once and read
+by both programs, each in a process of its own. transformers runs `generate`
+with sdpa attention and with each implementation of the experts that it has; its
+fastest counts. A step must read the weights that its tokens use (of the
+experts those that were chosen) and the cache; the limit is these bytes over
+`--peak_tbs`, by default the datasheet's 4.8 TB/s of an H200.
+
+The parent process imports neither jax nor torch.
+"""
+
+import argparse
+import itertools
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+
+from benchmarks import record
+
+SEED = 0
+
+
+def shape(args):
+  """The `transformers.ZayaConfig` of the benchmark."""
+  return {
+    'model_type': 'zaya',
+    'architectures': ['ZayaForCausalLM'],
+    'num_hidden_layers': args.layers,
+    'hidden_size': args.width,
+    'moe_intermediate_size': args.width,
+    'vocab_size': args.vocab,
+    'max_position_embeddings': 131072,
+    'eos_token_id': None,
+    'bos_token_id': None,
+    'pad_token_id': 0,
+  }
+
+
+def ours(args):
+  """One JSON line for each batch and context: this project."""
+  import jax
+  import numpy as np
+
+  from zaya_jax import decoding
+  from zaya_jax.interop import hf
+  from zaya_jax.model import zaya
+
+  model = hf.read_config(args.folder)
+  params, buffers = hf.read_params(args.folder, model)
+  decoder = decoding.Decoder(model, params, buffers)
+  count = jax.jit(
+    lambda t: zaya.bind(model, params, buffers).features(t).load[:, :-1] > 0
+  )
+  for batch, context in cases(args):
+    rows = np.random.default_rng(SEED).integers(
+      3, min(30_000, args.vocab), (batch, context)
+    )
+    best = None
+    for _ in range(args.repeats):
+      found = np.stack(list(decoder.tokens(list(rows), args.tokens)))
+      speed = decoder.speed
+      rate = batch * (args.tokens - 1) / speed.decode_s
+      best = max(best or (0, 0), (rate, batch * context / speed.prefill_s))
+    # Of the tokens of one step, which experts they chose.
+    chosen = int(np.sum(count(found[-1][:, None])))
+    num_bytes = bytes_of_step(args, batch, context, chosen)
+    emit(
+      batch=batch,
+      context=context,
+      tokens_per_second=best[0],
+      prefill_tokens_per_second=best[1],
+      compile_s=speed.compile_s,
+      experts_read=chosen,
+      bytes_per_step=num_bytes,
+      share_of_limit=num_bytes / (args.peak_tbs * 1e12) * best[0] / batch,
+      first_tokens=found[:8, 0].tolist(),
+    )
+    if args.profile and batch == 1:
+      with jax.profiler.trace(args.profile):
+        list(decoder.tokens(list(rows), 20))
+  stats = jax.local_devices()[0].memory_stats() or {}
+  emit(peak_bytes=stats.get('peak_bytes_in_use'))
+
+
+def bytes_of_step(args, batch, context, chosen):
+  """Bytes that one step must read: weights that are used, and the cache."""
+  d = args.width
+  attention = d * (1024 + 256 + 256) + 1280 * 2 + 1280 * 128 * 2 + 1024 * d
+  router = d * 256 + 2 * 256 * 256 + 17 * 256
+  norms = 2 * d + 8 * d
+  weights = args.layers * (attention + norms + 2 * router)  # Router: float32.
+  weights += chosen * 3 * d * d + args.vocab * d
+  cache = batch * (context + args.tokens // 2) * args.layers * 512
+  return 2 * (weights + cache)
+
+
+def theirs(args):
+  """The same lines: transformers."""
+  import torch
+  import transformers
+
+  transformers.logging.set_verbosity_error()
+  device = 'cuda' if torch.cuda.is_available() else 'cpu'
+  config = transformers.AutoConfig.from_pretrained(args.folder)
+  for experts in ('batched_mm', 'grouped_mm', 'eager'):
+    try:
+      model = transformers.ZayaForCausalLM.from_pretrained(
+        args.folder,
+        config=config,
+        dtype=torch.bfloat16,
+        attn_implementation='sdpa',
+        experts_implementation=experts,
+      ).to(device)
+      for batch, context in cases(args):
+        peer(args, model, device, experts, batch, context)
+      del model
+    except Exception as error:  # One of three ways; the others go on.
+      emit(experts=experts, error=repr(error)[:300])
+
+
+def peer(args, model, device, experts, batch, context):
+  """Emits what transformers does with one batch."""
+  import numpy as np
+  import torch
+
+  rows = np.random.default_rng(SEED).integers(
+    3, min(30_000, args.vocab), (batch, context)
+  )
+  rows = torch.from_numpy(rows).to(device)
+
+  def seconds(tokens):
+    start = time.perf_counter()
+    out = model.generate(
+      rows,
+      attention_mask=torch.ones_like(rows),
+      max_new_tokens=tokens,
+      min_new_tokens=tokens,
+      do_sample=False,
+      **({'prefill_chunk_size': 1024} if batch * context > 2**18 else {}),
+    )
+    first = out[0, context : context + 8].tolist()  # Waits for the device.
+    return time.perf_counter() - start, first
+
+  try:
+    seconds(2)
+    prefill, _ = min(seconds(1) for _ in range(args.repeats))
+    steps = min(args.tokens, args.peer_tokens)
+    whole, first = min(seconds(steps + 1) for _ in range(args.repeats))
+  except RuntimeError as error:
+    emit(batch=batch, context=context, experts=experts, error=str(error)[:200])
+    return
+  emit(
+    batch=batch,
+    context=context,
+    experts=experts,
+    tokens_per_second=batch * steps / (whole - prefill),
+    prefill_tokens_per_second=batch * context / prefill,
+    first_tokens=first,
+  )
+
+
+def write_folder(folder, args):
+  """Random weights in the native layout, without torch."""
+  import jax
+  import ml_dtypes
+  import numpy as np
+  import safetensors.numpy
+
+  from zaya_jax.interop import hf, hf_table
+  from zaya_jax.model import zaya
+
+  path = pathlib.Path(folder)
+  (path / 'config.json').write_text(json.dumps(shape(args)))
+  model = hf.read_config(folder)
+  leaves = jax.eval_shape(lambda: zaya.init(model, jax.random.key(0)))
+  rng = np.random.default_rng(SEED)
+  # Drawn once and repeated: billions of draws would take minutes.
+  noise = (0.02 * rng.standard_normal(2**24 - 3)).astype(ml_dtypes.bfloat16)
+
+  def draw(key_path, leaf):
+    name = key_path[-1].key
+    if name == 'balance_bias':
+      bias = np.zeros(leaf.shape, np.float32)
+      bias[:, -1] = -1
+      return bias
+    if name.endswith(('scale', 'norm', 'temperature', 'eda')):
+      return np.ones(leaf.shape, ml_dtypes.bfloat16)
+    # A view of the noise, from another place for each leaf.
+    offset = rng.integers(noise.size)
+    return np.resize(np.roll(noise, offset), leaf.shape)
+
+  params, buffers = jax.tree_util.tree_map_with_path(draw, leaves)
+  tensors = dict(hf_table.export(hf_table.PARAMS, params))
+  tensors |= dict(hf_table.export(hf_table.BUFFERS, buffers))
+  safetensors.numpy.save_file(
+    {k: np.ascontiguousarray(v) for k, v in tensors.items()},
+    path / 'model.safetensors',
+    metadata={'format': 'pt'},
+  )
+
+
+def cases(args):
+  """The (batch, context) pairs."""
+  return itertools.product(args.batch, args.context)
+
+
+def emit(**line):
+  """Prints one JSON line."""
+  print(json.dumps(line), flush=True)
+
+
+def run(role, args, folder):
+  """Runs one role in a process of its own; returns its lines."""
+  command = [sys.executable, '-m', 'benchmarks.decode', *sys.argv[1:]]
+  command += [f'--role={role}', f'--folder={folder}']
+  lines = []
+  with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+    for line in child.stdout:
+      if line.startswith('{'):
+        lines.append(json.loads(line))
+      print(f'{role:6} {line}', end='', file=sys.stderr, flush=True)
+  if child.returncode:
+    raise SystemExit(f'{role} ended with {child.returncode}.')
+  return lines
+
+
+def table(results, peers):
+  """Rows of a comparison; the fastest of the peer's ways counts."""
+  rows = []
+  for row in (r for r in results if 'batch' in r):
+    same = [
+      p
+      for p in peers
+      if (p.get('batch'), p.get('context')) == (row['batch'], row['context'])
+    ]
+    best = max((p.get('tokens_per_second', 0.0) for p in same), default=0.0)
+    ratio = row['tokens_per_second'] / best if best else None
+    rows.append({**row, 'transformers_tokens_per_second': best, 'ratio': ratio})
+  return rows
+
+
+def parse(argv=None):
+  """The command line."""
+  numbers = lambda text: [int(x) for x in text.split(',')]
+  parser = argparse.ArgumentParser(description=__doc__.partition('\n')[0])
+  parser.add_argument('--layers', type=int, default=8)
+  parser.add_argument('--width', type=int, default=2048)
+  parser.add_argument('--vocab', type=int, default=262272)
+  parser.add_argument('--batch', type=numbers, default=[1, 64])
+  parser.add_argument('--context', type=numbers, default=[1024, 32768])
+  parser.add_argument('--tokens', type=int, default=128)
+  parser.add_argument('--peer_tokens', type=int, default=32)
+  parser.add_argument('--repeats', type=int, default=2)
+  parser.add_argument('--peak_tbs', type=float, default=4.8)
+  parser.add_argument('--no_peer', action='store_true')
+  parser.add_argument('--profile', default='')
+  parser.add_argument('--output', default=str(record.RESULTS / 'decode.json'))
+  parser.add_argument('--role', default='', help=argparse.SUPPRESS)
+  parser.add_argument('--folder', default='', help=argparse.SUPPRESS)
+  return parser.parse_args(argv)
+
+
+def main():
+  """Measures, prints a table and writes the result."""
+  args = parse()
+  if args.role:
+    return {
+      'ours': ours,
+      'theirs': theirs,
+      'write': lambda a: write_folder(a.folder, a),
+    }[args.role](args)
+  about = record.circumstances('benchmarks.decode', ['jax'])
+  with tempfile.TemporaryDirectory() as folder:
+    run('write', args, folder)
+    results = run('ours', args, folder)
+    peers = [] if args.no_peer else run('theirs', args, folder)
+  rows = table(results, peers)
+  for row in rows:
+    ratio = f'{row["ratio"]:.1f}x' if row['ratio'] else '-'
+    print(
+      f'batch {row["batch"]:3}  context {row["context"]:6,}  '
+      f'{row["tokens_per_second"]:9,.0f} tokens/s  '
+      f'{100 * row["share_of_limit"]:5.1f}% of the limit  '
+      f'transformers {row["transformers_tokens_per_second"]:8,.0f}  {ratio}'
+    )
+  record.write(
+    pathlib.Path(args.output), {**about, 'rows': rows, 'transformers': peers}
+  )
+
+
+if __name__ == '__main__':
+  main()

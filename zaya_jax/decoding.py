@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Token after token: prompts into a cache, then one compiled step for all.
+
+Rows of a batch are padded on the left. Lengths are rounded up, so that a few
+programs serve all of them; the step is compiled once and reused for every
+token, its cache is donated, and it is started before the token before has been
+read, so that the device never waits for Python.
+"""
+
+import collections
+import dataclasses
+import functools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from zaya_jax import config as config_lib
+from zaya_jax.model import decoder
+
+# Prompts are padded to a power of two of at least this, and room for new
+# tokens to a multiple.
+_BUCKET = 32
+_LARGE = 1024  # Larger caches are a multiple of this.
+_CHUNK_TOKENS = 8192  # Of a batch, that go through the network at once.
+
+
+@dataclasses.dataclass
+class Speed:
+  """What one call of `Decoder.tokens` took.
+
+  Attributes:
+    prompt_tokens: of all rows, without padding.
+    new_tokens: of all rows, those behind the end of a row included.
+    compile_s: seconds of compiling.
+    prefill_s: seconds until the first token, without compiling.
+    decode_s: seconds of all later tokens.
+  """
+
+  prompt_tokens: int = 0
+  new_tokens: int = 0
+  compile_s: float = 0.0
+  prefill_s: float = 0.0
+  decode_s: float = 0.0
+
+  def __str__(self) -> str:
+    steps = max(self.new_tokens, 1)
+    return (
+      f'prompt {self.prompt_tokens:,} tokens, '
+      f'{self.prompt_tokens / max(self.prefill_s, 1e-9):,.0f} per second; '
+      f'new {self.new_tokens:,} tokens, '
+      f'{steps / max(self.decode_s, 1e-9):,.0f} per second; '
+      f'compiling took {self.compile_s:.1f} s'
+    )
+
+
+class Decoder:
+  """A network with its weights laid out for decoding.
+
+  Args:
+    config: its shape.
+    params: nested dict of arrays.
+    buffers: nested dict, the balancing bias.
+    vocab_size: ids below this are tokens; the rest only pads the embedding.
+    on_note: told when something long begins.
+  """
+
+  def __init__(
+    self,
+    config: config_lib.ModelConfig,
+    params: dict[str, Any],
+    buffers: dict[str, Any],
+    vocab_size: int | None = None,
+    on_note: Callable[[str], None] = lambda note: None,
+  ):
+    self.config = config
+    self.vocab_size = vocab_size or config.vocab_size
+    self.on_note = on_note
+    self.weights = jax.jit(functools.partial(decoder.prepare, config))(
+      params, buffers
+    )
+    self._programs: dict[Any, Any] = {}
+    self.speed = Speed()  # Of the newest call.
+
+  def tokens(
+    self,
+    rows: Sequence[np.ndarray],
+    max_tokens: int,
+    *,
+    temperature: float = 0.0,
+    top_p: float = 1.0,
+    seed: int = 0,
+  ) -> Iterator[np.ndarray]:
+    """Yields the next token of each row, [B] int32, `max_tokens` times.
+
+    Args:
+      rows: ids of each prompt, [L] int, not empty.
+      max_tokens: tokens to add.
+      temperature: 0: the likeliest token.
+      top_p: samples from the likeliest tokens of this total probability.
+      seed: of the samples.
+    """
+    self.speed = speed = Speed(prompt_tokens=sum(map(len, rows)))
+    key = jax.random.key(seed)
+    # Only what is needed is compiled: to sort a vocabulary takes longer than
+    # to read a layer.
+    sample = {}
+    if temperature > 0:
+      sample['temperature'] = jnp.float32(temperature)
+      if top_p < 1:
+        sample['top_p'] = jnp.float32(top_p)
+    how = tuple(sample)
+    start = time.perf_counter()
+    x_B1D, cache = self._prefill(rows, max_tokens)
+    program = self._compiled('first', how, _first, x_B1D, key, sample)
+    next_B = program(self.weights, x_B1D, key, sample)
+    jax.block_until_ready(next_B)
+    speed.prefill_s = time.perf_counter() - start - speed.compile_s
+    state = {'tokens': next_B, 'cache': cache, 'key': key}
+    waiting = collections.deque([np.asarray(next_B)])
+    step = self._compiled('step', how, _step, state, sample, donate=True)
+    start = time.perf_counter()
+    for _ in range(max_tokens - 1):
+      next_B, state = step(self.weights, state, sample)
+      waiting.append(next_B)
+      # The step is running while the token before it is looked at.
+      yield np.asarray(waiting.popleft())
+      speed.new_tokens += len(rows)
+      speed.decode_s = time.perf_counter() - start
+    yield np.asarray(waiting.popleft())
+    speed.new_tokens += len(rows)
+    speed.decode_s = time.perf_counter() - start
+
+  def _prefill(self, rows, max_tokens):
+    """The features of the last token of each row, and the cache."""
+    chunk = max(128, _CHUNK_TOKENS // (1 << (len(rows) - 1).bit_length()))
+    tokens_BL, mask_BL = left_pad(rows, chunk)
+    length = tokens_BL.shape[1]
+    size = length + _round_up(max_tokens, _BUCKET)
+    cache = decoder.init_cache(
+      self.config,
+      self.weights,
+      len(rows),
+      size if size <= _LARGE else _round_up(size, _LARGE),
+    )
+    for begin in range(0, length, chunk):
+      part = (
+        jnp.asarray(tokens_BL[:, begin : begin + chunk]),
+        jnp.asarray(mask_BL[:, begin : begin + chunk]),
+      )
+      program = self._compiled('chunk', (), _chunk, *part, cache, donate=True)
+      x_B1D, cache = program(self.weights, *part, cache)
+    return x_B1D, cache
+
+  def _compiled(self, name, how, function, *args, donate=False):
+    """The program of `function` for the shapes of `args`."""
+    shapes = tuple(leaf.shape for leaf in jax.tree.leaves(args))
+    key = (name, how, shapes)
+    if key not in self._programs:
+      start = time.perf_counter()
+      if name == 'step':
+        batch, _, size, _ = args[0]['cache'].layers[0].k.shape
+        self.on_note(f'compiling the step for {batch} x {size:,} tokens ...')
+      self._programs[key] = (
+        jax.jit(
+          functools.partial(function, self.config, self.vocab_size),
+          # The newest of the arguments is the state, but for the sampling.
+          donate_argnums=(1 if name == 'step' else 3) if donate else (),
+        )
+        .lower(self.weights, *args)
+        .compile()
+      )
+      self.speed.compile_s += time.perf_counter() - start
+    return self._programs[key]
+
+
+def _chunk(config, vocab_size, weights, tokens_BL, mask_BL, cache):
+  x_BLD, cache = decoder.forward(config, weights, tokens_BL, cache, mask_BL)
+  return x_BLD[:, -1:], cache
+
+
+def _first(config, vocab_size, weights, x_B1D, key, sample):
+  return _sample(config, vocab_size, weights, x_B1D, key, sample)
+
+
+def _step(config, vocab_size, weights, state, sample):
+  key, _ = jax.random.split(state['key'])
+  x_B1D, cache = decoder.forward(
+    config, weights, state['tokens'][:, None], state['cache']
+  )
+  next_B = _sample(config, vocab_size, weights, x_B1D, key, sample)
+  return next_B, {'tokens': next_B, 'cache': cache, 'key': key}
+
+
+def _sample(config, vocab_size, weights, x_B1D, key, sample):
+  logits_BV = decoder.logits(config, weights, x_B1D)[:, 0]
+  if vocab_size < logits_BV.shape[1]:
+    real = jnp.arange(logits_BV.shape[1]) < vocab_size
+    logits_BV = jnp.where(real[None], logits_BV, -jnp.inf)
+  return choose(logits_BV, jax.random.split(key)[1], **sample)
+
+
+def choose(
+  logits_BV: jax.Array,
+  key: jax.Array,
+  *,
+  temperature: jax.Array | None = None,
+  top_p: jax.Array | None = None,
+) -> jax.Array:
+  """[B] int32 sampled tokens; at temperature 0 or None the likeliest."""
+  likeliest_B = jnp.argmax(logits_BV, axis=-1).astype(jnp.int32)
+  if temperature is None:
+    return likeliest_B
+  scaled_BV = logits_BV / jnp.maximum(temperature, 1e-6)
+  if top_p is not None:
+    scaled_BV = _keep_likeliest(scaled_BV, top_p)
+  sampled_B = jax.random.categorical(key, scaled_BV, axis=-1).astype(jnp.int32)
+  return jnp.where(temperature > 0, sampled_B, likeliest_B)
+
+
+def _keep_likeliest(scaled_BV, top_p):
+  """-inf for all but the likeliest tokens of total probability `top_p`."""
+  probs_BV = jax.nn.softmax(scaled_BV, axis=-1)
+  sorted_BV = -jnp.sort(-probs_BV, axis=-1)
+  before_BV = jnp.cumsum(sorted_BV, axis=-1) - sorted_BV
+  # The least probability that is still needed to reach top_p.
+  kept_BV = jnp.where(before_BV < top_p, sorted_BV, 2.0)
+  least_B1 = jnp.min(kept_BV, axis=-1, keepdims=True)
+  least_B1 = jnp.minimum(least_B1, sorted_BV[:, :1])
+  return jnp.where(probs_BV >= least_B1, scaled_BV, -jnp.inf)
+
+
+def left_pad(
+  rows: Sequence[np.ndarray], chunk: int
+) -> tuple[np.ndarray, np.ndarray]:
+  """[B, L] tokens and mask; L a power of two, above `chunk` a multiple."""
+  longest = max(map(len, rows))
+  length = max(_BUCKET, 1 << (longest - 1).bit_length())
+  length = length if length <= chunk else _round_up(longest, chunk)
+  tokens = np.zeros((len(rows), length), np.int32)
+  mask = np.zeros((len(rows), length), bool)
+  for i, row in enumerate(rows):
+    tokens[i, length - len(row) :] = row
+    mask[i, length - len(row) :] = True
+  return tokens, mask
+
+
+def _round_up(n: int, multiple: int) -> int:
+  return -(-n // multiple) * multiple

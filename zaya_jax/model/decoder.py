@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The network once more, for decoding: the same function, laid out for speed.
+
+Reading weights and cache from memory is all the time of a token. So `prepare`
+joins what is read together (the projections of attention, both convolutions),
+casts what every step would cast, and stores matrices as [out, in], which a GPU
+reads fastest for one token; layers are unrolled, and their caches are apart, so
+that each is updated in place. The maths of training (`cca`, `router`, `layers`)
+is used where it does not depend on the layout.
+
+Axis letters: B rows, L new tokens, D residual width, H query heads, K key/value
+heads, C channels of a head, Z channels that the convolutions mix, R router
+width, S rows of the cache, V vocabulary.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+import ops
+from zaya_jax import config as config_lib
+from zaya_jax.model import cache as cache_lib
+from zaya_jax.model import cca, layers, moe, router
+
+
+def prepare(
+  config: config_lib.ModelConfig,
+  params: dict[str, Any],
+  buffers: dict[str, Any],
+) -> dict[str, Any]:
+  """Weights laid out for decoding; `layers` is a tuple with a dict each."""
+  dtype = layers.compute_dtype(config)
+  top = {k: v for k, v in params.items() if k != 'layers'}
+  for name in ('embed', 'head'):
+    if name in top:
+      top[name] = top[name].astype(dtype)
+  stack = {**params['layers']}
+  stack['router'] = {**stack['router'], **buffers['layers']['router']}
+  return {
+    **top,
+    'layers': tuple(
+      _prepare_layer(config, jax.tree.map(lambda a, n=n: a[n], stack), dtype)
+      for n in range(config.num_layers)
+    ),
+  }
+
+
+def _prepare_layer(config, layer, dtype):
+  attn = layer['attn']
+  names = ('q', 'k', 'v_current', 'v_delayed')
+  kernel_GCX, kernel_bias_Z = cca.joint_kernel(
+    *(
+      attn[f'conv_{name}']
+      for name in ('depthwise', 'depthwise_bias', 'grouped', 'grouped_bias')
+    )
+  )
+  groups, c, _ = kernel_GCX.shape
+  # Lags from the oldest to the newest, as their samples come: [G, out, in].
+  kernel = kernel_GCX.reshape(groups, c, -1, c)[:, :, ::-1]
+  kernel = kernel.transpose(0, 3, 2, 1).reshape(groups, c, -1)
+  rows = lambda w: w.swapaxes(-1, -2)
+  fused = {
+    'qkv': rows(jnp.concatenate([attn[n] for n in names], -1)).astype(dtype),
+    'kernel': kernel.astype(dtype),
+    'kernel_bias': kernel_bias_Z,
+    'temperature': attn['temperature'],
+    'out': rows(attn['out']).astype(dtype),
+  }
+  if config.attention_bias:
+    fused['qkv_bias'] = jnp.concatenate([attn[f'{n}_bias'] for n in names])
+    fused['out_bias'] = attn['out_bias']
+  matrices = ('down', 'fc1', 'fc2', 'out')
+  return {
+    **layer,
+    'attn': fused,
+    'router': {
+      k: rows(v) if k in matrices else v for k, v in layer['router'].items()
+    },
+    'experts': {k: rows(v).astype(dtype) for k, v in layer['experts'].items()},
+  }
+
+
+def init_cache(
+  config: config_lib.ModelConfig,
+  weights: dict[str, Any],
+  batch: int,
+  size: int,
+) -> cache_lib.Cache:
+  """An empty cache of `size` tokens for `batch` rows, in the compute type."""
+  dtype = layers.compute_dtype(config)
+  kv_heads, c = config.num_kv_heads, config.head_dim
+  first_X = jnp.zeros((kv_heads * c // 2,), dtype)
+
+  def layer(w):
+    # Before the first token stands the projection of a zero vector.
+    first = w['qkv_bias'][-first_X.size :] if 'qkv_bias' in w else first_X
+    return cache_lib.LayerCache(
+      k=jnp.zeros((batch, kv_heads, size, c), dtype),
+      v=jnp.zeros((batch, kv_heads, size, c), dtype),
+      conv=jnp.zeros((batch, config.conv_context, config.d_qk), dtype),
+      delayed=jnp.tile(first.astype(dtype)[None], (batch, 1)),
+    )
+
+  return cache_lib.Cache(
+    layers=tuple(layer(w['attn']) for w in weights['layers']),
+    length=jnp.int32(0),
+    valid=jnp.zeros((batch, size), bool),
+    position=jnp.zeros((batch,), jnp.int32),
+  )
+
+
+def forward(
+  config: config_lib.ModelConfig,
+  weights: dict[str, Any],
+  tokens_BL: jax.Array,
+  cache: cache_lib.Cache,
+  mask_BL: jax.Array | None = None,
+) -> tuple[jax.Array, cache_lib.Cache]:
+  """Appends tokens to the cache.
+
+  Args:
+    config: of the model.
+    weights: of `prepare`.
+    tokens_BL: [B, L] int32.
+    cache: the state before these tokens, with room for them.
+    mask_BL: [B, L] bool, False for padding, which only comes before the first
+      token of a row; None: no padding.
+
+  Returns:
+    [B, L, D] after the final norm, in the compute type, and the new state.
+  """
+  dtype = layers.compute_dtype(config)
+  real_BL = jnp.ones(tokens_BL.shape, bool) if mask_BL is None else mask_BL
+  positions_BL = cache.position[:, None] + jnp.maximum(
+    jnp.cumsum(real_BL, axis=1) - 1, 0
+  )
+  valid_BS = jax.lax.dynamic_update_slice_in_dim(
+    cache.valid, real_BL, cache.length, axis=1
+  )
+  x_BLD = layers.affine(
+    weights['embed'][tokens_BL], weights['input_scale'], weights['input_bias']
+  )
+  state_BLR = jnp.zeros((*tokens_BL.shape, config.d_router), jnp.float32)
+  new_layers = []
+  for n, (w, old) in enumerate(
+    zip(weights['layers'], cache.layers, strict=True)
+  ):
+    slides = n in config.sliding_layers
+    rope = layers.rope_table(
+      positions_BL,
+      config.d_rope,
+      config.sliding_rope_theta if slides else config.rope_theta,
+    )
+    h_BLD = layers.rms_norm(x_BLD, w['attn_norm'], config.norm_eps, dtype)
+    if mask_BL is not None:
+      h_BLD = jnp.where(mask_BL[..., None], h_BLD, 0)
+    window = config.sliding_window if slides else None
+    o_BLD, new = _attend(
+      config, w['attn'], h_BLD, rope, old, cache.length, valid_BS, window
+    )
+    new_layers.append(new)
+    x_BLD = layers.merge(w['attn_merge'], o_BLD, x_BLD)
+    h_BLD = layers.rms_norm(x_BLD, w['moe_norm'], config.norm_eps, dtype)
+    y_BLD, state_BLR = _experts(config, w, h_BLD, state_BLR)
+    x_BLD = layers.merge(w['moe_merge'], y_BLD, x_BLD)
+  x_BLD = layers.rms_norm(x_BLD, weights['final_norm'], config.norm_eps, dtype)
+  return x_BLD, cache_lib.Cache(
+    layers=tuple(new_layers),
+    length=cache.length + tokens_BL.shape[1],
+    valid=valid_BS,
+    position=positions_BL[:, -1] + 1,
+  )
+
+
+def logits(
+  config: config_lib.ModelConfig, weights: dict[str, Any], x_BLD: jax.Array
+) -> jax.Array:
+  """[B, L, V] float32 of the final hidden states."""
+  head = weights['embed'] if config.tie_embeddings else weights['head']
+  out = _linear(x_BLD, head)
+  return out + weights['head_bias'][None, None] if config.head_bias else out
+
+
+def _attend(config, w, h_BLD, rope, cache, offset, valid_BS, window):
+  batch, length, _ = h_BLD.shape
+  heads, kv_heads = config.num_heads, config.num_kv_heads
+  split = [heads * config.head_dim, config.d_qk]
+  out_BLX = _linear(h_BLD, w['qkv'], w.get('qkv_bias')).astype(h_BLD.dtype)
+  q_BLX, k_BLX, v_BLX = jnp.split(out_BLX, split, axis=-1)
+  z_BLZ = out_BLX[..., : config.d_qk]
+  past_BTZ = jnp.concatenate([cache.conv, z_BLZ], axis=1)
+  y_BLZ = _convolve(w, past_BTZ, length)
+  mean_q, mean_k = cca.qk_mean(q_BLX, k_BLX, heads, kv_heads)
+  y_q, y_k = jnp.split(y_BLZ, split[:1], axis=-1)
+  q_BLHC = cca.normalize(y_q.reshape(mean_q.shape) + mean_q)
+  k_BLKC = cca.normalize(y_k.reshape(mean_k.shape) + mean_k)
+  k_BLKC *= w['temperature'][None, None, :, None]
+  q_BLHC = layers.rotate(q_BLHC, *rope)
+  k_BLKC = layers.rotate(k_BLKC, *rope)
+  current_BLX, delayed_BLX = jnp.split(v_BLX, 2, axis=-1)
+  delayed_BLX = jnp.concatenate([cache.delayed[:, None], delayed_BLX], axis=1)
+  v_BLKC = jnp.concatenate([current_BLX, delayed_BLX[:, :-1]], axis=-1)
+  write = lambda old, new: jax.lax.dynamic_update_slice_in_dim(
+    old, new.swapaxes(1, 2).astype(old.dtype), offset, axis=2
+  )
+  cache = cache_lib.LayerCache(
+    k=write(cache.k, k_BLKC),
+    v=write(cache.v, v_BLKC.reshape(k_BLKC.shape)),
+    conv=past_BTZ[:, length:],
+    delayed=delayed_BLX[:, -1],
+  )
+  o_BLHC = ops.cached_attention(
+    q_BLHC,
+    cache.k,
+    cache.v,
+    offset=offset,
+    valid_BS=valid_BS,
+    window=window,
+  )
+  o_BLX = o_BLHC.astype(h_BLD.dtype).reshape(batch, length, -1)
+  return _linear(o_BLX, w['out'], w.get('out_bias')), cache
+
+
+def _convolve(w, past_BTZ, length):
+  """[B, L, Z] float32: both convolutions, of the last L samples."""
+  groups, c, mixed = w['kernel'].shape
+  past_BTGC = past_BTZ.reshape(*past_BTZ.shape[:2], groups, c)
+  lags = mixed // c
+  windows_BLGX = jnp.concatenate(
+    [past_BTGC[:, lag : lag + length] for lag in range(lags)], axis=-1
+  )
+  y_BLGC = jnp.einsum(
+    'BLGX,GCX->BLGC',
+    windows_BLGX,
+    w['kernel'],
+    preferred_element_type=jnp.float32,
+  )
+  return (
+    y_BLGC.reshape(past_BTZ.shape[0], length, -1) + w['kernel_bias'][None, None]
+  )
+
+
+def _experts(config, w, h_BLD, state_BLR):
+  r = w['router']
+  h32_BLD = h_BLD.astype(jnp.float32)
+  own_BLR = _linear(h32_BLD, r['down'], r['down_bias'])
+  state_BLR = own_BLR + r['eda'][None, None] * state_BLR
+  a_BLR = layers.rms_norm(state_BLR, r['norm'], config.norm_eps)
+  a_BLR = router.gelu(_linear(a_BLR, r['fc1'], r['fc1_bias']))
+  a_BLR = router.gelu(_linear(a_BLR, r['fc2'], r['fc2_bias']))
+  probs_BLX = router.softmax(_linear(a_BLR, r['out']))
+  choice_BL, weight_BL = router.choose(probs_BLX, r['balance_bias'])
+  y_TD = ops.expert_mlp_rows(
+    h_BLD.reshape(-1, h_BLD.shape[-1]),
+    choice_BL.reshape(-1),
+    w['experts']['gate_up'],
+    w['experts']['down'],
+  )
+  routes = router.Routes(
+    choice=choice_BL, weight=weight_BL, probs=probs_BLX, state=state_BLR
+  )
+  y_BLD = moe.weigh(y_TD.reshape(h_BLD.shape), h_BLD, routes, config.skip)
+  return y_BLD, state_BLR
+
+
+def _linear(x_BLD, w_FD, bias_F=None):
+  """X @ w^T + bias in float32."""
+  out = jnp.einsum(
+    'BLD,FD->BLF', x_BLD, w_FD, preferred_element_type=jnp.float32
+  )
+  return out if bias_F is None else out + bias_F[None, None]
