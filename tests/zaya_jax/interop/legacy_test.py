@@ -1,268 +1,132 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The layout of the first releases: names, shapes, settings and their traps."""
+"""Folders of the first release give what its own order of sub-layers gives."""
 
 import dataclasses
-import json
-import re
 
-import jax
 import numpy as np
 import pytest
 
 import zaya_jax
-from tests.zaya_jax.interop import folders
-from zaya_jax import config as config_lib
-from zaya_jax.interop import errors, hf, hf_config, hf_table
-from zaya_jax.model import zaya
+from tests import legacy
+from tests.reference import legacy_numpy
 
-# As Zyphra published ZAYA1-base: one entry for each of the 80 sub-layers.
-LISTS = {
-  'model_type': 'zaya',
-  'cca': True,
-  'cca_num_q_heads': [8, 0] * 40,
-  'num_query_groups_list': [2, 0] * 40,
-  'ffn_hidden_size_list': [0, 4096] * 40,
-  'zaya_layers': ['a', 16] * 40,
-  'zaya_mlp_expansion': [0, 256] * 40,
-  'num_hidden_layers': 80,
-  'num_attention_heads': 16,
-  'num_key_value_heads': 2,
-  'hidden_size': 2048,
-  'norm_epsilon': 1e-5,
-  'rope_theta': 1000000,
-  'rope_scaling': False,
-  'partial_rotary_factor': 0.5,
-  'residual_in_fp32': False,
-  'sliding_window': None,
-  'zaya_use_mod': True,
-  'moe_router_topk': 1,
-}
-# The names, shapes and count of one layer as published: D = 2048.
-SHAPES = {
-  'model.embed_tokens.weight': (262272, 2048),
-  'model.final_norm.weight': (2048,),
-  'model.layers.0.res_scale.hidden_states_scale': (2048,),
-  'model.layers.0.res_scale.hidden_states_bias': (2048,),
-  'model.layers.1.res_scale.residual_bias': (2048,),
-  'model.res_scale.residual_scale': (2048,),
-  'model.layers.0.input_norm.weight': (2048,),
-  'model.layers.79.input_norm.weight': (2048,),
-  'model.layers.78.self_attn.qkv.linear_q.weight': (1024, 2048),
-  'model.layers.0.self_attn.qkv.linear_k.weight': (256, 2048),
-  'model.layers.0.self_attn.qkv.val_proj1.weight': (128, 2048),
-  'model.layers.0.self_attn.qkv.val_proj2.weight': (128, 2048),
-  'model.layers.0.self_attn.qkv.conv_qk.0.weight': (1280, 1, 2),
-  'model.layers.0.self_attn.qkv.conv_qk.1.weight': (1280, 128, 2),
-  'model.layers.0.self_attn.qkv.conv_qk.1.bias': (1280,),
-  'model.layers.0.self_attn.qkv.temp': (2,),
-  'model.layers.0.self_attn.o_proj.weight': (2048, 1024),
-  'model.layers.1.zaya_block.router.down_proj.weight': (256, 2048),
-  'model.layers.1.zaya_block.router.rmsnorm_eda.weight': (256,),
-  'model.layers.3.zaya_block.router.router_states_scale': (256,),
-  'model.layers.1.zaya_block.router.router_mlp.2.bias': (256,),
-  'model.layers.1.zaya_block.router.router_mlp.4.weight': (17, 256),
-  'model.layers.1.zaya_block.router.balancing_biases': (17,),
-  'model.layers.1.zaya_block.experts.local_experts.15.linear_fc1.weight': (
-    4096,
-    2048,
-  ),
-  'model.layers.79.zaya_block.experts.local_experts.0.linear_fc2.weight': (
-    2048,
-    2048,
-  ),
-}
-ABSENT = (
-  'model.layers.0.res_scale.residual_scale',  # There is no residual yet.
-  'model.layers.1.zaya_block.router.router_states_scale',
-  'model.layers.80.res_scale.residual_scale',  # It is model.res_scale.
-  'lm_head.weight',
-)
+LOGITS = 1e-5  # Of the spread; float32 noise is below 3e-6 here.
+CAUGHT = 100 * LOGITS
+TIE = 1e-5  # Of probability: below, float32 noise could choose the expert.
+REACHED = 0.2  # A bias of the skip class with which tokens choose it.
 
 
-def shapes(config: config_lib.ModelConfig, layout) -> dict[str, tuple]:
-  trees = jax.eval_shape(lambda: zaya.init(config, jax.random.key(0)))
+def error(tmp_path, case, change=None, identity=True):
+  """Largest difference of our logits, as a share of the spread of theirs.
+
+  Args:
+    tmp_path: where the folder is written.
+    case: the model.
+    change: (config, tensors) -> what is written instead of them.
+    identity: what their skip class does.
+  """
+  given, values = legacy.config(case), legacy.tensors(case)
+  tokens = np.random.default_rng(case.seed).integers(3, case.vocab, 24)
+  wanted, margin = legacy_numpy.forward(case.settings(identity), values, tokens)
+  assert margin >= TIE
+  if change:
+    given, values = change(dict(given), dict(values))
+  folder = legacy.write(tmp_path / 'folder', given, values)
+  found = np.asarray(zaya_jax.load(folder)(tokens[None]))
+  return np.abs(found[0] - wanted).max() / np.ptp(wanted)
+
+
+@pytest.mark.parametrize('case', legacy.CASES, ids=lambda case: case.name)
+def test_logits_agree_with_the_order_of_the_first_release(tmp_path, case):
+  assert error(tmp_path, case) <= LOGITS
+
+
+@pytest.mark.parametrize('case', legacy.CASES, ids=lambda case: case.name)
+def test_skip_class_passes_its_input_as_in_that_code(tmp_path, case):
+  case = dataclasses.replace(case, skip_bias=REACHED)
+  assert error(tmp_path, case) <= LOGITS
+  assert error(tmp_path, case, identity=False) >= CAUGHT
+
+
+def swap(first, second):
+  """Exchanges the parts of names."""
+
+  def change(given, values):
+    found = {}
+    for name in values:
+      other = name.replace(first, '\0').replace(second, first)
+      other = other.replace('\0', second)
+      found[name] = values.get(other, values[name])  # Sub-layer 0 has one side.
+    return given, found
+
+  return change
+
+
+def shift_residual_scales(given, values):
+  """Takes each sub-layer's scales for those in front of the one after it."""
+  count = given['num_hidden_layers']
+  order = [f'model.layers.{i}.' for i in range(1, count)] + ['model.']
+  found = dict(values)
+  for target, source in zip(order, order[1:] + order[:1], strict=True):
+    for name in values:
+      if name.startswith(target + 'res_scale.'):
+        found[name] = values[source + name.removeprefix(target)]
+  return given, found
+
+
+def swap_halves(given, values):
+  return given, {
+    name: np.roll(value, len(value) // 2, axis=0)
+    if 'linear_fc1' in name
+    else value
+    for name, value in values.items()
+  }
+
+
+def reverse_taps(given, values):
+  return given, {
+    name: value[..., ::-1] if 'conv_qk' in name and value.ndim == 3 else value
+    for name, value in values.items()
+  }
+
+
+def rotate_experts(given, values):
+  last = given['num_experts']
+  name_of = lambda name, e: name.replace(
+    f'local_experts.{e}.', f'local_experts.{(e + 1) % last}.'
+  )
   found = {}
-  tables = (hf_table.PARAMS, hf_table.BUFFERS)
-  for rows, tree in zip(tables, trees, strict=True):
-    leaves = hf_table.flatten(tree)
-    for row in rows:
-      if row.path in leaves:
-        shape = leaves[row.path].shape
-        for name, index in row.tensors(layout, shape):
-          assert name not in found
-          found[name] = row.shape_of(index, shape)
-  return found
+  for name, value in values.items():
+    _, _, rest = name.partition('local_experts.')
+    found[name_of(name, int(rest.partition('.')[0])) if rest else name] = value
+  return given, found
 
 
-def test_first_release_has_these_tensors():
-  found = shapes(hf_config.translate('config.json', LISTS), 'legacy')
-  assert {name: found[name] for name in SHAPES} == SHAPES
-  assert not found.keys() & set(ABSENT)
-  # Of a count that others published, without the balancing biases.
-  biases = 40 * 17
-  assert sum(map(np.prod, found.values())) == 8_840_488_784 + biases
+def another(key, value):
+  return lambda given, values: (given | {key: value}, values)
 
 
-def test_both_layouts_hold_the_same_numbers():
-  config = folders.model()
-  count = lambda layout: sum(map(np.prod, shapes(config, layout).values()))
-  assert count('legacy') == count('native')
+WRONG = {
+  'current_and_delayed_values': swap('val_proj1', 'val_proj2'),
+  'steps_of_the_router': swap('router_mlp.0', 'router_mlp.2'),
+  'branch_and_residual': swap('hidden_states_scale', 'residual_scale'),
+  'norms_of_neighbours': swap('layers.2.input_norm', 'layers.3.input_norm'),
+  'attention_of_other_layers': swap('layers.2.self_attn', 'layers.4.self_attn'),
+  'residual_scales_one_too_far': shift_residual_scales,
+  'gate_for_up': swap_halves,
+  'taps_in_reverse': reverse_taps,
+  'next_expert': rotate_experts,
+  'window_one_longer': another('swa_layers', [5, 0, 0, 0, 5, 0, 0, 0]),
+  'window_one_shorter': another('swa_layers', [3, 0, 0, 0, 3, 0, 0, 0]),
+  'window_in_another_layer': another('swa_layers', [0, 0, 4, 0, 4, 0, 0, 0]),
+  'base_of_sliding_layers': another('swa_rotary_base', 1e4),
+  'base_of_other_layers': another('rope_theta', 500.0),
+  'norm_epsilon': another('norm_epsilon', 1e-2),
+  'rotated_share': another('partial_rotary_factor', 1.0),
+}
 
 
-def test_lists_of_the_first_release_are_read():
-  assert hf_config.translate('config.json', LISTS) == config_lib.ModelConfig(
-    num_layers=40,
-    d_model=2048,
-    num_heads=8,
-    num_kv_heads=2,
-    head_dim=128,
-    num_experts=16,
-    d_expert=2048,
-    d_router=256,
-    skip='identity',
-    vocab_size=262272,
-    rope_theta=1e6,
-  )
-  notes = ' '.join(hf_config.notes(LISTS))
-  for words in ('--model.skip=identity', 'residual_in_fp32', 'fell back to'):
-    assert words in notes
-
-
-@pytest.mark.parametrize('layout', ['native', 'legacy'])
-@pytest.mark.parametrize('skip', ['zero', 'identity', 'off'])
-def test_settings_survive_the_round_trip(layout, skip):
-  config = folders.model(
-    skip=skip,
-    conv_depthwise=3,
-    rope_theta=123.0,
-    rope_fraction=0.5,
-    sliding_rope_theta=45.0,
-    norm_eps=1e-4,
-    init_std=0.1,
-  )
-  if (layout, skip) == ('native', 'off'):
-    with pytest.raises(config_lib.UsageError, match='always has a skip class'):
-      hf_config.to_hf(config, layout)
-    return
-  given = json.loads(json.dumps(hf_config.to_hf(config, layout)))
-  assert hf_config.layout_of(given) == layout
-  expected = 'off' if skip == 'off' else hf_config.SKIP[layout]
-  found = hf_config.translate('config.json', given)
-  assert found == dataclasses.replace(config, skip=expected, dtype='auto')
-
-
-@pytest.mark.parametrize(
-  'changes',
-  [
-    {'swa_layers': [4, 0] * 40},
-    {'swa_layers': [4] * 40, 'sliding_window': 5},
-    {'layer_types': ['sliding_attention'] * 40, 'sliding_window': 5},
-  ],
-)
-def test_window_counts_the_token_itself(changes):
-  found = hf_config.translate('config.json', LISTS | changes)
-  assert found.sliding_window == 5
-  assert found.sliding_layers == tuple(range(40))
-
-
-def test_numbers_instead_of_lists_are_read():
-  given = {
-    'model_type': 'zaya',
-    'num_hidden_layers': 6,
-    'ffn_hidden_size': 10,
-    'num_experts': 3,
-    'zaya_mlp_expansion': 4,
-    'num_attention_heads': 4,
-    'num_query_groups': 2,
-    'head_dim': 8,
-    'hidden_size': 12,
-    'zaya_use_mod': False,
-    'moe_intermediate_size': None,
-    'rope_parameters': {'rope_type': 'default', 'rope_theta': 7.0},
-  }
-  found = hf_config.translate('config.json', given)
-  assert (found.num_layers, found.d_expert, found.d_router) == (3, 5, 4)
-  assert (found.num_heads, found.num_kv_heads, found.head_dim) == (4, 2, 8)
-  assert (found.skip, found.rope_theta) == ('off', 7.0)
-
-
-@pytest.mark.parametrize(
-  ('changes', 'message'),
-  [
-    ({'clamp_temp': True}, 'clamp_temp is True; only False'),
-    ({'moe_router_topk': 2}, 'moe_router_topk is 2; only 1'),
-    ({'num_experts_per_tok': 2}, 'num_experts_per_tok is 2; only 1'),
-    ({'zaya_use_eda': False}, 'zaya_use_eda is False'),
-    ({'scale_residual_merge': False}, 'scale_residual_merge is False'),
-    ({'add_bias_linear': True}, 'add_bias_linear is True'),
-    ({'layernorm_epsilon': 1e-6}, 'layernorm_epsilon is 1e-06; only 1e-05'),
-    ({'rope_theta': None}, 'has no rope_theta'),
-    ({'rope_scaling': {'type': 'yarn'}}, "rope_type of rope_scaling is 'yarn'"),
-    ({'zaya_layers': ['a', 16, 16, 'a']}, 'not attention and experts in turn'),
-    ({'zaya_layers': ['a', 16, 'a', 8]}, 'only one value for all layers'),
-    ({'zaya_layers': None, 'num_hidden_layers': 5}, '5 sub-layers are not'),
-    ({'ffn_hidden_size_list': [0, 6, 0, 8]}, 'ffn_hidden_size_list is'),
-    ({'swa_layers': [4, 0] * 20 + [6, 0] * 20}, 'swa_layers is'),
-    ({'swa_layers': [4, 0]}, 'has 2 entries for 40 layers'),
-    (
-      {'swa_layers': [4, 0] * 40, 'sliding_window': 4},
-      'sliding_window is 4, .* make it 5',
-    ),
-    ({'hidden_size': '2048'}, "hidden_size is '2048'; it must be a whole"),
-    ({'zaya_mlp_expansion': True}, 'zaya_mlp_expansion is True; it must be'),
-  ],
-)
-def test_what_our_model_cannot_be_is_named(changes, message):
-  with pytest.raises(errors.FolderError, match=message):
-    hf_config.translate('config.json', LISTS | changes)
-
-
-def test_window_of_one_token_has_no_legacy_form():
-  with pytest.raises(config_lib.UsageError, match='sliding_window=1'):
-    hf_config.to_hf(folders.model(sliding_window=1), 'legacy')
-
-
-def test_both_layouts_of_a_model_are_the_same_model(tmp_path):
-  config = folders.model()
-  values = {
-    layout: folders.tensors(config, layout) for layout in ('native', 'legacy')
-  }
-  native, legacy = (
-    zaya_jax.load(folders.write(tmp_path / layout, layout, found, config))
-    for layout, found in values.items()
-  )
-  jax.tree.map(np.testing.assert_array_equal, native.params, legacy.params)
-  jax.tree.map(np.testing.assert_array_equal, native.buffers, legacy.buffers)
-  assert native.config == dataclasses.replace(legacy.config, skip='zero')
-
-
-def test_swapped_names_are_noticed(tmp_path):
-  config = folders.model()
-  values = folders.tensors(config, 'legacy')
-  wanted = hf.read_params(
-    folders.write(tmp_path / 'right', 'legacy', values, config), config
-  )
-  first, second = (
-    'model.layers.2.res_scale.residual_scale',
-    'model.layers.3.res_scale.residual_scale',
-  )
-  values[first], values[second] = values[second], values[first]
-  found = hf.read_params(
-    folders.write(tmp_path / 'wrong', 'legacy', values, config), config
-  )
-  same = jax.tree.map(np.array_equal, found, wanted)
-  wrong = {path for path, ok in hf_table.flatten(same[0]).items() if not ok}
-  assert wrong == {
-    'layers/moe_merge/residual_scale',
-    'layers/attn_merge/residual_scale',
-  }
-
-
-def test_missing_expert_is_named(tmp_path):
-  config = folders.model()
-  values = folders.tensors(config, 'legacy')
-  name = 'model.layers.3.zaya_block.experts.local_experts.1.linear_fc2.weight'
-  del values[name]
-  folder = folders.write(tmp_path / 'hf', 'legacy', values, config)
-  with pytest.raises(errors.FolderError, match=re.escape(name)):
-    hf.read_params(folder, config)
+@pytest.mark.parametrize('name', WRONG)
+def test_wrong_reading_is_caught(tmp_path, name):
+  case = next(c for c in legacy.CASES if c.name == 'windows_and_biases')
+  assert error(tmp_path, case, WRONG[name]) >= CAUGHT
