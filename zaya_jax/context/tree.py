@@ -7,7 +7,7 @@ all. Each device attends to its own keys; what travels does not depend on S: one
 maximum and two sums over the devices.
 
 Axis letters: B sequences, L queries, H query heads, K key/value heads, G = H/K,
-C channels of a head, S rows of the cache on one device.
+C channels of a head, S rows of the cache on one device, P parts of them.
 """
 
 import jax
@@ -16,8 +16,8 @@ import jax.numpy as jnp
 from ops.attention import reference
 
 _TINY = float(jnp.finfo(jnp.float32).tiny)
-# Keys of one of the sums of values: a single product over a long cache would
-# occupy few of a GPU's processors.
+# Keys of one of the products side by side: a single one over a long cache would
+# occupy few of a GPU's processors, and on a CPU copy the cache.
 _PART = 1024
 
 
@@ -95,32 +95,39 @@ def partial(
       f'multiple of those of k {k_BKSC.shape} and v {v_BKSC.shape} '
       '[B, K, S, C].'
     )
-  q_BLKGC = q_BLHC.reshape(batch, length, kv_heads, -1, channels)
-  scores_BKLGS = jnp.einsum(
-    'BLKGC,BKSC->BKLGS', q_BLKGC, k_BKSC, preferred_element_type=jnp.float32
-  )
+  parts = keys // _PART if keys % _PART == 0 else 1
+  in_parts = lambda x: x.reshape(batch, kv_heads, parts, -1, channels)
   visible = reference.visible_keys(length, keys, None, None, first, window)
   if valid_BS is not None:
     visible &= valid_BS[:, None]
-  scores_BKLGS = jnp.where(
-    visible[:, None, :, None], scores_BKLGS * channels**-0.5, -jnp.inf
-  )
-  # Finite where nothing is visible: exp(-inf - HIDDEN) is 0, without a NaN.
-  top = jnp.max(scores_BKLGS, axis=-1, keepdims=True, initial=reference.HIDDEN)
-  weights_BKLGS = jnp.exp(scores_BKLGS - top)
-  total = jnp.maximum(jnp.sum(weights_BKLGS, axis=-1, keepdims=True), _TINY)
-  parts = keys // _PART if keys % _PART == 0 else 1
-  weights_BKLGPS = weights_BKLGS.reshape(*top.shape[:-1], parts, -1)
-  out_BKPLGC = jnp.einsum(
-    'BKLGPS,BKPSC->BKPLGC',
-    weights_BKLGPS.astype(v_BKSC.dtype),
-    v_BKSC.reshape(batch, kv_heads, parts, -1, channels),
+  visible = visible.reshape(-1, length, parts, keys // parts).swapaxes(1, 2)
+  scores_BKPLGS = jnp.einsum(
+    'BLKGC,BKPSC->BKPLGS',
+    q_BLHC.reshape(batch, length, kv_heads, -1, channels),
+    in_parts(k_BKSC),
     preferred_element_type=jnp.float32,
   )
-  out_BKLGC = jnp.sum(out_BKPLGC, axis=2)
-  queries_first = lambda x: x.swapaxes(1, 2).reshape(batch, length, heads, -1)
-  lse_BLH1 = queries_first(top + jnp.log(total))
-  return queries_first(out_BKLGC / total), lse_BLH1[..., 0]
+  scores_BKPLGS = jnp.where(
+    visible[:, None, :, :, None], scores_BKPLGS * channels**-0.5, -jnp.inf
+  )
+  # Finite where nothing is visible: exp(-inf - HIDDEN) is 0, without a NaN.
+  top = jnp.max(
+    scores_BKPLGS, axis=(2, 5), keepdims=True, initial=reference.HIDDEN
+  )
+  weights_BKPLGS = jnp.exp(scores_BKPLGS - top)
+  total = jnp.sum(weights_BKPLGS, axis=(2, 5), keepdims=True)
+  total = jnp.maximum(total, _TINY)
+  out_BKPLGC = jnp.einsum(
+    'BKPLGS,BKPSC->BKPLGC',
+    weights_BKPLGS.astype(v_BKSC.dtype),
+    in_parts(v_BKSC),
+    preferred_element_type=jnp.float32,
+  )
+  out_BK1LGC = jnp.sum(out_BKPLGC, axis=2, keepdims=True) / total
+  by_query = lambda x: (
+    x[:, :, 0].swapaxes(1, 2).reshape(batch, length, heads, -1)
+  )
+  return by_query(out_BK1LGC), by_query(top + jnp.log(total))[..., 0]
 
 
 def write(
