@@ -61,6 +61,11 @@ class Tokenizer:
     """Ids that no text has: in what a model writes, its end."""
     return self.pad_id, self.bos_id, self.eos_id
 
+  @property
+  def stop_ids(self) -> tuple[int, ...]:
+    """Ids that end what a model writes, the end of a turn among them."""
+    return self.special_ids
+
   def encode(self, text: str) -> np.ndarray:
     """Returns the ids of `text`, int32 [N], without special tokens."""
     return self.encode_batch([text])[0]
@@ -224,6 +229,15 @@ class _JsonTokenizer(Tokenizer):
       list(texts), add_special_tokens=False
     )
     return [np.array(e.ids, np.int32) for e in encodings]
+
+  @property
+  def stop_ids(self) -> tuple[int, ...]:
+    try:
+      end = self.inner.token_to_id(self.template.end_of_turn or '')
+    except errors.DataError:  # No template, or one that does more than turns.
+      end = None
+    ids = (*self.special_ids, end)
+    return tuple(dict.fromkeys(i for i in ids if i is not None))
 
   @functools.cached_property
   def template(self) -> chat.Template:

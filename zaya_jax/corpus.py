@@ -64,6 +64,11 @@ class Corpus:
   def __exit__(self, *unused) -> None:
     self.loader.close()
 
+  @property
+  def has_chats(self) -> bool:
+    """Whether a part of the data are conversations."""
+    return any(m.template_sha256 for m in self.loader.manifests)
+
   @functools.cached_property
   def sha256(self) -> str:
     """Identifies the shards of all folders."""

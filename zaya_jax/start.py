@@ -138,6 +138,8 @@ def _with_params_of(
     )
   elif tokenizer:
     hf.keep_files(run_dir, config.run_dir)  # For an export of this run.
+    if corpus.has_chats:
+      hf.add_stop_ids(config.run_dir, tokenizer.stop_ids)
   return dataclasses.replace(state, **found), notes
 
 

@@ -10,7 +10,16 @@ import numpy as np
 
 from zaya_jax import config as config_lib
 from zaya_jax import corpus as corpus_lib
-from zaya_jax import decode, flags, flops, metrics, run_files, score, stop
+from zaya_jax import (
+  decode,
+  flags,
+  flops,
+  inherit,
+  metrics,
+  run_files,
+  score,
+  stop,
+)
 from zaya_jax import mesh as mesh_lib
 from zaya_jax import start as start_lib
 from zaya_jax import step as step_lib
@@ -46,6 +55,7 @@ def train(config: config_lib.Config) -> int:
     raise config_lib.UsageError(
       '--run_dir= must name a folder for what the run writes.'
     )
+  config = inherit.settings(config)
   mesh = mesh_lib.make_mesh(config.mesh)
   _check_batch(config, mesh.size)
   with contextlib.ExitStack() as open_:
@@ -192,7 +202,7 @@ class _Loop:
       params=params,
       buffers=buffers,
       tokenizer=tokenizer,
-      stop_ids=tokenizer.special_ids,
+      stop_ids=tokenizer.stop_ids,
     )
     with self.report.aside('sampling'):
       (text,) = model.generate(

@@ -5,10 +5,11 @@ Neither torch nor transformers is needed.
 """
 
 import dataclasses
+import json
 import math
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -156,6 +157,17 @@ def keep_files(source: str, run_dir: str) -> None:
     path = os.path.join(source, name)
     if os.path.isfile(path):
       shutil.copyfile(path, os.path.join(run_dir, target))
+
+
+def add_stop_ids(run_dir: str, stop_ids: Sequence[int]) -> None:
+  """Lets the kept generation settings end a text at these tokens too."""
+  path = os.path.join(run_dir, 'generation_config.json')
+  if os.path.exists(path):
+    kept = weights.read_json(path)
+    ids = read_stop_ids(run_dir, KEPT_CONFIG)
+    kept['eos_token_id'] = list(dict.fromkeys((*ids, *stop_ids)))
+    with open(path, 'w', encoding='utf-8') as file:
+      json.dump(kept, file, indent=2)
 
 
 def find_leaves(
