@@ -4,8 +4,9 @@
   python -m benchmarks.tree_decode [--devices=4 --dtype=bfloat16]
 
 One attention layer of ZAYA1-8B (8 query heads, 2 key/value heads of 128
-channels), one sequence. A token writes its key and value into the cache and
-attends to all of it; some tokens, one after the other, are one program. The
+channels), one sequence. A token attends to the whole cache, and the key and
+value of the next are written; some tokens, one after the other, are one
+program. The
 cache is divided among the devices and read by `tree` attention, by `ring` (the
 devices' small results go round) or by `ring_of_keys` (keys and values go round,
 as in ring attention); `one` is a single device with all of it. All take turns,
@@ -244,7 +245,7 @@ def _program(
   rows = P(None, None, 'context')
   # Unchecked: the devices of a ring agree only to rounding.
   mapped = jax.shard_map(
-    functools.partial(_decode, WAYS[way], context - tokens, tokens),
+    functools.partial(_decode, WAYS[way], context - tokens - 1, tokens),
     mesh=mesh,
     in_specs=(rows, rows, P()),
     out_specs=(rows, rows, P()),
@@ -282,14 +283,17 @@ def _decode(attention, offset, tokens, k_BKSC, v_BKSC, q_BLHC):
 
   def token(i, carry):
     k_BKSC, v_BKSC, q_BLHC = carry
-    new_BKLC = q_BLHC[:, :, :KV_HEADS].swapaxes(1, 2)
-    write = functools.partial(tree.write, axis='context')
-    k_BKSC = write(k_BKSC, new_BKLC, offset + i)
-    v_BKSC = write(v_BKSC, new_BKLC, offset + i)
     out_BLHC = attention(
       q_BLHC, k_BKSC, v_BKSC, axis='context', offset=offset + i
     )
-    return k_BKSC, v_BKSC, (q_BLHC + out_BLHC) / 2
+    q_BLHC = (q_BLHC + out_BLHC) / 2
+    # The row of the next token: written last, it is surely written in place.
+    # (Between write and product, XLA for CPUs copies the cache.)
+    new_BKLC = q_BLHC[:, :, :KV_HEADS].swapaxes(1, 2)
+    write = functools.partial(
+      tree.write, new=new_BKLC, offset=offset + i + 1, axis='context'
+    )
+    return write(k_BKSC), write(v_BKSC), q_BLHC
 
   return jax.lax.fori_loop(0, tokens, token, (k_BKSC, v_BKSC, q_BLHC))
 
