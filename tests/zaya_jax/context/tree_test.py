@@ -35,7 +35,31 @@ def test_equals_attention_on_one_device(case, devices):
   assert error(run(devices), case) <= TOLERANCE
 
 
-def test_values_may_be_summed_in_parts(monkeypatch):
+def test_sequences_may_be_divided_over_another_axis():
+  mesh = jax.make_mesh(
+    (2, 4),
+    ('replica', 'context'),
+    axis_types=(jax.sharding.AxisType.Explicit,) * 2,
+  )
+  rows, mask = P('replica', None, 'context'), P('replica', 'context')
+  specs = (P('replica'), rows, rows, mask)
+  given = cases.arrays(3, (0, 11))
+  with jax.set_mesh(mesh):
+    attention = jax.shard_map(
+      lambda q, k, v, valid: tree.attention(
+        q, k, v, axis='context', offset=40, valid_BS=valid
+      ),
+      in_specs=specs,
+      out_specs=P('replica'),
+    )
+    found = jax.jit(attention)(
+      *(jax.device_put(a, s) for a, s in zip(given, specs, strict=True))
+    )
+  expected = cases.expected(*given, 40, cases.ALL)
+  close.assert_close(np.asarray(found), expected, TOLERANCE)
+
+
+def test_long_caches_are_read_in_parts(monkeypatch):
   monkeypatch.setattr(tree, '_PART', 4)
   attention = cases.sharded(tree.attention, 4)
   assert error(attention, 'padding_and_window') <= TOLERANCE
