@@ -14,7 +14,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 FLOORS = (
   ('zaya_jax', 'zaya_jax.main'),  # 'zaya_jax': the package's __init__.py.
   ('zaya_jax.train', 'zaya_jax.generate', 'zaya_jax.evaluate', 'zaya_jax.plan'),
-  ('zaya_jax.start',),
+  ('zaya_jax.start', 'zaya_jax.inherit'),
   ('zaya_jax.models', 'zaya_jax.corpus', 'zaya_jax.score'),
   ('zaya_jax.step', 'zaya_jax.interop', 'zaya_jax.prepare', 'zaya_jax.report'),
   # Of the model these use features, logits and caches.

@@ -48,7 +48,7 @@ def load(path: str) -> decode.Model:
     params, buffers = restored['params'], restored['buffers']
     run_dir = os.path.dirname(os.path.dirname(directory))
     tokenizer = _run_tokenizer(run_dir, about['tokenizer_sha256'])
-    stop_ids = tokenizer.special_ids if tokenizer else ()
+    stop_ids = tokenizer.stop_ids if tokenizer else ()
     if os.path.exists(os.path.join(run_dir, hf.KEPT_CONFIG)):
       stop_ids = hf.read_stop_ids(run_dir, hf.KEPT_CONFIG)
   return decode.Model(

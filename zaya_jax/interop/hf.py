@@ -162,12 +162,11 @@ def keep_files(source: str, run_dir: str) -> None:
 def add_stop_ids(run_dir: str, stop_ids: Sequence[int]) -> None:
   """Lets the kept generation settings end a text at these tokens too."""
   path = os.path.join(run_dir, 'generation_config.json')
-  if os.path.exists(path):
-    kept = weights.read_json(path)
-    ids = read_stop_ids(run_dir, KEPT_CONFIG)
-    kept['eos_token_id'] = list(dict.fromkeys((*ids, *stop_ids)))
-    with open(path, 'w', encoding='utf-8') as file:
-      json.dump(kept, file, indent=2)
+  kept = weights.read_json(path) if os.path.exists(path) else {}
+  ids = read_stop_ids(run_dir, KEPT_CONFIG)
+  kept['eos_token_id'] = list(dict.fromkeys((*ids, *stop_ids)))
+  with open(path, 'w', encoding='utf-8') as file:
+    json.dump(kept, file, indent=2)
 
 
 def find_leaves(

@@ -99,7 +99,7 @@ def generation_settings(
   return {
     'bos_token_id': tokenizer.bos_id,
     'eos_token_id': list(
-      dict.fromkeys((tokenizer.eos_id, *tokenizer.special_ids))
+      dict.fromkeys((tokenizer.eos_id, *tokenizer.stop_ids))
     ),
     'pad_token_id': tokenizer.pad_id,
     **({'suppress_tokens': list(padding)} if suppressed else {}),
