@@ -3,7 +3,7 @@
 
 import pytest
 
-from benchmarks import tree_decode
+from benchmarks import traffic, tree_decode
 
 H, K, C = tree_decode.HEADS, tree_decode.KV_HEADS, tree_decode.CHANNELS
 S, TOKENS = 64, 3
@@ -50,7 +50,7 @@ ENTRY %main (x: f32[2,5], y: bf16[3]) -> f32[5] {
 
 def measured(way, devices, dtype='float32'):
   _, hlo = tree_decode._program(way, devices, S, dtype, TOKENS)
-  payload, sent = tree_decode.traffic(hlo, devices)
+  payload, sent = traffic.count(hlo, devices)
   return payload / TOKENS, sent / TOKENS
 
 
@@ -71,7 +71,7 @@ def test_one_device_sends_nothing():
 
 def test_programs_of_gpus_are_read():
   each = 4 * 2 * 5 + 2 * 3 + 7 * 4 * 5  # One all-reduce, and one in the loop.
-  assert tree_decode.traffic(GPU, 4) == (each + 6, 1.5 * each + 6)
+  assert traffic.count(GPU, 4) == (each + 6, 1.5 * each + 6)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_programs_of_gpus_are_read():
 )
 def test_what_cannot_be_counted_is_refused(old, new, message):
   with pytest.raises(ValueError, match=message):
-    tree_decode.traffic(GPU.replace(old, new), 4)
+    traffic.count(GPU.replace(old, new), 4)
 
 
 def test_ways_agree_and_have_a_row():
