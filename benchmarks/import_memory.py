@@ -89,9 +89,10 @@ def measure(
     command, cwd=record.ROOT, env={**os.environ, 'JAX_PLATFORMS': 'cpu'}
   )
   _, status, usage = os.wait4(process.pid, 0)
+  process.returncode = os.waitstatus_to_exitcode(status)  # It is told nothing.
   seconds = time.monotonic() - started
   if status:
-    raise RuntimeError(f'{command} failed with status {status}.')
+    raise RuntimeError(f'{command} failed with {process.returncode}.')
   limit = 2 * max(sizes) + 2**30
   return {
     'layout': layout,

@@ -62,6 +62,7 @@ HOMES = {
   'orbax': {'zaya_jax.checkpoint'},
   'safetensors': {'zaya_jax.interop'},
   'tensorboardX': {'zaya_jax.metrics'},
+  'tensorstore': {'zaya_jax.checkpoint'},
   'tokenizers': {'pipelines'},
   'torch': set(),
   'transformers': set(),
