@@ -3,12 +3,12 @@
 
     python -m benchmarks.decode [--batch=1,64] [--context=1024,32768]
 
-Random weights at the width of ZAYA1-8B, in bfloat16, are written once and read
-by both programs, each in a process of its own. transformers runs `generate`
-with sdpa attention and with each implementation of the experts that it has; its
-fastest counts. A step must read the weights that its tokens use (of the
-experts those that were chosen) and the cache; the limit is these bytes over
-`--peak_tbs`, by default the datasheet's 4.8 TB/s of an H200.
+Both programs, each in a process of its own, draw random weights at the width of
+ZAYA1-8B in bfloat16. transformers runs `generate` with sdpa attention and with
+each implementation of the experts that it has; its fastest counts. A step must
+read the weights that its tokens use (of the experts those that were chosen) and
+the cache; the limit is these bytes over `--peak_tbs`, by default the
+datasheet's 4.8 TB/s of an H200.
 
 The parent process imports neither jax nor torch.
 """
@@ -19,7 +19,6 @@ import json
 import pathlib
 import subprocess
 import sys
-import tempfile
 import time
 
 from benchmarks import record
@@ -30,8 +29,6 @@ SEED = 0
 def shape(args):
   """The `transformers.ZayaConfig` of the benchmark."""
   return {
-    'model_type': 'zaya',
-    'architectures': ['ZayaForCausalLM'],
     'num_hidden_layers': args.layers,
     'hidden_size': args.width,
     'moe_intermediate_size': args.width,
@@ -46,17 +43,30 @@ def shape(args):
 def ours(args):
   """One JSON line for each batch and context: this project."""
   import jax
+  import jax.numpy as jnp
   import numpy as np
 
+  from zaya_jax import config as config_lib
   from zaya_jax import decoding
-  from zaya_jax.interop import hf
   from zaya_jax.model import zaya
 
-  model = hf.read_config(args.folder)
-  params, buffers = hf.read_params(args.folder, model)
+  model = config_lib.ModelConfig(
+    num_layers=args.layers,
+    d_model=args.width,
+    num_heads=8,
+    num_kv_heads=2,
+    head_dim=128,
+    num_experts=16,
+    d_expert=args.width,
+    d_router=256,
+    vocab_size=args.vocab,
+    dtype='bfloat16',
+  )
+  params, buffers = jax.jit(lambda: zaya.init(model, jax.random.key(SEED)))()
+  params = jax.tree.map(lambda a: a.astype(jnp.bfloat16), params)
   decoder = decoding.Decoder(model, params, buffers)
   count = jax.jit(
-    lambda t: zaya.bind(model, params, buffers).features(t).load[:, :-1] > 0
+    lambda p, b, t: zaya.bind(model, p, b).features(t).load[:, :-1] > 0
   )
   for batch, context in cases(args):
     rows = np.random.default_rng(SEED).integers(
@@ -66,10 +76,10 @@ def ours(args):
     for _ in range(args.repeats):
       found = np.stack(list(decoder.tokens(list(rows), args.tokens)))
       speed = decoder.speed
-      rate = batch * (args.tokens - 1) / speed.decode_s
+      rate = (speed.new_tokens - batch) / speed.decode_s
       best = max(best or (0, 0), (rate, batch * context / speed.prefill_s))
     # Of the tokens of one step, which experts they chose.
-    chosen = int(np.sum(count(found[-1][:, None])))
+    chosen = int(np.sum(count(params, buffers, found[-1][:, None])))
     num_bytes = bytes_of_step(args, batch, context, chosen)
     emit(
       batch=batch,
@@ -108,16 +118,15 @@ def theirs(args):
 
   transformers.logging.set_verbosity_error()
   device = 'cuda' if torch.cuda.is_available() else 'cpu'
-  config = transformers.AutoConfig.from_pretrained(args.folder)
+  config = transformers.ZayaConfig(**shape(args))
+  config._attn_implementation = 'sdpa'
+  torch.set_default_dtype(torch.bfloat16)
   for experts in ('batched_mm', 'grouped_mm', 'eager'):
     try:
-      model = transformers.ZayaForCausalLM.from_pretrained(
-        args.folder,
-        config=config,
-        dtype=torch.bfloat16,
-        attn_implementation='sdpa',
-        experts_implementation=experts,
-      ).to(device)
+      config._experts_implementation = experts
+      torch.manual_seed(SEED)
+      with torch.device(device):
+        model = transformers.ZayaForCausalLM(config).eval()
       for batch, context in cases(args):
         peer(args, model, device, experts, batch, context)
       del model
@@ -166,46 +175,6 @@ def peer(args, model, device, experts, batch, context):
   )
 
 
-def write_folder(folder, args):
-  """Random weights in the native layout, without torch."""
-  import jax
-  import ml_dtypes
-  import numpy as np
-  import safetensors.numpy
-
-  from zaya_jax.interop import hf, hf_table
-  from zaya_jax.model import zaya
-
-  path = pathlib.Path(folder)
-  (path / 'config.json').write_text(json.dumps(shape(args)))
-  model = hf.read_config(folder)
-  leaves = jax.eval_shape(lambda: zaya.init(model, jax.random.key(0)))
-  rng = np.random.default_rng(SEED)
-  # Drawn once and repeated: billions of draws would take minutes.
-  noise = (0.02 * rng.standard_normal(2**24 - 3)).astype(ml_dtypes.bfloat16)
-
-  def draw(key_path, leaf):
-    name = key_path[-1].key
-    if name == 'balance_bias':
-      bias = np.zeros(leaf.shape, np.float32)
-      bias[:, -1] = -1
-      return bias
-    if name.endswith(('scale', 'norm', 'temperature', 'eda')):
-      return np.ones(leaf.shape, ml_dtypes.bfloat16)
-    # A view of the noise, from another place for each leaf.
-    offset = rng.integers(noise.size)
-    return np.resize(np.roll(noise, offset), leaf.shape)
-
-  params, buffers = jax.tree_util.tree_map_with_path(draw, leaves)
-  tensors = dict(hf_table.export(hf_table.PARAMS, params))
-  tensors |= dict(hf_table.export(hf_table.BUFFERS, buffers))
-  safetensors.numpy.save_file(
-    {k: np.ascontiguousarray(v) for k, v in tensors.items()},
-    path / 'model.safetensors',
-    metadata={'format': 'pt'},
-  )
-
-
 def cases(args):
   """The (batch, context) pairs."""
   return itertools.product(args.batch, args.context)
@@ -216,10 +185,10 @@ def emit(**line):
   print(json.dumps(line), flush=True)
 
 
-def run(role, args, folder):
+def run(role):
   """Runs one role in a process of its own; returns its lines."""
   command = [sys.executable, '-m', 'benchmarks.decode', *sys.argv[1:]]
-  command += [f'--role={role}', f'--folder={folder}']
+  command.append(f'--role={role}')
   lines = []
   with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
     for line in child.stdout:
@@ -263,7 +232,6 @@ def parse(argv=None):
   parser.add_argument('--profile', default='')
   parser.add_argument('--output', default=str(record.RESULTS / 'decode.json'))
   parser.add_argument('--role', default='', help=argparse.SUPPRESS)
-  parser.add_argument('--folder', default='', help=argparse.SUPPRESS)
   return parser.parse_args(argv)
 
 
@@ -271,16 +239,10 @@ def main():
   """Measures, prints a table and writes the result."""
   args = parse()
   if args.role:
-    return {
-      'ours': ours,
-      'theirs': theirs,
-      'write': lambda a: write_folder(a.folder, a),
-    }[args.role](args)
+    return {'ours': ours, 'theirs': theirs}[args.role](args)
   about = record.circumstances('benchmarks.decode', ['jax'])
-  with tempfile.TemporaryDirectory() as folder:
-    run('write', args, folder)
-    results = run('ours', args, folder)
-    peers = [] if args.no_peer else run('theirs', args, folder)
+  results = run('ours')
+  peers = [] if args.no_peer else run('theirs')
   rows = table(results, peers)
   for row in rows:
     ratio = f'{row["ratio"]:.1f}x' if row['ratio'] else '-'

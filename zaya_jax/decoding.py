@@ -2,9 +2,12 @@
 """Token after token: prompts into a cache, then one compiled step for all.
 
 Rows of a batch are padded on the left. Lengths are rounded up, so that a few
-programs serve all of them; the step is compiled once and reused for every
-token, its cache is donated, and it is started before the token before has been
-read, so that the device never waits for Python.
+programs serve all of them. The step is compiled once and reused for every
+token, and its cache is donated. On accelerators a program takes several steps,
+and the next one is started before the tokens of this one are read: the device
+never waits for Python, and XLA records its kernels as a graph that it replays
+(a graph whose buffers move, as those of single steps do, is recorded anew each
+time, which takes longer than the step).
 """
 
 import collections
@@ -26,6 +29,7 @@ from zaya_jax.model import decoder
 _BUCKET = 32
 _LARGE = 1024  # Larger caches are a multiple of this.
 _CHUNK_TOKENS = 8192  # Of a batch, that go through the network at once.
+_STEPS = 16  # Of a program, on accelerators; divides _BUCKET.
 
 
 @dataclasses.dataclass
@@ -34,7 +38,7 @@ class Speed:
 
   Attributes:
     prompt_tokens: of all rows, without padding.
-    new_tokens: of all rows, those behind the end of a row included.
+    new_tokens: of all rows, those that were computed in vain included.
     compile_s: seconds of compiling.
     prefill_s: seconds until the first token, without compiling.
     decode_s: seconds of all later tokens.
@@ -47,12 +51,11 @@ class Speed:
   decode_s: float = 0.0
 
   def __str__(self) -> str:
-    steps = max(self.new_tokens, 1)
     return (
       f'prompt {self.prompt_tokens:,} tokens, '
-      f'{self.prompt_tokens / max(self.prefill_s, 1e-9):,.0f} per second; '
+      f'{self.prompt_tokens / self.prefill_s:,.0f} per second; '
       f'new {self.new_tokens:,} tokens, '
-      f'{steps / max(self.decode_s, 1e-9):,.0f} per second; '
+      f'{self.new_tokens / max(self.decode_s, 1e-9):,.0f} per second; '
       f'compiling took {self.compile_s:.1f} s'
     )
 
@@ -82,6 +85,7 @@ class Decoder:
     self.weights = jax.jit(functools.partial(decoder.prepare, config))(
       params, buffers
     )
+    self._steps = 1 if jax.default_backend() == 'cpu' else _STEPS
     self._programs: dict[Any, Any] = {}
     self.speed = Speed()  # Of the newest call.
 
@@ -115,24 +119,32 @@ class Decoder:
     how = tuple(sample)
     start = time.perf_counter()
     x_B1D, cache = self._prefill(rows, max_tokens)
-    program = self._compiled('first', how, _first, x_B1D, key, sample)
+    program = self._compiled('first', how, _sample, x_B1D, key, sample)
     next_B = program(self.weights, x_B1D, key, sample)
     jax.block_until_ready(next_B)
     speed.prefill_s = time.perf_counter() - start - speed.compile_s
     state = {'tokens': next_B, 'cache': cache, 'key': key}
-    waiting = collections.deque([np.asarray(next_B)])
-    step = self._compiled('step', how, _step, state, sample, donate=True)
+    speed.new_tokens = len(rows)
+    yield np.asarray(next_B)
+    step = self._compiled('step', how, _steps, state, sample, donate=True)
     start = time.perf_counter()
-    for _ in range(max_tokens - 1):
-      next_B, state = step(self.weights, state, sample)
-      waiting.append(next_B)
-      # The step is running while the token before it is looked at.
-      yield np.asarray(waiting.popleft())
-      speed.new_tokens += len(rows)
-      speed.decode_s = time.perf_counter() - start
-    yield np.asarray(waiting.popleft())
-    speed.new_tokens += len(rows)
-    speed.decode_s = time.perf_counter() - start
+    running = collections.deque()
+    for begin in range(1, max_tokens, self._steps):
+      next_NB, state = step(self.weights, state, sample)
+      running.append((next_NB, min(self._steps, max_tokens - begin)))
+      # The device is busy with these while the ones before are looked at.
+      if len(running) > 1:
+        yield from self._read(running, start)
+    while running:
+      yield from self._read(running, start)
+
+  def _read(self, running, start):
+    """Waits for the oldest of the running programs and yields its tokens."""
+    next_NB, count = running.popleft()
+    next_NB = np.asarray(next_NB)
+    self.speed.decode_s = time.perf_counter() - start
+    self.speed.new_tokens += next_NB.size
+    yield from next_NB[:count]
 
   def _prefill(self, rows, max_tokens):
     """The features of the last token of each row, and the cache."""
@@ -166,7 +178,7 @@ class Decoder:
         self.on_note(f'compiling the step for {batch} x {size:,} tokens ...')
       self._programs[key] = (
         jax.jit(
-          functools.partial(function, self.config, self.vocab_size),
+          functools.partial(function, self),
           # The newest of the arguments is the state, but for the sampling.
           donate_argnums=(1 if name == 'step' else 3) if donate else (),
         )
@@ -177,30 +189,35 @@ class Decoder:
     return self._programs[key]
 
 
-def _chunk(config, vocab_size, weights, tokens_BL, mask_BL, cache):
-  x_BLD, cache = decoder.forward(config, weights, tokens_BL, cache, mask_BL)
+def _chunk(model, weights, tokens_BL, mask_BL, cache):
+  x_BLD, cache = decoder.forward(
+    model.config, weights, tokens_BL, cache, mask_BL
+  )
   return x_BLD[:, -1:], cache
 
 
-def _first(config, vocab_size, weights, x_B1D, key, sample):
-  return _sample(config, vocab_size, weights, x_B1D, key, sample)
-
-
-def _step(config, vocab_size, weights, state, sample):
-  key, _ = jax.random.split(state['key'])
-  x_B1D, cache = decoder.forward(
-    config, weights, state['tokens'][:, None], state['cache']
-  )
-  next_B = _sample(config, vocab_size, weights, x_B1D, key, sample)
-  return next_B, {'tokens': next_B, 'cache': cache, 'key': key}
-
-
-def _sample(config, vocab_size, weights, x_B1D, key, sample):
-  logits_BV = decoder.logits(config, weights, x_B1D)[:, 0]
-  if vocab_size < logits_BV.shape[1]:
-    real = jnp.arange(logits_BV.shape[1]) < vocab_size
+def _sample(model, weights, x_B1D, key, sample):
+  """The next token of each row, by the second half of `key`."""
+  logits_BV = decoder.logits(model.config, weights, x_B1D)[:, 0]
+  if model.vocab_size < logits_BV.shape[1]:
+    real = jnp.arange(logits_BV.shape[1]) < model.vocab_size
     logits_BV = jnp.where(real[None], logits_BV, -jnp.inf)
   return choose(logits_BV, jax.random.split(key)[1], **sample)
+
+
+def _steps(model, weights, state, sample):
+  """Tokens of the next steps, [N, B], and the state after them."""
+
+  def step(state, _):
+    key, _ = jax.random.split(state['key'])
+    x_B1D, cache = decoder.forward(
+      model.config, weights, state['tokens'][:, None], state['cache']
+    )
+    next_B = _sample(model, weights, x_B1D, key, sample)
+    return {'tokens': next_B, 'cache': cache, 'key': key}, next_B
+
+  state, next_NB = jax.lax.scan(step, state, length=model._steps)
+  return next_NB, state
 
 
 def choose(
