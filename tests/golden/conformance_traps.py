@@ -112,12 +112,11 @@ def _depthwise(v):
   z, w, b = _conv_input(v), *_conv(v, 'depthwise')
   yield 'taps in reverse: tap 0 meets the older token', _taps(z, w[::-1]) + b
   yield 'the bias is missing', _taps(z, w)
+  u = _taps(z, w) + b
   yield (
-    (
-      'T1: pad by 2 zeros once, before the first convolution, and run both '
-      'without padding: L + 1 values come out, the first the bias'
-    ),
-    None,
+    'pad by 2 zeros once, before the first convolution, and run both without '
+    'padding: L + 1 values come out, the first of them the bias',
+    np.concatenate([np.zeros_like(u[:1]), u[1:]]),
   )
 
 
