@@ -62,12 +62,16 @@ class Leaf:
     for index, tensor in self.sources:
       if tensor is None:
         yield index, np.zeros(self.shape[len(index) :], self.dtype)
-      elif self.row.stacked:
-        yield index, self.row.axes.read(tensor.read()).astype(self.dtype, copy=False)
-      else:  # Large, and no axis moves.
-        for first in range(0, self.shape[0], self.chunk[0]):
-          rows = slice(first, min(first + self.chunk[0], self.shape[0]))
-          yield rows, tensor.read(rows)
+      elif not self.row.stacked or len(index) < _axes(self.row):
+        # Large: a block of rows of an embedding, or one expert of a layer.
+        step = self.chunk[len(index)]
+        for first in range(0, tensor.shape[0], step):
+          rows = slice(first, min(first + step, tensor.shape[0]))
+          part = self.row.axes.read(tensor.read(rows))
+          yield (*index, rows), part.astype(self.dtype, copy=False)
+      else:
+        part = self.row.axes.read(tensor.read())
+        yield index, part.astype(self.dtype, copy=False)
 
   def read(self, dtype: Any = np.float32) -> np.ndarray:
     """The whole array in host memory."""
@@ -256,10 +260,15 @@ def _leaf(path, row, layout, shape, tensors, used) -> Leaf:
     sources = {(0,): None, **sources}
   dtype = kinds.pop() if len(kinds) == 1 else np.dtype(np.float32)
   rows = max(1, _BLOCK * shape[0] // max(1, math.prod(shape) * dtype.itemsize))
-  axes = 2 if row.path.startswith('layers/experts/') else 1
+  axes = _axes(row)
   chunk = (1,) * axes + shape[axes:] if row.stacked else (rows, *shape[1:])
   chunk = tuple(min(pair) for pair in zip(chunk, shape, strict=True))
   return Leaf(row, shape, dtype, chunk, tuple(sources.items()))
+
+
+def _axes(row: hf_table.Row) -> int:
+  """Leading axes of a stacked leaf that are stored apart: layers, experts."""
+  return 2 if row.path.startswith('layers/experts/') else 1
 
 
 def _check_copy(path, copy, original) -> None:
