@@ -155,11 +155,15 @@ def read_tokenizer(
 
 
 def keep_files(source: str, run_dir: str) -> None:
-  """Copies what an export gives back: tokenizer, template, settings."""
+  """Copies what an export gives back: tokenizer, template, settings.
+
+  Raises:
+    FolderError: if one of them is a link out of the folder.
+  """
   config = KEPT_CONFIG if not is_folder(source) else CONFIG
   for name, target in (*zip(KEPT, KEPT, strict=True), (config, KEPT_CONFIG)):
-    path = os.path.join(source, name)
-    if os.path.isfile(path):
+    if os.path.exists(os.path.join(source, name)):
+      path = weights.inside(source, name)
       shutil.copyfile(path, os.path.join(run_dir, target))
 
 

@@ -85,9 +85,12 @@ def _write_aside(output, source, settings, found, tokenizer) -> None:
   }
   total = sum(leaf.nbytes for part in found.values() for leaf in part.values())
   with lock.RunLock(partial):
-    for name in set(os.listdir(partial)) - {'.lock'}:  # Of a killed import.
-      shutil.rmtree(os.path.join(partial, name), ignore_errors=True)
     try:
+      for left in set(os.scandir(partial)):  # By an import that was killed.
+        if left.is_dir(follow_symlinks=False):
+          shutil.rmtree(left)
+        elif left.name != '.lock':
+          os.remove(left)
       _check_space(partial, total)
       hf.keep_files(source, partial)
       text = flags.to_flagfile(settings)

@@ -88,7 +88,7 @@ def find(folder: str) -> dict[str, Tensor]:
     raise _no_weights(folder)
   found: dict[str, Tensor] = {}
   for file in files:
-    for tensor in read_header(_inside(folder, file)):
+    for tensor in read_header(inside(folder, file)):
       if tensor.name in found:
         raise errors.FolderError(
           f'{folder} has tensor {tensor.name} twice, in '
@@ -135,6 +135,29 @@ def read_json(file: str) -> dict[str, Any]:
   if not isinstance(found, dict):
     raise errors.FolderError(f'{file} is not a JSON object.')
   return found
+
+
+def inside(folder: str, name: str) -> str:
+  """The path of a file, which must lie in the folder.
+
+  Links count by where they lead. The cache of huggingface_hub links from
+  snapshots/REVISION to blobs; that is one folder in this sense.
+
+  Raises:
+    FolderError: if it leads elsewhere, or there is no such file.
+  """
+  path, root = os.path.join(folder, name), os.path.realpath(folder)
+  cache, kind = os.path.split(os.path.dirname(root))
+  roots = [root] + [os.path.join(cache, 'blobs')] * (kind == 'snapshots')
+  real = os.path.realpath(path)
+  if os.path.basename(name) != name or os.path.dirname(real) not in roots:
+    raise errors.FolderError(
+      f'{folder} names {name!r} as one of its files, which leads out of the '
+      'folder; it is not read.'
+    )
+  if not os.path.isfile(path):
+    raise errors.FolderError(f'{path} is missing; copy or download it.')
+  return path
 
 
 def _parse(file: str, entries: Any, start: int, size: int) -> list[Tensor]:
@@ -189,28 +212,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
   if len(found) != len(pairs):
     raise ValueError('a name occurs twice in its header')
   return found
-
-
-def _inside(folder: str, name: str) -> str:
-  """The path of a file, which must lie in the folder.
-
-  Links count by where they lead. The cache of huggingface_hub links from
-  snapshots/REVISION to blobs; that is one folder in this sense.
-  """
-  path, root = os.path.join(folder, name), os.path.realpath(folder)
-  cache, kind = os.path.split(os.path.dirname(root))
-  roots = [root] + [os.path.join(cache, 'blobs')] * (kind == 'snapshots')
-  real = os.path.realpath(path)
-  if os.path.basename(name) != name or os.path.dirname(real) not in roots:
-    raise errors.FolderError(
-      f'{folder} names {name!r} as one of its files, which leads out of the '
-      'folder; it is not read.'
-    )
-  if not os.path.isfile(path):
-    raise errors.FolderError(
-      f'{path} is missing; {INDEX} lists it. Copy or download it.'
-    )
-  return path
 
 
 def _no_weights(folder: str) -> errors.FolderError:

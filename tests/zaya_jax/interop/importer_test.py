@@ -171,6 +171,11 @@ def test_restored_model_must_be_that_of_the_flags(run, folder):
       3,
       "eos_token_id is 'x'",
     ),
+    (
+      lambda f: (f / 'special_tokens_map.json').symlink_to('/etc/hosts'),
+      3,
+      'leads out of the folder',
+    ),
     (lambda f: shutil.rmtree(f), 2, 'is not a folder'),
     (lambda f: (f.parent / 'run').write_text(''), 2, 'exists already'),
     (lambda f: (f.parent / 'run/x').mkdir(parents=True), 2, 'exists already'),
@@ -275,8 +280,10 @@ def test_what_a_killed_import_left_is_replaced(run, folder):
   (partial / '.lock').write_text('host pid 1')
   (partial / 'checkpoints').mkdir()
   (partial / 'checkpoints' / 'old').write_text('')
+  (partial / 'special_tokens_map.json').write_text('{}')
   output, _ = imported(run, folder)
   assert not (output / 'checkpoints' / 'old').exists()
+  assert not (output / 'special_tokens_map.json').exists()
 
 
 def test_tied_model_in_float32_survives(run, tmp_path):
