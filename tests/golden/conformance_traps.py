@@ -342,7 +342,11 @@ def _choice(v):
     'the bias is added to logits, not probabilities',
     ((logits + bias).argmax(-1)),
   )
-  yield 'the skip class is never chosen', (probs + bias)[:, :-1].argmax(-1)
+  yield (
+    'the skip class is never chosen (from_pretrained of transformers 5.23 sets '
+    'its bias to -1, whatever the file says)',
+    (probs + bias)[:, :-1].argmax(-1),
+  )
 
 
 def _weight(v):

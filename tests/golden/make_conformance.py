@@ -60,7 +60,7 @@ def main() -> None:
   tokens, mask = _batch()
   case, model, taps = _find(tokens, mask)
   expected = _not_compared(taps, mask)
-  expected['decode.logits'] = _decode(model, tokens, mask)
+  expected['decode.logits'] = decode(model, tokens, mask)
   order = names.order(case.hf_config['num_hidden_layers'])
   entries = names.manifest({name: expected[name] for name in order})
   wrong = _add_traps(entries, model, expected, tokens)
@@ -249,7 +249,7 @@ def _not_compared(taps: Taps, mask: np.ndarray) -> dict[str, np.ndarray]:
   return arrays
 
 
-def _decode(model, tokens, mask) -> np.ndarray:
+def decode(model, tokens, mask) -> np.ndarray:
   """[B, L - PROMPT, V]: the prompt at once, then token by token, cached."""
   logits = []
   with torch.no_grad():

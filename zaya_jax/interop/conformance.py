@@ -17,103 +17,18 @@ from typing import Any
 
 import ml_dtypes  # noqa: F401  Makes bfloat16 a NumPy dtype, for safetensors.
 import numpy as np
-import rich.console
-import rich.table
 import safetensors.numpy
 
 from zaya_jax import config as config_lib
+from zaya_jax.interop import conformance_report as report_lib
 from zaya_jax.interop import errors, hf, submodules
 
 KIT = pathlib.Path(__file__).with_name('kit')
+_UNREADABLE = (
+  *(OSError, KeyError, TypeError, ValueError),  # Also types NumPy lacks.
+  safetensors.SafetensorError,
+)
 _SMALL = 5e-3  # A float32 difference up to here may be rounding.
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Row:
-  """One tensor of the kit.
-
-  Attributes:
-    name: as in the manifest.
-    error: largest difference as a share of the spread of the expected values
-      (of integers, the share that differs); None: not given, or no numbers.
-    tolerance: what it may be, by the coarsest type up to here.
-    verdict: 'agrees', 'differs' or 'not checked'.
-    note: what else is to be said, such as a wrong shape.
-  """
-
-  name: str
-  error: float | None = None
-  tolerance: float = 0.0
-  verdict: str = 'not checked'
-  note: str = ''
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Report:
-  """What a comparison found.
-
-  Attributes:
-    rows: every tensor of the kit, in the order of the forward pass.
-    unknown: names that the kit does not have.
-    hint: the likely cause of the first difference; '' if there is none.
-  """
-
-  rows: tuple[Row, ...]
-  unknown: tuple[str, ...]
-  hint: str
-
-  @property
-  def agrees(self) -> bool:
-    """Whether nothing that was given differs."""
-    return self.first is None
-
-  @property
-  def first(self) -> Row | None:
-    """The first tensor that differs."""
-    return next((row for row in self.rows if row.verdict == 'differs'), None)
-
-  def names(self, verdict: str) -> list[str]:
-    """The tensors with this verdict."""
-    return [row.name for row in self.rows if row.verdict == verdict]
-
-  def summary(self) -> dict[str, Any]:
-    """What the command prints as one JSON object."""
-    return {
-      'agrees': self.agrees,
-      'first': self.first and dataclasses.asdict(self.first),
-      'hint': self.hint,
-      'agreeing': len(self.names('agrees')),
-      'differing': self.names('differs'),
-      'not_checked': self.names('not checked'),
-      'unknown': list(self.unknown),
-    }
-
-  def print(self, stream: Any = None) -> None:
-    """Writes the table and the first difference to `stream`, or stderr."""
-    console = rich.console.Console(
-      file=stream or sys.stderr, highlight=False, markup=False, emoji=False
-    )
-    if not console.is_terminal:
-      console.width = 120  # A file has no width; rich takes 80.
-    table = rich.table.Table(box=None, pad_edge=False)
-    for title in ('submodule', 'difference', 'tolerance', 'verdict', ''):
-      table.add_column(title, justify='right' if 'e' in title[2:4] else 'left')
-    styles = {'agrees': 'green', 'differs': 'bold red', 'not checked': 'dim'}
-    for row in self.rows:
-      numbers = ('', '')
-      if row.verdict != 'not checked':
-        error = '-' if row.error is None else f'{row.error:.1e}'
-        numbers = (error, f'{row.tolerance:.0e}')
-      style = styles[row.verdict]
-      table.add_row(row.name, *numbers, row.verdict, row.note, style=style)
-    console.print(table)
-    if self.unknown:
-      console.print('unknown names:', ', '.join(self.unknown))
-    if self.agrees:
-      count = len(self.names('agrees'))
-      console.print(f'{count} of {len(self.rows)} agree, none differs.')
-    else:
-      console.print(f'first difference: {self.first.name}\n{self.hint}')
 
 
 def main(config: config_lib.Config) -> int:
@@ -144,7 +59,7 @@ def main(config: config_lib.Config) -> int:
 
 def check(
   port: Mapping[str, Any] | Callable[[np.ndarray, np.ndarray], Mapping],
-) -> Report:
+) -> report_lib.Report:
   """Compares a port with the kit.
 
   Args:
@@ -168,14 +83,16 @@ def check(
     )
   rows, coarse = [], False
   for entry in entries:
-    row = Row(name=entry['name'])
+    row = report_lib.Row(name=entry['name'])
     if row.name in port:
       found = np.asarray(port[row.name])
       coarse |= found.dtype.itemsize == 2 and found.dtype.kind not in 'iu'
       tolerance = entry['tolerance']['bfloat16' if coarse else 'float32']
       row = _compare(row.name, found, expected[row.name], tolerance)
     rows.append(row)
-  return Report(rows=tuple(rows), unknown=unknown, hint=_hint(rows, port))
+  return report_lib.Report(
+    rows=tuple(rows), unknown=unknown, hint=_hint(rows, port)
+  )
 
 
 def own(model: config_lib.ModelConfig) -> dict[str, np.ndarray]:
@@ -190,10 +107,10 @@ def own(model: config_lib.ModelConfig) -> dict[str, np.ndarray]:
   )
 
 
-def _compare(name, found, want, tolerance) -> Row:
+def _compare(name, found, want, tolerance) -> report_lib.Row:
   """The row of one tensor; where `want` is NaN or -1, nothing counts."""
   row = functools.partial(
-    Row, name=name, tolerance=tolerance, verdict='differs'
+    report_lib.Row, name=name, tolerance=tolerance, verdict='differs'
   )
   note = ''
   if found.shape != want.shape:
@@ -226,7 +143,7 @@ def _difference(
   return float(np.abs(apart).max() / np.ptp(want[counted]))
 
 
-def _hint(rows: list[Row], port: Mapping[str, Any]) -> str:
+def _hint(rows: list[report_lib.Row], port: Mapping[str, Any]) -> str:
   """The likely cause of the first difference, in sentences."""
   at = next((i for i, row in enumerate(rows) if row.verdict == 'differs'), None)
   if at is None:
@@ -257,7 +174,7 @@ def _hint(rows: list[Row], port: Mapping[str, Any]) -> str:
         'A difference this small may be TF32 or bfloat16 in matrix products; '
         'compare in full float32.'
       )
-  if skipped:
+  if skipped and 'known mistake:' not in lines[-1]:
     lines.append(
       f'Not checked just before it: {", ".join(skipped)}; give these too to '
       'see which is the first.'
@@ -269,7 +186,9 @@ def _known(entry: dict[str, Any]) -> list[str]:
   return [f'Known mistake: {mistake}.' for mistake in entry['traps']]
 
 
-def _only_padded(row: Row, found: np.ndarray, want: np.ndarray) -> bool:
+def _only_padded(
+  row: report_lib.Row, found: np.ndarray, want: np.ndarray
+) -> bool:
   """Whether the first row agrees; attention alone knows of padding."""
   if len(found) == 1 or 'router' in row.name or 'moe' in row.name:
     return False
@@ -310,6 +229,12 @@ def _write(output: str) -> None:
   try:
     shutil.copytree(KIT, partial)
     os.rename(partial, folder)
+  except OSError as error:  # shutil's own holds a list, one for each file.
+    inner = error.args[0] if isinstance(error, shutil.Error) else error
+    raise errors.FolderError(
+      f'--output={output} cannot be written: {inner}; name a new folder where '
+      'there is room.'
+    ) from error
   finally:
     shutil.rmtree(partial, ignore_errors=True)
   print(f'{folder}: start with its README.md', file=sys.stderr)
@@ -332,7 +257,7 @@ def _read(source: str) -> dict[str, np.ndarray]:
   for file in files:
     try:
       new = safetensors.numpy.load_file(file)
-    except (OSError, safetensors.SafetensorError, KeyError, TypeError) as error:
+    except _UNREADABLE as error:
       raise errors.FolderError(
         f'{file} cannot be read as safetensors: {error}.'
       ) from error

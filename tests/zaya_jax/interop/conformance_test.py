@@ -380,7 +380,7 @@ def test_the_kit_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
 
   with monkeypatch.context() as patch:
     patch.setattr(conformance.os, 'rename', fail)
-    with pytest.raises(OSError, match='no space'):
+    with pytest.raises(errors.FolderError, match='written: no space'):
       run()
   assert not list(tmp_path.iterdir())
   assert run() == 0
