@@ -175,9 +175,12 @@ def _hint(rows: list[report_lib.Row], port: Mapping[str, Any]) -> str:
         'compare in full float32.'
       )
   if skipped and 'known mistake:' not in lines[-1]:
+    given = ', '.join(skipped)
+    if len(skipped) > 3:
+      given = f'{skipped[0]} to {skipped[-1]}, {len(skipped)} tensors'
     lines.append(
-      f'Not checked just before it: {", ".join(skipped)}; give these too to '
-      'see which is the first.'
+      f'Not checked just before it: {given}; give these too to see which is '
+      'the first.'
     )
   return '\n'.join(lines)
 
@@ -220,12 +223,13 @@ def _kit() -> tuple[dict, dict, dict, dict]:
 def _write(output: str) -> None:
   """Copies the kit to the new folder `output`, whole or not at all."""
   folder = output.rstrip(os.sep)
-  if os.path.lexists(folder):
-    raise config_lib.UsageError(
-      f'--output={output} is there already; name a new folder for the kit.'
-    )
   partial = f'{folder}.partial'
-  shutil.rmtree(partial, ignore_errors=True)
+  for path in (folder, partial):
+    if os.path.lexists(path):
+      raise config_lib.UsageError(
+        f'--output={output}: {path} is there already; name a new folder for '
+        'the kit, or remove it.'
+      )
   try:
     shutil.copytree(KIT, partial)
     os.rename(partial, folder)
