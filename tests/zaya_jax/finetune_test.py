@@ -3,7 +3,6 @@
 
 import dataclasses
 import json
-import pathlib
 import shutil
 
 import jax
@@ -11,62 +10,19 @@ import numpy as np
 import pytest
 
 from pipelines import manifest, tokenizer
-from tests import chats
+from tests import tuning
+from tests.tuning import conversations, tune
 from zaya_jax import config as config_lib
 from zaya_jax import flags, inherit, main, models
 from zaya_jax import step as step_lib
 from zaya_jax.model import zaya
 
-GOLDEN = pathlib.Path(__file__).parents[1] / 'golden' / 'plain'
-SMALL = """
---num_steps=40
---data.seq_len=64
---data.batch_size=8
---data.record_tokens=1024
---data.val_fraction=0.2
---optim.lr=1e-2
---optim.lr_final=1e-3
---optim.warmup_steps=2
---checkpoint.every=0
---eval.every=0
---log.every=20
---generate.max_tokens=2
---model.remat=none
---mesh.replica=1
---nolog.tensorboard
-""".split()
-
-
-def conversations(count=60):
-  """Questions whose answers follow a rule."""
-  return [
-    {
-      'messages': [
-        {'role': 'user', 'content': f'Say {i % 7} twice.'},
-        {'role': 'assistant', 'content': f'{i % 7} and {i % 7}'},
-      ]
-    }
-    for i in range(count)
-  ]
-
 
 @pytest.fixture(scope='module')
 def source(tmp_path_factory):
   """A tiny model as a Hugging Face folder, with a tokenizer and template."""
-  import safetensors.numpy  # pylint: disable=g-import-not-at-top
-
   folder = tmp_path_factory.mktemp('model') / 'hf'
-  shutil.copytree(GOLDEN, folder)
-  chats.tokenizer_folder(folder)
-  config = json.loads((folder / 'config.json').read_text())
-  config['vocab_size'] = 259
-  (folder / 'config.json').write_text(json.dumps(config))
-  tensors = safetensors.numpy.load_file(folder / 'model.safetensors')
-  rng = np.random.default_rng(0)
-  name = 'model.embed_tokens.weight'
-  shape = (259, tensors[name].shape[1])
-  tensors[name] = rng.normal(0, 0.02, shape).astype(np.float32)
-  safetensors.numpy.save_file(tensors, folder / 'model.safetensors')
+  tuning.model_folder(folder)
   return folder
 
 
@@ -74,18 +30,9 @@ def source(tmp_path_factory):
 def tuned(source, tmp_path_factory):
   """A run on conversations that started from `source`."""
   folder = tmp_path_factory.mktemp('tuned')
-  text = folder / 'chats.jsonl'
-  text.write_text('\n'.join(map(json.dumps, conversations())))
-  run_dir = folder / 'run'
-  assert tune(source, run_dir, f'--data.input={text}') == 0
-  return run_dir
-
-
-def tune(source, run_dir, *args):
-  return main.main([
-    'zaya_jax', '--flagfile=configs/finetune.flags', f'--restore={source}',
-    f'--run_dir={run_dir}', *SMALL, *args,
-  ])  # fmt: skip
+  text = tuning.write(folder / 'chats.jsonl')
+  assert tune(source, folder / 'run', f'--data.input={text}') == 0
+  return folder / 'run'
 
 
 def nll(capsys, source, shards):
@@ -220,7 +167,7 @@ def test_loss_is_the_mean_over_what_counts(mutant):
 
 
 def test_source_without_a_tokenizer_file_leaves_bytes(tmp_path):
-  folder = shutil.copytree(GOLDEN, tmp_path / 'hf')
+  folder = shutil.copytree(tuning.GOLDEN, tmp_path / 'hf')
   config = config_lib.Config(run_dir='none', restore=str(folder))
   assert inherit.settings(config).data.tokenizer == 'bytes'
   assert tokenizer.load('bytes').stop_ids == (256, 257, 258)
