@@ -160,9 +160,15 @@ class DataConfig:
     'Folders of prepared shards, DIR or DIR@WEIGHT; empty: RUN_DIR/data, '
     'prepared from --data.input when it does not exist.',
   )
-  text_field: str = field('text', 'Field or column that holds the text.')
+  text_field: str = field(
+    'text',
+    'Field or column that holds the text; a row without it may have '
+    "'messages'.",
+  )
   tokenizer: str = field(
-    'bytes', "'bytes' or the path of a Hugging Face tokenizer.json."
+    'bytes',
+    "'bytes', a Hugging Face tokenizer.json, or its folder; with --restore, "
+    'the tokenizer from there.',
   )
   train_tokenizer: int = field(
     0,
@@ -421,7 +427,7 @@ class Config:
   restore: str = field(
     '',
     'Starts a new run from the parameters of this run, checkpoint or Hugging '
-    'Face folder.',
+    'Face folder, which also gives --model.* where it is at its default.',
   )
   prompt: str = field(
     '', 'Text to continue, by --mode=generate and during training.'

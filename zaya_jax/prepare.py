@@ -105,6 +105,10 @@ def _summary(
       f'{split.bytes_per_token:.2f} bytes per token, {len(split.shards)} '
       'shards'
     )
+    if split.counted_tokens is not None:
+      lines.append(
+        f'  {"":<10} {split.counted_tokens:,} tokens count in the loss'
+      )
   val = made.splits.get('val')
   if val and val.zlib_bits_per_byte:
     lines.append(
@@ -119,7 +123,7 @@ def _summary(
     for name, why in list(made.skipped.items())[:_NAMED]
   ]
   if made.num_skipped > _NAMED:
-    lines.append(f'  skipped    {made.num_skipped:,} files in all')
+    lines.append(f'  skipped    {made.num_skipped:,} files and rows in all')
   return [*lines, 'next:', f'  {_next(made, output, data)}']
 
 
