@@ -30,6 +30,7 @@ class Model:
     tokenizer: None where a Hugging Face folder has none.
     stop_ids: tokens that end a text.
     on_note: told when something long begins, such as compiling.
+    context: devices among which decoding divides its cache.
   """
 
   config: config_lib.ModelConfig
@@ -38,6 +39,7 @@ class Model:
   tokenizer: tokenizer_lib.Tokenizer | None
   stop_ids: tuple[int, ...] = ()
   on_note: Callable[[str], None] = lambda note: None
+  context: int = 1
 
   @functools.cached_property
   def decoder(self) -> decoding.Decoder:
@@ -48,6 +50,7 @@ class Model:
       self.buffers,
       self.tokenizer.vocab_size if self.tokenizer else None,
       self.on_note,
+      self.context,
     )
 
   def __call__(

@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from zaya_jax import config as config_lib
+from zaya_jax import mesh as mesh_lib
 from zaya_jax.model import decoder
 
 # Prompts are padded to a power of two of at least this, and room for new
@@ -69,6 +70,10 @@ class Decoder:
     buffers: nested dict, the balancing bias.
     vocab_size: ids below this are tokens; the rest only pads the embedding.
     on_note: told when something long begins.
+    context: devices among which the rows of the cache are divided.
+
+  Raises:
+    UsageError: if there are fewer devices than `context`.
   """
 
   def __init__(
@@ -78,13 +83,18 @@ class Decoder:
     buffers: dict[str, Any],
     vocab_size: int | None = None,
     on_note: Callable[[str], None] = lambda note: None,
+    context: int = 1,
   ):
     self.config = config
+    self._mesh = mesh_lib.make_context_mesh(context) if context > 1 else None
+    self.axis = 'context' if self._mesh else None
     self.vocab_size = vocab_size or config.vocab_size
     self.on_note = on_note
-    self.weights = jax.jit(functools.partial(decoder.prepare, config))(
-      params, buffers
-    )
+    prepare = functools.partial(decoder.prepare, config)
+    self.weights = jax.jit(prepare)(params, buffers)
+    if self._mesh:
+      everywhere = mesh_lib.sharding(self._mesh)
+      self.weights = jax.device_put(self.weights, everywhere)
     self._steps = 1 if jax.default_backend() == 'cpu' else _STEPS
     self._programs: dict[Any, Any] = {}
     self.speed = Speed()  # Of the newest call.
@@ -119,14 +129,15 @@ class Decoder:
     how = tuple(sample)
     start = time.perf_counter()
     x_B1D, cache = self._prefill(rows, max_tokens)
-    program = self._compiled('first', how, _sample, x_B1D, key, sample)
+    program = self._compiled(_sample, how, (x_B1D, key, sample))
     next_B = program(self.weights, x_B1D, key, sample)
     jax.block_until_ready(next_B)
     speed.prefill_s = time.perf_counter() - start - speed.compile_s
     state = {'tokens': next_B, 'cache': cache, 'key': key}
     speed.new_tokens = len(rows)
     yield np.asarray(next_B)
-    step = self._compiled('step', how, _steps, state, sample, donate=True)
+    self.on_note('compiling the step ...')
+    step = self._compiled(_steps, how, (state, sample), state=0)
     start = time.perf_counter()
     running = collections.deque()
     for begin in range(1, max_tokens, self._steps):
@@ -148,50 +159,66 @@ class Decoder:
 
   def _prefill(self, rows, max_tokens):
     """The features of the last token of each row, and the cache."""
-    chunk = max(128, _CHUNK_TOKENS // (1 << (len(rows) - 1).bit_length()))
+    batch = 1 << (len(rows) - 1).bit_length()
+    chunk = max(128, _CHUNK_TOKENS // batch // (16 if self._mesh else 1))
     tokens_BL, mask_BL = left_pad(rows, chunk)
     length = tokens_BL.shape[1]
-    size = length + _round_up(max_tokens, _BUCKET)
-    cache = decoder.init_cache(
-      self.config,
-      self.weights,
-      len(rows),
-      size if size <= _LARGE else _round_up(size, _LARGE),
-    )
+    cache = self._new_cache(len(rows), length + max_tokens)
     for begin in range(0, length, chunk):
       part = (
         jnp.asarray(tokens_BL[:, begin : begin + chunk]),
         jnp.asarray(mask_BL[:, begin : begin + chunk]),
       )
-      program = self._compiled('chunk', (), _chunk, *part, cache, donate=True)
+      program = self._compiled(_chunk, (), (*part, cache), state=2)
       x_B1D, cache = program(self.weights, *part, cache)
     return x_B1D, cache
 
-  def _compiled(self, name, how, function, *args, donate=False):
-    """The program of `function` for the shapes of `args`."""
+  def _new_cache(self, batch, size):
+    """An empty cache with room for `size` tokens, on all devices."""
+    size = _round_up(size, _BUCKET if size <= _LARGE else _LARGE)
+    if not self._mesh:
+      return decoder.init_cache(self.config, self.weights, batch, size)
+    size = _round_up(size, self._mesh.size)
+    init = lambda w: decoder.init_cache(self.config, w, batch, size)
+    specs = _specs(jax.eval_shape(init, self.weights))
+    with jax.set_mesh(self._mesh):
+      return jax.jit(init, out_shardings=specs)(self.weights)
+
+  def _compiled(self, function, how, args, state=None):
+    """The program of a function for the shapes of its arguments.
+
+    Args:
+      function: of (decoder, weights, *args).
+      how: what it depends on besides.
+      args: arrays in any tree.
+      state: index of the argument that holds the cache: it is donated, and
+        comes back as the last result.
+    """
     shapes = tuple(leaf.shape for leaf in jax.tree.leaves(args))
-    key = (name, how, shapes)
+    key = (function, how, shapes)
     if key not in self._programs:
       start = time.perf_counter()
-      if name == 'step':
-        batch, _, size, _ = args[0]['cache'].layers[0].k.shape
-        self.on_note(f'compiling the step for {batch} x {size:,} tokens ...')
-      self._programs[key] = (
-        jax.jit(
-          functools.partial(function, self),
-          # The newest of the arguments is the state, but for the sampling.
-          donate_argnums=(1 if name == 'step' else 3) if donate else (),
+      run = functools.partial(function, self)
+      if self._mesh:
+        specs = [_specs(arg) for arg in args]
+        run = jax.shard_map(
+          run,
+          mesh=self._mesh,
+          in_specs=(mesh_lib.spec(), *specs),
+          out_specs=mesh_lib.spec()
+          if state is None
+          else (mesh_lib.spec(), specs[state]),
         )
-        .lower(self.weights, *args)
-        .compile()
-      )
+      donated = () if state is None else (state + 1,)  # Behind the weights.
+      lowered = jax.jit(run, donate_argnums=donated).lower(self.weights, *args)
+      self._programs[key] = lowered.compile()
       self.speed.compile_s += time.perf_counter() - start
     return self._programs[key]
 
 
 def _chunk(model, weights, tokens_BL, mask_BL, cache):
   x_BLD, cache = decoder.forward(
-    model.config, weights, tokens_BL, cache, mask_BL
+    model.config, weights, tokens_BL, cache, mask_BL, model.axis
   )
   return x_BLD[:, -1:], cache
 
@@ -211,7 +238,11 @@ def _steps(model, weights, state, sample):
   def step(state, _):
     key, _ = jax.random.split(state['key'])
     x_B1D, cache = decoder.forward(
-      model.config, weights, state['tokens'][:, None], state['cache']
+      model.config,
+      weights,
+      state['tokens'][:, None],
+      state['cache'],
+      axis=model.axis,
     )
     next_B = _sample(model, weights, x_B1D, key, sample)
     return {'tokens': next_B, 'cache': cache, 'key': key}, next_B
@@ -263,6 +294,18 @@ def left_pad(
     tokens[i, length - len(row) :] = row
     mask[i, length - len(row) :] = True
   return tokens, mask
+
+
+def _specs(tree: Any) -> Any:
+  """How the arrays of a tree lie on the devices: caches by rows."""
+  axes = {'k': (None, None, 'cache'), 'v': (None, None, 'cache')}
+  axes['valid'] = (None, 'cache')
+
+  def spec(path, _):
+    name = getattr(path[-1], 'name', None) if path else None
+    return mesh_lib.spec(*axes.get(name, ()))
+
+  return jax.tree_util.tree_map_with_path(spec, tree)
 
 
 def _round_up(n: int, multiple: int) -> int:

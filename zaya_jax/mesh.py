@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec as P
 from zaya_jax import config as config_lib
 
 # Logical axis of an array -> mesh axes. What is not named here is replicated.
-_RULES = {'batch': ('replica',)}
+_RULES = {'batch': ('replica',), 'cache': ('context',)}
 
 
 def make_mesh(
@@ -32,6 +32,11 @@ def make_mesh(
   Raises:
     UsageError: if there are fewer devices than the mesh needs.
   """
+  if config.context > 1:
+    raise config_lib.UsageError(
+      f'--mesh.context={config.context} divides the cache of decoding '
+      '(--mode=generate); leave it at 1 here.'
+    )
   devices = list(jax.devices() if devices is None else devices)
   replica = config.replica or len(devices)
   if replica > len(devices):
@@ -44,6 +49,28 @@ def make_mesh(
     ('replica',),
     axis_types=(jax.sharding.AxisType.Explicit,),
     devices=devices[:replica],
+  )
+
+
+def make_context_mesh(
+  size: int, devices: Sequence[jax.Device] | None = None
+) -> jax.sharding.Mesh:
+  """The mesh of decoding, one axis 'context' over `size` devices.
+
+  Raises:
+    UsageError: if there are fewer devices.
+  """
+  devices = list(jax.devices() if devices is None else devices)
+  if size > len(devices):
+    raise config_lib.UsageError(
+      f'--mesh.context={size} needs as many devices and there are '
+      f'{len(devices)}; lower it.'
+    )
+  return jax.make_mesh(
+    (size,),
+    ('context',),
+    axis_types=(jax.sharding.AxisType.Auto,),
+    devices=devices[:size],
   )
 
 

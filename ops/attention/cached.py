@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention of a few new tokens to a cache of keys and values.
 
-One new token reads the cache once: its time is that of the memory. The values
-are summed in parts, side by side, because a single product over a long cache
-would occupy two of a GPU's many processors. More tokens (a prompt) walk over
-the cache block by block with a running softmax, so that the scores of a long
-prompt need no memory, and stop at the last row that is filled.
+One new token reads the cache once: its time is that of the memory. It is read
+in parts, side by side: a single product over a long cache would occupy two of a
+GPU's many processors, and on a CPU copy the cache. More tokens (a prompt) walk
+over the cache block by block with a running softmax, so that the scores of a
+long prompt need no memory, and stop at the last row that is filled.
 """
 
 import functools
@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from ops.attention import reference
 
 _BLOCK = 1024  # Keys that a step of a prompt's walk looks at.
-_PART = 1024  # Keys of one of the sums side by side.
+_PART = 1024  # Keys of one of the products side by side.
 
 
 def attention(
@@ -66,15 +66,20 @@ def attention(
 
 def _at_once(q_BKGLC, k_BKSC, v_BKSC, visible):
   batch, kv_heads, rows, channels = k_BKSC.shape
-  scores = _dot('BKGLC,BKSC->BKGLS', q_BKGLC, k_BKSC)
-  scores = jnp.where(visible(0, rows), scores, reference.HIDDEN)
-  weights = jnp.exp(scores - jnp.max(scores, axis=-1, keepdims=True))
-  total = jnp.sum(weights, axis=-1, keepdims=True)
   parts = rows // _PART if rows % _PART == 0 else 1
-  weights = weights.astype(v_BKSC.dtype)
-  weights = weights.reshape(*weights.shape[:-1], parts, rows // parts)
-  values = v_BKSC.reshape(batch, kv_heads, parts, rows // parts, channels)
-  out = _dot('BKGLPS,BKPSC->BKPGLC', weights, values)
+  in_parts = lambda a: a.reshape(batch, kv_heads, parts, -1, channels)
+  scores = _dot('BKGLC,BKPSC->BKPGLS', q_BKGLC, in_parts(k_BKSC))
+  seen = visible(0, rows).reshape(
+    -1, 1, 1, q_BKGLC.shape[3], parts, rows // parts
+  )
+  seen = seen.transpose(0, 1, 4, 2, 3, 5)
+  scores = jnp.where(seen, scores, reference.HIDDEN)
+  top = jnp.max(scores, axis=(2, 5), keepdims=True)
+  weights = jnp.exp(scores - top)
+  total = jnp.sum(weights, axis=(2, 5))[..., None]
+  out = _dot(
+    'BKPGLS,BKPSC->BKPGLC', weights.astype(v_BKSC.dtype), in_parts(v_BKSC)
+  )
   return jnp.sum(out, axis=2) / total
 
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is sampled, when a text ends, and how often decoding compiles."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -78,7 +80,7 @@ def test_lengths_of_one_bucket_compile_once(monkeypatch):
   traced = []
   forward = decoder.forward
   monkeypatch.setattr(
-    decoder, 'forward', lambda *args: traced.append(1) or forward(*args)
+    decoder, 'forward', lambda *a, **k: traced.append(1) or forward(*a, **k)
   )
   net = model(d_expert=7)  # Of no other test: nothing is compiled yet.
 
@@ -177,3 +179,18 @@ def test_each_token_is_drawn_anew():
   # So hot that all tokens are equally likely: only the draw decides.
   found = [row[0] for row in model().tokens(PROMPTS[:1], 6, temperature=1e6)]
   assert len(set(found)) > 1
+
+
+@pytest.mark.parametrize('devices', [2, 4, 8])
+def test_cache_on_several_devices_gives_the_tokens_of_one(devices):
+  one = model(sliding_layers=(0,), sliding_window=5)
+  several = dataclasses.replace(one, context=devices)
+  rows = [np.arange(65, 65 + n) for n in (70, 40)]
+  expected = list(one.tokens(rows, 20))
+  assert list(several.tokens(rows, 20)) == expected
+  assert len(np.unique(expected)) > 5
+
+
+def test_more_devices_than_there_are_is_refused():
+  with pytest.raises(config_lib.UsageError, match='--mesh.context=16 needs'):
+    next(dataclasses.replace(model(), context=16).tokens(PROMPTS, 2))

@@ -13,6 +13,7 @@ heads, C channels of a head, Z channels that the convolutions mix, R router
 width, S rows of the cache, V vocabulary.
 """
 
+import functools
 from typing import Any
 
 import jax
@@ -20,6 +21,7 @@ import jax.numpy as jnp
 
 import ops
 from zaya_jax import config as config_lib
+from zaya_jax.context import tree
 from zaya_jax.model import cache as cache_lib
 from zaya_jax.model import cca, layers, moe, router
 
@@ -116,6 +118,7 @@ def forward(
   tokens_BL: jax.Array,
   cache: cache_lib.Cache,
   mask_BL: jax.Array | None = None,
+  axis: str | None = None,
 ) -> tuple[jax.Array, cache_lib.Cache]:
   """Appends tokens to the cache.
 
@@ -126,6 +129,8 @@ def forward(
     cache: the state before these tokens, with room for them.
     mask_BL: [B, L] bool, False for padding, which only comes before the first
       token of a row; None: no padding.
+    axis: the mesh axis over which the rows of the cache are divided, inside of
+      `jax.shard_map`; None: they are not.
 
   Returns:
     [B, L, D] after the final norm, in the compute type, and the new state.
@@ -135,9 +140,7 @@ def forward(
   positions_BL = cache.position[:, None] + jnp.maximum(
     jnp.cumsum(real_BL, axis=1) - 1, 0
   )
-  valid_BS = jax.lax.dynamic_update_slice_in_dim(
-    cache.valid, real_BL, cache.length, axis=1
-  )
+  valid_BS = _write(axis, cache.valid, real_BL, cache.length, 1)
   x_BLD = layers.affine(
     weights['embed'][tokens_BL], weights['input_scale'], weights['input_bias']
   )
@@ -155,10 +158,12 @@ def forward(
     h_BLD = layers.rms_norm(x_BLD, w['attn_norm'], config.norm_eps, dtype)
     if mask_BL is not None:
       h_BLD = jnp.where(mask_BL[..., None], h_BLD, 0)
-    window = config.sliding_window if slides else None
-    o_BLD, new = _attend(
-      config, w['attn'], h_BLD, rope, old, cache.length, valid_BS, window
-    )
+    rows = {
+      'offset': cache.length,
+      'valid_BS': valid_BS,
+      'window': config.sliding_window if slides else None,
+    }
+    o_BLD, new = _attend(config, w['attn'], h_BLD, rope, old, axis, rows)
     new_layers.append(new)
     x_BLD = layers.merge(w['attn_merge'], o_BLD, x_BLD)
     h_BLD = layers.rms_norm(x_BLD, w['moe_norm'], config.norm_eps, dtype)
@@ -182,7 +187,7 @@ def logits(
   return out + weights['head_bias'][None, None] if config.head_bias else out
 
 
-def _attend(config, w, h_BLD, rope, cache, offset, valid_BS, window):
+def _attend(config, w, h_BLD, rope, cache, axis, rows):
   batch, length, _ = h_BLD.shape
   heads, kv_heads = config.num_heads, config.num_kv_heads
   split = [heads * config.head_dim, config.d_qk]
@@ -201,8 +206,8 @@ def _attend(config, w, h_BLD, rope, cache, offset, valid_BS, window):
   current_BLX, delayed_BLX = jnp.split(v_BLX, 2, axis=-1)
   delayed_BLX = jnp.concatenate([cache.delayed[:, None], delayed_BLX], axis=1)
   v_BLKC = jnp.concatenate([current_BLX, delayed_BLX[:, :-1]], axis=-1)
-  write = lambda old, new: jax.lax.dynamic_update_slice_in_dim(
-    old, new.swapaxes(1, 2).astype(old.dtype), offset, axis=2
+  write = lambda old, new: _write(
+    axis, old, new.swapaxes(1, 2), rows['offset'], 2
   )
   cache = cache_lib.LayerCache(
     k=write(cache.k, k_BLKC),
@@ -210,16 +215,20 @@ def _attend(config, w, h_BLD, rope, cache, offset, valid_BS, window):
     conv=past_BTZ[:, length:],
     delayed=delayed_BLX[:, -1],
   )
-  o_BLHC = ops.cached_attention(
-    q_BLHC,
-    cache.k,
-    cache.v,
-    offset=offset,
-    valid_BS=valid_BS,
-    window=window,
-  )
+  attention = ops.cached_attention
+  if axis:
+    attention = functools.partial(tree.attention, axis=axis)
+  o_BLHC = attention(q_BLHC, cache.k, cache.v, **rows)
   o_BLX = o_BLHC.astype(h_BLD.dtype).reshape(batch, length, -1)
   return _linear(o_BLX, w['out'], w.get('out_bias')), cache
+
+
+def _write(axis, old, new, offset, dim):
+  """`old` with `new` at row `offset` of dimension `dim`."""
+  if axis:
+    return tree.write(old, new, offset, axis=axis, dim=dim)
+  new = new.astype(old.dtype)
+  return jax.lax.dynamic_update_slice_in_dim(old, new, offset, axis=dim)
 
 
 def _convolve(w, past_BTZ, length):
