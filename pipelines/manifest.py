@@ -43,7 +43,8 @@ class Split:
 
   Attributes:
     documents: how many.
-    tokens: without the padding of the last record.
+    tokens: with the padding between conversations, without that of the last
+      record.
     bytes: of the text in UTF-8; of conversations, of what counts in the loss.
     bytes_per_token: of the tokens that count in the loss.
     zlib_bits_per_byte: what `zlib -9` needs for these bytes; val only.
@@ -68,7 +69,11 @@ class Split:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-  """What `prepare` was asked for."""
+  """What `prepare` was asked for.
+
+  `window_tokens`: windows that no conversation crosses that fits into one;
+  None: there are no conversations.
+  """
 
   input: str
   text_field: str
@@ -77,6 +82,7 @@ class Settings:
   val_fraction: float
   record_tokens: int
   shard_tokens: int
+  window_tokens: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -48,7 +48,7 @@ def model_inputs(
   there = windows >= 0
   ids = np.where(there, windows & (EXCEPTION - 1), np.int32(pad_id))
   tokens, here = ids[:, :-1], there[:, :-1]
-  starts = (tokens == bos_id) ^ (windows[:, :-1] & EXCEPTION != 0) & here
+  starts = here & ((tokens == bos_id) ^ (windows[:, :-1] & EXCEPTION != 0))
   starts[:, 0] = True
   place = np.arange(tokens.shape[1], dtype=np.int32)
   begin = np.maximum.accumulate(starts * place, axis=1)

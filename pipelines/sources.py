@@ -101,6 +101,7 @@ class WindowSource:
       tokens = tokens.astype(np.int32)
       tokens |= uncounted * np.int32(pack.UNCOUNTED)
       tokens |= exception * np.int32(pack.EXCEPTION)
+      tokens[flags & bundle.EMPTY != 0] = pack.NO_TOKEN
     last = index == self._split.records - 1
     return tokens[: self._last_tokens] if last else tokens
 

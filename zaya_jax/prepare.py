@@ -54,6 +54,7 @@ def shards(data: config_lib.DataConfig, output: str) -> manifest.Manifest:
     val_fraction=data.val_fraction,
     record_tokens=data.record_tokens,
     shard_tokens=data.shard_tokens,
+    window_tokens=data.seq_len,
     progress=_progress(),
   )
   if sys.stderr.isatty():

@@ -32,6 +32,7 @@ def prepare(
   val_fraction: float = 0.02,
   record_tokens: int = 32_768,
   shard_tokens: int = 2**28,
+  window_tokens: int = 0,
   progress: Callable[[int, int], None] | None = None,
 ) -> manifest.Manifest:
   """Writes shards of `input`, or finds those that the same call once wrote.
@@ -47,6 +48,8 @@ def prepare(
     val_fraction: share of documents held out; of a single one, its tail.
     record_tokens: tokens in a record.
     shard_tokens: tokens of a file, about.
+    window_tokens: divides `record_tokens`; a conversation of at most as many
+      tokens does not cross a multiple of them; 0: it may.
     progress: called with the documents and tokens written so far.
 
   Raises:
@@ -62,6 +65,7 @@ def prepare(
     val_fraction=float(val_fraction),
     record_tokens=record_tokens,
     shard_tokens=shard_tokens,
+    window_tokens=window_tokens,
   )
   if (output / manifest.FILE_NAME).exists():
     return _existing(output, settings)
@@ -85,6 +89,8 @@ def _existing(
   """Returns the manifest of a finished folder if it is what was asked for."""
   found = manifest.load(output)
   wanted, had = dataclasses.asdict(settings), dataclasses.asdict(found.settings)
+  # Other windows than planned only cut some conversations, or none.
+  del wanted['window_tokens']
   differing = [k for k in wanted if wanted[k] != had[k]]
   way_out = f'choose another --output or remove {output}'
   if differing:
@@ -182,6 +188,7 @@ def _write(
       dtype=dtype,
       record_tokens=settings.record_tokens,
       shard_tokens=settings.shard_tokens,
+      window_tokens=settings.window_tokens or settings.record_tokens,
       pad_id=tokenizer.pad_id,
     )
     for name in (split.TRAIN, split.VAL)
@@ -198,7 +205,9 @@ def _write(
   masked = any(s and s.counted_tokens is not None for s in splits.values())
   result = manifest.Manifest(
     format_version=manifest.MASKED if masked else manifest.PLAIN,
-    settings=settings,
+    settings=settings
+    if masked
+    else dataclasses.replace(settings, window_tokens=None),
     input_sha256=source.sha256,
     num_sources=len(source.used),
     sources=tuple(list(source.used)[:_LISTED]),

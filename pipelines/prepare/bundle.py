@@ -3,7 +3,7 @@
 
 One record bundles many tokens (`group_size:1`): reading one at random then
 costs one read of a useful size. A record with a conversation in it has one byte
-more for each token, behind all tokens: bits of `COUNTS` and `BEGINS`.
+more for each token, behind all tokens: bits of `COUNTS`, `BEGINS` and `EMPTY`.
 """
 
 import contextlib
@@ -20,6 +20,7 @@ from pipelines.prepare import tokenize
 
 COUNTS = 1  # The token counts in the loss.
 BEGINS = 2  # The token is the first of a document.
+EMPTY = 4  # There is none: the next conversation would not fit into the window.
 
 _OPTIONS = 'group_size:1,zstd:3'
 
@@ -35,10 +36,12 @@ class SplitWriter:
     dtype: str,
     record_tokens: int,
     shard_tokens: int,
+    window_tokens: int,
     pad_id: int,
   ):
     self._folder = folder
     self._name = name
+    self._window = window_tokens
     self._pad_id = pad_id
     self._record = np.empty(record_tokens, np.dtype(dtype).newbyteorder('<'))
     self._flags = np.empty(record_tokens, np.uint8)
@@ -57,16 +60,24 @@ class SplitWriter:
     text = piece.text.encode()
     self._documents += piece.begins
     self._bytes += len(text)
-    self._tokens += len(piece.ids)
     if self._zlib:
       self._zlib_bytes += len(self._zlib.compress(text))
     flags = np.full(len(piece.ids), COUNTS, np.uint8)
     masked = piece.counts is not None
     if masked:
       flags[:] = piece.counts * np.uint8(COUNTS)
-      self._uncounted = (self._uncounted or 0) + np.sum(~piece.counts)
+      room = -self._fill % self._window
+      if room < len(flags) <= self._window:
+        empty = np.full(room, EMPTY, np.uint8)
+        self._append(np.full(room, self._pad_id), empty, masked)
     flags[:1] |= BEGINS * piece.begins
-    rest = piece.ids
+    self._append(piece.ids, flags, masked)
+
+  def _append(self, rest: np.ndarray, flags: np.ndarray, masked: bool) -> None:
+    self._tokens += len(rest)
+    if masked:
+      uncounted = np.sum(flags & COUNTS == 0)
+      self._uncounted = (self._uncounted or 0) + uncounted
     while len(rest):
       taken = rest[: len(self._record) - self._fill]
       here = slice(self._fill, self._fill + len(taken))

@@ -90,6 +90,9 @@ class Rows:
       self.skipped[f'{name}:{index}'] = reason
       return
     turns = self._turns(messages, row.get(TOOLS), where)
+    if not any(counts for _, counts in turns):
+      self.skipped[f'{name}:{index}'] = 'nothing in it counts'
+      return
     text = ''.join(text for text, _ in turns)
     yield Document(name, index, lambda: iter([text]), turns)
 

@@ -186,6 +186,44 @@ def test_windows_count_each_answer_once_and_order_is_that_of_text(
       assert all((again[k] == batch[k]).all() for k in batch)
 
 
+@pytest.mark.parametrize('window', [0, 64])
+def test_conversation_that_fits_is_not_cut(tmp_path, window):
+  rows = [
+    {'messages': [A[0], {'role': 'assistant', 'content': 'x' * (i % 30)}]}
+    for i in range(1, 40)
+  ]
+  rows[7] = {'text': 'plain ' * 20}
+  data, folder = _prepare(
+    tmp_path, rows, record_tokens=128, window_tokens=window
+  )
+  whole, answers = 0, 0
+  for batch in loader.eval_batches(
+    folder, split='train', seq_len=64, batch_size=1
+  ):
+    segments, tokens = batch['segment_ids'][0], batch['tokens'][0]
+    for segment in range(1, segments.max() + 1):
+      here = tokens[segments == segment].tolist()
+      whole += here[0] == BEGIN and here.count(END) == 2
+    answers += batch['weights'].sum()
+  assert (whole == 38) == bool(window)
+  assert data.settings.window_tokens == window
+  if window:
+    plain = 1 + 120 - 2  # Of the plain text, the first token of each record.
+    said = sum(i % 30 + 1 for i in range(1, 40) if i != 8)
+    assert plain - 3 <= answers - said <= plain + 3
+    assert data.splits['train'].counted_tokens == said + 121
+
+
+def test_padding_within_a_window_is_no_document():
+  windows = np.array([[9, 1, -1, -1, 9, 2, 3]], np.int32)
+  for pad in (8, 9):  # Of some tokenizers it is BOS.
+    batch = pack.model_inputs(windows, bos_id=9, pad_id=pad)
+    assert batch['tokens'].tolist() == [[9, 1, pad, pad, 9, 2]]
+    assert batch['weights'].tolist() == [[1, 0, 0, 1, 1, 1]]
+    assert batch['segment_ids'].tolist() == [[1, 1, 0, 0, 2, 2]]
+    assert batch['positions'].tolist() == [[0, 1, 0, 0, 0, 1]]
+
+
 def test_older_names_and_parquet_give_the_same(tmp_path):
   older = [
     {'from': 'human', 'value': '1+1'},
@@ -233,6 +271,18 @@ def test_bad_row_is_named(tmp_path, row, sentence):
     _prepare(tmp_path, [{'messages': A}, row], 'gemma')
   assert caught.value.exit_code == 2
   assert not (tmp_path / 'shards').exists()
+
+
+def test_template_that_counts_nothing_leaves_out(tmp_path):
+  folder = chats.tokenizer_folder(tmp_path / 'tokenizer')
+  template = '{{ bos_token }}{% generation %}{% endgeneration %}x'
+  (folder / 'chat_template.jinja').write_text(template)
+  with pytest.raises(errors.DataError, match='holds no text.*nothing in it'):
+    prepare.prepare(
+      _write(tmp_path, [{'messages': A}] * 2),
+      tmp_path / 'shards',
+      tokenizer=str(folder),
+    )
 
 
 @pytest.mark.parametrize(
@@ -296,7 +346,6 @@ def test_bits_of_a_window():
 
 
 def test_counting_everything_would_be_noticed(tmp_path, monkeypatch):
-  monkeypatch.setattr(bundle, 'COUNTS', 0)
   monkeypatch.setattr(pack, 'UNCOUNTED', 0)
   with pytest.raises(AssertionError):
     test_only_what_the_assistant_says_counts(tmp_path)
