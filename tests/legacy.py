@@ -22,7 +22,7 @@ class Case:
   Attributes:
     windows: attention sub-layer -> earlier tokens that it sees.
     lists: writes settings as lists over sub-layers, as the first file did.
-    skip_bias: of the skip class; at -1 it is (nearly) never chosen.
+    skip_bias: of the skip class; at -1 no token chooses it.
   """
 
   name: str
@@ -61,10 +61,10 @@ class Case:
 
 
 CASES = (
-  Case(name='plain', seed=1),
+  Case(name='plain', seed=13),
   Case(
     name='lists_eight_heads',
-    seed=2,
+    seed=1,
     d=64,  # Where settings are lists, a head is this over 16.
     heads=8,
     dim=4,
@@ -75,7 +75,7 @@ CASES = (
   ),
   Case(
     name='windows_and_biases',
-    seed=3,
+    seed=1,
     layers=4,
     windows={0: 4, 4: 4},
     sliding_theta=500.0,
@@ -86,7 +86,7 @@ CASES = (
   ),
   Case(
     name='untied_longer_convolutions',
-    seed=4,
+    seed=2,
     tied=False,
     head_bias=True,
     taps=(3, 3),
@@ -261,10 +261,10 @@ def _random(rng, name, shape):
   if 'norm' in name or name.endswith('_scale'):
     return 1 + 0.3 * value
   if name.endswith('balancing_biases'):
-    return 0.1 * value
+    return abs(0.1 * value)  # With -1 for it, no token chooses to skip.
   if name.endswith('bias'):
     return 0.2 * value
   if 'embed' in name:
-    return value
+    return 0.2 * value  # Or a tied head repeats the last token.
   gain = 2.0 if 'router_mlp' in name else 1.5  # Spread-out probabilities.
   return gain * value / np.prod(shape[1:]) ** 0.5

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The model card of an exported folder."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from zaya_jax.interop import hf_table
@@ -26,11 +27,6 @@ experts are layers of their own. Zyphra's fork of transformers (branch
 `--export.layout=native`.
 """,
 }
-_SKIP = """\
-Tokens of the skip class pass p * h in this model (`--model.skip=identity`) or
-contribute nothing (`zero`), whichever the settings below say. Code of this
-layout does the other: the same function only where no token chooses the class.
-"""
 # What of the settings another run would need; paths stay private.
 _SETTINGS = ('model.', 'optim.', 'data.seq_len', 'data.batch_size', 'seed')
 
@@ -42,7 +38,7 @@ def render(
   dtype: str,
   step: int,
   about: dict[str, Any],
-  skip_differs: bool,
+  notes: Sequence[str],
 ) -> str:
   """The text of README.md.
 
@@ -52,7 +48,7 @@ def render(
     dtype: of most of them.
     step: of the checkpoint.
     about: its meta; empty: a Hugging Face folder was converted.
-    skip_differs: whether code of this layout treats the skip class otherwise.
+    notes: what a user should know, a sentence each.
   """
   return '\n'.join(
     [
@@ -71,7 +67,7 @@ def render(
       '## Load it',
       '',
       _LOAD[layout].format(prompt='def '),
-      *([_SKIP] if skip_differs else []),
+      *(f'{note[0].upper()}{note[1:]}.\n' for note in notes),
       *_training(step, about),
     ]
   )

@@ -30,6 +30,7 @@ from zaya_jax.interop import (
   weights,
 )
 
+_BIAS = 'buffers/layers/router/balance_bias'
 _SPARE = 2**26  # Free bytes asked for besides the tensors.
 
 
@@ -89,20 +90,36 @@ def main(config: config_lib.Config) -> None:
   found = _open_folder(source) if hf.is_folder(source) else _open_run(source)
   layout = config.export.layout
   hf_config.to_hf(found.config, layout)  # Refused now rather than at the end.
-  if hub_files.skip_differs(found.config, layout):
-    does = {'zero': 'drops them', 'identity': 'passes p * h'}
-    print(
-      f'note: --model.skip={found.config.skip}, but code of the {layout} '
-      'layout treats tokens of the skip class otherwise '
-      f'({does[hf_config.SKIP[layout]]}); it is the same function only where '
-      'no token chooses that class'
-    )
-  if found.tokenizer is None:
-    print(f'note: {found.folder} has no tokenizer; none is written')
+  notes = find_notes(found, layout)
+  print(*(f'note: {note}' for note in notes), sep='\n', end='\n' * any(notes))
   tensors = plan(found, layout, config.export.dtype)
-  _write_aside(output, found, layout, tensors)
+  _write_aside(output, found, layout, tensors, notes)
   size = sum(tensor.nbytes for tensor in tensors)
   print(f'exported {source} to {output} ({size:,} bytes, {layout} layout)')
+
+
+def find_notes(source: Source, layout: hf_table.Layout) -> list[str]:
+  """What a user of the folder should know, a sentence each."""
+  notes = []
+  if hub_files.skip_differs(source.config, layout):
+    does = {'zero': 'drops them', 'identity': 'lets p * h pass'}
+    notes.append(
+      f'the model has --model.skip={source.config.skip}, but code of the '
+      f'{layout} layout treats tokens of the skip class otherwise '
+      f'({does[hf_config.SKIP[layout]]}): it is the same function only where '
+      'no token chooses that class'
+    )
+  bias = source.leaves[_BIAS]
+  skipped = [float(bias[(n,)][-1]) for n in range(bias.shape[0])]
+  if layout == 'native' and any(value != -1 for value in skipped):
+    notes.append(
+      'transformers sets the balancing bias of the skip class to -1 whenever '
+      'it loads a model, and this one has other values there: after '
+      'from_pretrained, copy balancing_biases from the safetensors'
+    )
+  if source.tokenizer is None:
+    notes.append(f'{source.folder} has no tokenizer; none is written')
+  return notes
 
 
 def plan(
@@ -142,6 +159,7 @@ def _write_aside(
   source: Source,
   layout: hf_table.Layout,
   tensors: list[shards.Tensor],
+  notes: list[str],
 ) -> None:
   """Writes the folder under another name, and gives it its own at the end."""
   partial = output.with_name(output.name + '.partial')
@@ -160,7 +178,7 @@ def _write_aside(
         f'--output={output} needs {needed:,} bytes and {free:,} are free; make '
         'room there, or choose another folder.'
       )
-    _write_small_files(partial, source, layout, tensors)
+    _write_small_files(partial, source, layout, tensors, notes)
     shards.write(str(partial), tensors, shards.SHARD_BYTES)
     partial.rename(output)
   except BaseException:
@@ -168,7 +186,7 @@ def _write_aside(
     raise
 
 
-def _write_small_files(folder, source, layout, tensors) -> None:
+def _write_small_files(folder, source, layout, tensors, notes) -> None:
   embed = next(t for t in tensors if t.name == hf_table.EMBED)
   length = source.about['config']['data']['seq_len'] if source.about else 4096
   defaults = hub_files.defaults(source.tokenizer, length)
@@ -198,7 +216,7 @@ def _write_small_files(folder, source, layout, tensors) -> None:
     dtype=embed.dtype.name,
     step=source.step,
     about=source.about,
-    skip_differs=hub_files.skip_differs(source.config, layout),
+    notes=notes,
   )
   (folder / 'README.md').write_text(text, encoding='utf-8')
 

@@ -295,11 +295,22 @@ def test_router_without_skip_class_is_refused_or_legacy(tmp_path):
 def test_another_skip_class_is_told(tmp_path, capsys, skip, layout, told):
   run = save_run(tmp_path / 'run', tiny.config(skip=skip, vocab_size=300))
   folder = export(run, tmp_path / 'out', layout=layout)
-  assert ('note: --model.skip' in capsys.readouterr().out) == told
-  assert ('skip class' in (folder / 'README.md').read_text()) == told
+  assert (f'--model.skip={skip}, but' in capsys.readouterr().out) == told
+  assert (
+    'the skip class otherwise' in (folder / 'README.md').read_text()
+  ) == told
   settings = json.loads((folder / 'config.json').read_text())
   assert settings.get('zaya_jax_skip') == (skip if told else None)
   hf.read_config(str(folder))
+
+
+def test_bias_that_transformers_forgets_is_told(tmp_path, run, capsys):
+  export(run, tmp_path / 'tiny')  # Its biases are random.
+  assert 'sets the balancing bias' in capsys.readouterr().out
+  case = legacy.CASES[0]
+  legacy.write(tmp_path / 'a', legacy.config(case), legacy.tensors(case))
+  export(tmp_path / 'a', tmp_path / 'b')
+  assert 'sets the balancing bias' not in capsys.readouterr().out
 
 
 def test_missing_flags_and_folders_in_use_are_refused(tmp_path, run):
