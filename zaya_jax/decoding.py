@@ -32,6 +32,10 @@ _LARGE = 1024  # Larger caches are a multiple of this.
 _CHUNK_TOKENS = 8192  # Of a batch, that go through the network at once.
 _STEPS = 16  # Of a program, on accelerators; divides _BUCKET.
 
+# Compiled for all decoders: training makes one anew for every sample.
+_prepare = jax.jit(decoder.prepare, static_argnums=0)
+_programs: dict[Any, Any] = {}
+
 
 @dataclasses.dataclass
 class Speed:
@@ -61,6 +65,21 @@ class Speed:
     )
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _About:
+  """What the programs of a decoder depend on, besides shapes."""
+
+  config: config_lib.ModelConfig
+  vocab_size: int
+  steps: int
+  mesh: jax.sharding.Mesh | None
+
+  @property
+  def axis(self) -> str | None:
+    """The mesh axis over which the rows of the cache are divided."""
+    return 'context' if self.mesh else None
+
+
 class Decoder:
   """A network with its weights laid out for decoding.
 
@@ -85,18 +104,17 @@ class Decoder:
     on_note: Callable[[str], None] = lambda note: None,
     context: int = 1,
   ):
-    self.config = config
-    self._mesh = mesh_lib.make_context_mesh(context) if context > 1 else None
-    self.axis = 'context' if self._mesh else None
-    self.vocab_size = vocab_size or config.vocab_size
     self.on_note = on_note
-    prepare = functools.partial(decoder.prepare, config)
-    self.weights = jax.jit(prepare)(params, buffers)
-    if self._mesh:
-      everywhere = mesh_lib.sharding(self._mesh)
+    self._about = _About(
+      config=config,
+      vocab_size=vocab_size or config.vocab_size,
+      steps=1 if jax.default_backend() == 'cpu' else _STEPS,
+      mesh=mesh_lib.make_context_mesh(context) if context > 1 else None,
+    )
+    self.weights = _prepare(config, params, buffers)
+    if self._about.mesh:
+      everywhere = mesh_lib.sharding(self._about.mesh)
       self.weights = jax.device_put(self.weights, everywhere)
-    self._steps = 1 if jax.default_backend() == 'cpu' else _STEPS
-    self._programs: dict[Any, Any] = {}
     self.speed = Speed()  # Of the newest call.
 
   def tokens(
@@ -140,9 +158,9 @@ class Decoder:
     step = self._compiled(_steps, how, (state, sample), state=0)
     start = time.perf_counter()
     running = collections.deque()
-    for begin in range(1, max_tokens, self._steps):
+    for begin in range(1, max_tokens, self._about.steps):
       next_NB, state = step(self.weights, state, sample)
-      running.append((next_NB, min(self._steps, max_tokens - begin)))
+      running.append((next_NB, min(self._about.steps, max_tokens - begin)))
       # The device is busy with these while the ones before are looked at.
       if len(running) > 1:
         yield from self._read(running, start)
@@ -160,7 +178,7 @@ class Decoder:
   def _prefill(self, rows, max_tokens):
     """The features of the last token of each row, and the cache."""
     batch = 1 << (len(rows) - 1).bit_length()
-    chunk = max(128, _CHUNK_TOKENS // batch // (16 if self._mesh else 1))
+    chunk = max(128, _CHUNK_TOKENS // batch // (16 if self._about.mesh else 1))
     tokens_BL, mask_BL = left_pad(rows, chunk)
     length = tokens_BL.shape[1]
     cache = self._new_cache(len(rows), length + max_tokens)
@@ -176,12 +194,12 @@ class Decoder:
   def _new_cache(self, batch, size):
     """An empty cache with room for `size` tokens, on all devices."""
     size = _round_up(size, _BUCKET if size <= _LARGE else _LARGE)
-    if not self._mesh:
-      return decoder.init_cache(self.config, self.weights, batch, size)
-    size = _round_up(size, self._mesh.size)
-    init = lambda w: decoder.init_cache(self.config, w, batch, size)
+    if not self._about.mesh:
+      return decoder.init_cache(self._about.config, self.weights, batch, size)
+    size = _round_up(size, self._about.mesh.size)
+    init = lambda w: decoder.init_cache(self._about.config, w, batch, size)
     specs = _specs(jax.eval_shape(init, self.weights))
-    with jax.set_mesh(self._mesh):
+    with jax.set_mesh(self._about.mesh):
       return jax.jit(init, out_shardings=specs)(self.weights)
 
   def _compiled(self, function, how, args, state=None):
@@ -195,15 +213,15 @@ class Decoder:
         comes back as the last result.
     """
     shapes = tuple(leaf.shape for leaf in jax.tree.leaves(args))
-    key = (function, how, shapes)
-    if key not in self._programs:
+    key = (function, self._about, how, shapes)
+    if key not in _programs:
       start = time.perf_counter()
-      run = functools.partial(function, self)
-      if self._mesh:
+      run = functools.partial(function, self._about)
+      if self._about.mesh:
         specs = [_specs(arg) for arg in args]
         run = jax.shard_map(
           run,
-          mesh=self._mesh,
+          mesh=self._about.mesh,
           in_specs=(mesh_lib.spec(), *specs),
           out_specs=mesh_lib.spec()
           if state is None
@@ -211,43 +229,43 @@ class Decoder:
         )
       donated = () if state is None else (state + 1,)  # Behind the weights.
       lowered = jax.jit(run, donate_argnums=donated).lower(self.weights, *args)
-      self._programs[key] = lowered.compile()
+      _programs[key] = lowered.compile()
       self.speed.compile_s += time.perf_counter() - start
-    return self._programs[key]
+    return _programs[key]
 
 
-def _chunk(model, weights, tokens_BL, mask_BL, cache):
+def _chunk(about, weights, tokens_BL, mask_BL, cache):
   x_BLD, cache = decoder.forward(
-    model.config, weights, tokens_BL, cache, mask_BL, model.axis
+    about.config, weights, tokens_BL, cache, mask_BL, about.axis
   )
   return x_BLD[:, -1:], cache
 
 
-def _sample(model, weights, x_B1D, key, sample):
+def _sample(about, weights, x_B1D, key, sample):
   """The next token of each row, by the second half of `key`."""
-  logits_BV = decoder.logits(model.config, weights, x_B1D)[:, 0]
-  if model.vocab_size < logits_BV.shape[1]:
-    real = jnp.arange(logits_BV.shape[1]) < model.vocab_size
+  logits_BV = decoder.logits(about.config, weights, x_B1D)[:, 0]
+  if about.vocab_size < logits_BV.shape[1]:
+    real = jnp.arange(logits_BV.shape[1]) < about.vocab_size
     logits_BV = jnp.where(real[None], logits_BV, -jnp.inf)
   return choose(logits_BV, jax.random.split(key)[1], **sample)
 
 
-def _steps(model, weights, state, sample):
+def _steps(about, weights, state, sample):
   """Tokens of the next steps, [N, B], and the state after them."""
 
   def step(state, _):
     key, _ = jax.random.split(state['key'])
     x_B1D, cache = decoder.forward(
-      model.config,
+      about.config,
       weights,
       state['tokens'][:, None],
       state['cache'],
-      axis=model.axis,
+      axis=about.axis,
     )
-    next_B = _sample(model, weights, x_B1D, key, sample)
+    next_B = _sample(about, weights, x_B1D, key, sample)
     return {'tokens': next_B, 'cache': cache, 'key': key}, next_B
 
-  state, next_NB = jax.lax.scan(step, state, length=model._steps)
+  state, next_NB = jax.lax.scan(step, state, length=about.steps)
   return next_NB, state
 
 

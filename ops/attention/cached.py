@@ -92,7 +92,7 @@ def _by_blocks(q_BKGLC, k_BKSC, v_BKSC, visible, filled):
     start = jnp.minimum(i * _BLOCK, rows - _BLOCK)
     block = lambda a: jax.lax.dynamic_slice_in_dim(a, start, _BLOCK, axis=2)
     scores = _dot('BKGLC,BKSC->BKGLS', q_BKGLC, block(k_BKSC))
-    fresh = start + jnp.arange(_BLOCK) >= i * _BLOCK
+    fresh = (start + jnp.arange(_BLOCK) >= i * _BLOCK)[None, None, None, None]
     scores = jnp.where(visible(start, _BLOCK) & fresh, scores, reference.HIDDEN)
     new_top = jnp.maximum(top, jnp.max(scores, axis=-1, keepdims=True))
     # Hidden scores weigh 0 also in a row that has seen no key yet.

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import ops
-from ops.experts import blocked, reference
+from ops.experts import blocked, few, reference
 from tests import close
 
 D, F = 6, 10
@@ -121,3 +121,29 @@ def test_shapes_that_do_not_fit_are_refused(x, choice, gate_up, down, words):
     ops.expert_mlp(
       jnp.zeros(x), jnp.zeros(choice, int), jnp.zeros(gate_up), jnp.zeros(down)
     )
+
+
+@pytest.mark.parametrize('engine', [few.picked, few.dense, ops.expert_mlp_rows])
+def test_engines_for_decoding_equal_the_reference(engine, case):
+  (x, gate_up, down), choice, _ = arguments(*case)
+  rows = gate_up.swapaxes(1, 2), down.swapaxes(1, 2)
+  found = jax.jit(engine)(x, choice, *rows)
+  expected = reference.expert_mlp(x, choice, gate_up, down)
+  close.assert_close(found, expected, close.FLOAT32)
+
+
+def test_engine_for_decoding_follows_the_number_of_tokens(monkeypatch):
+  for name in ('picked', 'dense'):
+    monkeypatch.setattr(few, name, lambda *_, name=name: name)
+  monkeypatch.setattr(blocked, 'expert_mlp_rows', lambda *_: 'blocked')
+  taken = lambda n: ops.expert_mlp_rows(jnp.zeros((n, D)), None, None, None)
+  assert [taken(n) for n in (1, 4, 5, 500)] == ['picked', 'picked'] + [
+    'blocked'
+  ] * 2
+  monkeypatch.setattr(jax, 'default_backend', lambda: 'gpu')
+  assert [taken(n) for n in (4, 5, 256, 257)] == [
+    'picked',
+    'dense',
+    'dense',
+    'blocked',
+  ]

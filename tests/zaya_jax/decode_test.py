@@ -181,6 +181,16 @@ def test_each_token_is_drawn_anew():
   assert len(set(found)) > 1
 
 
+@pytest.mark.parametrize('max_tokens', [1, 2, 9, 10])
+def test_several_steps_of_a_program_give_the_tokens_of_single_ones(max_tokens):
+  net = model()
+  expected = list(net.tokens(PROMPTS, max_tokens))
+  net = model()
+  net.decoder._about = dataclasses.replace(net.decoder._about, steps=4)
+  assert list(net.tokens(PROMPTS, max_tokens)) == expected
+  assert len(expected) == max_tokens
+
+
 @pytest.mark.parametrize('devices', [2, 4, 8])
 def test_cache_on_several_devices_gives_the_tokens_of_one(devices):
   one = model(sliding_layers=(0,), sliding_window=5)
@@ -194,3 +204,32 @@ def test_cache_on_several_devices_gives_the_tokens_of_one(devices):
 def test_more_devices_than_there_are_is_refused():
   with pytest.raises(config_lib.UsageError, match='--mesh.context=16 needs'):
     next(dataclasses.replace(model(), context=16).tokens(PROMPTS, 2))
+
+
+def test_text_ends_before_a_stop_text_and_never_shows_its_beginning():
+  net, pieces = model(), []
+  (whole,) = net.generate('AB', max_tokens=12)
+  stop = whole[5:8]
+  expected = whole[: whole.index(stop)]
+  found = net.generate(
+    'AB', max_tokens=12, stop=['none', stop], on_text=pieces.append
+  )
+  assert found == [expected] and ''.join(pieces) == expected
+  assert 0 < len(expected) < len(whole)
+
+
+def test_beginning_of_a_stop_text_that_goes_on_otherwise_is_shown():
+  net, pieces = model(), []
+  (whole,) = net.generate('AB', max_tokens=12)
+  stop = whole[-1] + 'never'
+  found = net.generate('AB', max_tokens=12, stop=[stop], on_text=pieces.append)
+  assert found == [whole] and ''.join(pieces) == whole
+
+
+def test_speed_counts_tokens():
+  net = model()
+  list(net.tokens(PROMPTS, 6))
+  speed = net.decoder.speed
+  assert (speed.prompt_tokens, speed.new_tokens) == (8, 12)
+  assert min(speed.prefill_s, speed.decode_s) > 0
+  assert 'prompt 8 tokens' in str(speed) and 'new 12 tokens' in str(speed)
