@@ -12,6 +12,7 @@ import safetensors.numpy
 from tests import chats
 from zaya_jax import main
 
+ROOT = pathlib.Path(__file__).parents[1]
 GOLDEN = pathlib.Path(__file__).parent / 'golden' / 'plain'
 SMALL = """
 --num_steps=40
@@ -73,6 +74,6 @@ def write(path: pathlib.Path) -> pathlib.Path:
 def tune(source: pathlib.Path, run_dir: pathlib.Path, *args: str) -> int:
   """Fine-tunes from the command line; returns its exit code."""
   return main.main([
-    'zaya_jax', '--flagfile=configs/finetune.flags', f'--restore={source}',
+    'zaya_jax', f'--flagfile={ROOT}/configs/finetune.flags', f'--restore={source}',
     f'--run_dir={run_dir}', *SMALL, *args,
   ])  # fmt: skip

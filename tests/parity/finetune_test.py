@@ -20,7 +20,8 @@ def folders(tmp_path_factory):
   tuning.model_folder(folder / 'hf', 'generation')
   text = tuning.write(folder / 'chats.jsonl')
   run_dir, out = folder / 'run', folder / 'out'
-  assert tuning.tune(folder / 'hf', run_dir, f'--data.input={text}') == 0
+  args = [f'--data.input={text}', '--num_steps=300']
+  assert tuning.tune(folder / 'hf', run_dir, *args) == 0
   export = ['--mode=export', f'--source={run_dir}', f'--output={out}']
   assert main.main(['zaya_jax', *export]) == 0
   return run_dir, out
@@ -78,15 +79,18 @@ def test_it_has_learnt_to_answer_and_to_stop(folders, theirs):
   settings = json.loads((folders[1] / 'generation_config.json').read_text())
   end = tokenizer.convert_tokens_to_ids('<|im_end|>')
   assert end in settings['eos_token_id']
+  question, answer = tuning.conversations(4)[-1]['messages']
   ids = tokenizer.apply_chat_template(
-    chats.CHAT[:1], add_generation_prompt=True, return_tensors='pt'
+    [question], add_generation_prompt=True, return_tensors='pt'
   )['input_ids']
   out = model.generate(ids, max_new_tokens=40, do_sample=False)
   ours = models.load(str(folders[0]))
-  text = ours.tokenizer.template.render(chats.CHAT[:1], True)
+  text = ours.tokenizer.template.render([question], True)
   prompt, _ = ours.tokenizer.encode_chat([(text, False)])
   assert prompt.tolist() == ids[0].tolist()
   rows = ours.tokens([prompt], 40, temperature=0.0)
   mine = [row[0] for row in rows if row[0] >= 0]
-  new = out[0, ids.shape[1] :].tolist()
-  assert mine == (new[:-1] if new[-1] in settings['eos_token_id'] else new)
+  *new, last = out[0, ids.shape[1] :].tolist()
+  assert mine == new
+  assert last == end
+  assert tokenizer.decode(new) == answer['content']

@@ -172,6 +172,7 @@ def add_stop_ids(run_dir: str, stop_ids: Sequence[int]) -> None:
   path = os.path.join(run_dir, 'generation_config.json')
   kept = weights.read_json(path) if os.path.exists(path) else {}
   ids = read_stop_ids(run_dir, KEPT_CONFIG)
+  kept.pop('_from_model_config', None)  # transformers would make it anew.
   kept['eos_token_id'] = list(dict.fromkeys((*ids, *stop_ids)))
   with open(path, 'w', encoding='utf-8') as file:
     json.dump(kept, file, indent=2)

@@ -147,6 +147,7 @@ def test_manifest_of_plain_text_is_what_it_was(tmp_path):
   content = json.loads((folder / manifest.FILE_NAME).read_text())
   assert content['format_version'] == 1
   assert 'template_sha256' not in content
+  assert 'window_tokens' not in content['settings']
   assert 'counted_tokens' not in content['splits']['train']
   assert manifest.load(folder) == data
   assert manifest.load(folder).sha256 == content['sha256']
