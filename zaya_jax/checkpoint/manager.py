@@ -12,12 +12,14 @@ import os
 import shutil
 from typing import Any, Self
 
+import jax
 import orbax.checkpoint as ocp
 
 from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import arrays, errors, layout, reader
 
 _HEADROOM = 1.2  # Free bytes that a save asks for, per byte of state.
+_LARGE = 2**28  # Bytes of an array of which each layer can be read alone.
 
 
 class Manager:
@@ -80,7 +82,8 @@ class Manager:
       return False
     meta = {**meta, 'arrays': arrays.describe(state), 'data_index': data_index}
     args = ocp.args.Composite(
-      state=ocp.args.StandardSave(state), meta=ocp.args.JsonSave(meta)
+      state=ocp.args.StandardSave(state, jax.tree.map(_save_args, state)),
+      meta=ocp.args.JsonSave(meta),
     )
     self._saving = step
     try:
@@ -183,3 +186,9 @@ class Manager:
       self._orbax.close()
       self._saving = None
       self._orbax = self._open()
+
+
+def _save_args(leaf: Any) -> ocp.SaveArgs:
+  """Cuts large arrays along their first axis, for `lazy.leaves`."""
+  large = leaf.ndim > 2 and leaf.nbytes > _LARGE
+  return ocp.SaveArgs(shard_axes=(0,) if large else ())

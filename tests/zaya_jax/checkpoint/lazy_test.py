@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
+import jax
 import numpy as np
 import pytest
 
-from zaya_jax.checkpoint import errors, lazy, stream
+from zaya_jax.checkpoint import errors, lazy, manager, stream
 
 
 @pytest.fixture(params=[(1, 1, 4), (2, 3, 4), (5, 3, 4)], ids=str)
@@ -55,6 +56,30 @@ def test_state_of_training_is_read(saved, make_state):
     found['params/blocks/w'][()], state.params['blocks']['w']
   )
   assert found['params/scale'].dtype.name == 'bfloat16'
+
+
+def test_large_arrays_of_training_can_be_read_by_layer(
+  make_manager, monkeypatch, tmp_path, abstract
+):
+  monkeypatch.setattr(manager, '_LARGE', 100)
+  mesh = jax.make_mesh((4,), ('replica',), devices=jax.devices()[:4])
+  draw = lambda *shape: jax.device_put(
+    np.random.default_rng(0).random(shape, np.float32),
+    jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec()),
+  )
+  state = {'params': {'w': draw(6, 4, 8), 'embed': draw(40, 8)}}
+  with make_manager() as checkpoints:
+    checkpoints.save(1, state, data_index=0, meta={})
+    checkpoints.wait()
+    restored, _, _ = checkpoints.restore(1, abstract(state))
+  jax.tree.map(np.testing.assert_array_equal, restored, state)
+  found = lazy.leaves(str(tmp_path / 'run' / 'checkpoints' / '1'))
+  assert found['params/w']._store.chunk_layout.read_chunk.shape[0] == 1
+  assert found['params/embed']._store.chunk_layout.read_chunk.shape[0] > 1
+  for n in range(6):
+    np.testing.assert_array_equal(
+      found['params/w'][n,], state['params']['w'][n]
+    )
 
 
 def test_damage_is_one_sentence(saved):
