@@ -13,7 +13,7 @@ from tests import chats
 from zaya_jax import main
 
 ROOT = pathlib.Path(__file__).parents[1]
-GOLDEN = pathlib.Path(__file__).parent / 'golden' / 'plain'
+GOLDEN = ROOT / 'tests' / 'golden' / 'plain'
 SMALL = """
 --num_steps=40
 --data.seq_len=64
@@ -73,7 +73,6 @@ def write(path: pathlib.Path) -> pathlib.Path:
 
 def tune(source: pathlib.Path, run_dir: pathlib.Path, *args: str) -> int:
   """Fine-tunes from the command line; returns its exit code."""
-  return main.main([
-    'zaya_jax', f'--flagfile={ROOT}/configs/finetune.flags', f'--restore={source}',
-    f'--run_dir={run_dir}', *SMALL, *args,
-  ])  # fmt: skip
+  preset = f'--flagfile={ROOT}/configs/finetune.flags'
+  named = [f'--restore={source}', f'--run_dir={run_dir}']
+  return main.main(['zaya_jax', preset, *named, *SMALL, *args])
