@@ -222,13 +222,12 @@ def _read_parquet(
   try:
     with pyarrow.parquet.ParquetFile(path) as file:
       columns = file.schema_arrow.names
-      field = how.field(columns)
-      if field is None:
+      if not set(columns) & set(how.fields):
         raise errors.DataError(
           f'{path} has no column {how.text_field!r}; name one of its columns '
           f'with --data.text_field: {", ".join(columns)}.'
         )
-      wanted = [column for column in (field, rows.TOOLS) if column in columns]
+      wanted = [c for c in columns if c in (*how.fields, rows.TOOLS)]
       number = 0
       for batch in file.iter_batches(batch_size=256, columns=wanted):
         for row in batch.to_pylist():

@@ -58,9 +58,16 @@ class Rows:
   template: Callable[[], chat.Template]
   skipped: dict[str, str]
 
-  def field(self, names: Mapping[str, Any] | list[str]) -> str | None:
-    """The one of these names that holds the text or the conversation."""
-    return next((f for f in (self.text_field, *MESSAGES) if f in names), None)
+  @property
+  def fields(self) -> tuple[str, ...]:
+    """Where a text or a conversation may be, the first choice first."""
+    return (self.text_field, *MESSAGES)
+
+  def field(self, row: Mapping[str, Any]) -> str | None:
+    """Where it is in this row, preferably not null; None: nowhere."""
+    there = [name for name in self.fields if name in row]
+    filled = [name for name in there if row[name] is not None]
+    return next(iter(filled + there), None)
 
   def document(
     self, name: str, index: int, row: Mapping[str, Any], where: str

@@ -230,10 +230,13 @@ def test_older_names_and_parquet_give_the_same(tmp_path):
     {'from': 'human', 'value': '1+1'},
     {'from': 'gpt', 'value': '2'},
   ]
-  _, folder = _prepare(tmp_path, [{'conversations': older}, {'messages': B}])
+  _, folder = _prepare(
+    tmp_path, [{'conversations': older}, {'text': None, 'messages': B}]
+  )
   expected = _batch(folder)
   pq.write_table(
-    pa.table({'messages': [A, B], 'id': [1, 2]}), tmp_path / 'a.parquet'
+    pa.table({'text': pa.nulls(2), 'messages': [A, B], 'id': [1, 2]}),
+    tmp_path / 'a.parquet',
   )
   prepare.prepare(
     str(tmp_path / 'a.parquet'),
