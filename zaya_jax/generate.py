@@ -7,7 +7,6 @@ compiles, how fast it was) goes to stderr.
 """
 
 import dataclasses
-import functools
 import json
 import sys
 from typing import Any
@@ -146,4 +145,5 @@ def _parse(path: str, number: int, line: str) -> dict[str, Any]:
   )
 
 
-_note = functools.partial(print, file=sys.stderr, flush=True)
+def _note(line: str) -> None:
+  print(line, file=sys.stderr, flush=True)

@@ -2,6 +2,7 @@
 """Decoding with a cache gives what a whole row gives."""
 
 import dataclasses
+import pathlib
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,8 @@ import pytest
 
 from tests import close, tiny
 from tests.reference import zaya_numpy
-from zaya_jax.model import decoder
+from zaya_jax import config as config_lib
+from zaya_jax.model import decoder, zaya
 
 SHAPES = {
   'plain': {},
@@ -125,3 +127,19 @@ def test_row_that_begins_in_a_later_chunk_counts_from_zero():
   expected = zaya_numpy.forward(model, params, buffers, tokens[1, 7:])
   found = cached_logits(model, params, buffers, tokens, mask, (3, 3, 3, 1, 1))
   close.assert_close(found[1, 7:], expected.logits, close.FLOAT32_DEEP)
+
+
+def test_cache_of_a_long_text_is_an_eighth_of_that_of_16_heads():
+  flagfile = pathlib.Path(__file__).parents[3] / 'configs' / 'zaya1_8b.flags'
+  model = config_lib.Config.from_flagfile(str(flagfile)).model
+  model = dataclasses.replace(model, dtype='bfloat16')
+  arrays = jax.eval_shape(lambda: zaya.init(model, jax.random.key(0)))
+  weights = jax.eval_shape(lambda a: decoder.prepare(model, *a), arrays)
+  state = jax.eval_shape(
+    lambda w: decoder.init_cache(model, w, 1, 32768), weights
+  )
+  size = sum(
+    a.size * a.dtype.itemsize for x in state.layers for a in (x.k, x.v)
+  )
+  assert size == 1.25 * 2**30
+  assert size * 8 == 32768 * model.num_layers * 2 * 16 * 128 * 2
