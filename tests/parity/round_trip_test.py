@@ -22,7 +22,7 @@ import transformers
 
 import zaya_jax
 from pipelines import tokenizer as tokenizer_lib
-from tests import legacy
+from tests import legacy, runs, tiny
 from tests.parity import cases, pairs, peer
 from zaya_jax.interop import hub_files
 
@@ -216,6 +216,36 @@ def test_other_weights_are_noticed(model_of, tmp_path):
   assert np.abs(found - wanted).max() / np.ptp(wanted) > 100 * LOGITS
   with pytest.raises(AssertionError):
     assert_same_bits(values, tensors(model.source))
+
+
+@pytest.mark.parametrize('kind', ['bytes', 'bpe'])
+def test_generated_tokens_are_the_same(tmp_path, kind):
+  """Of a run: tokenizer, padding, stops and rows that are no tokens."""
+  (tmp_path / 'run').mkdir()
+  if kind == 'bpe':
+    tokenizer_lib.train_bpe([TEXT * 3], 280).save(tmp_path / 'run')
+  name = kind if kind == 'bytes' else str(tmp_path / 'run')
+  model = tiny.config(vocab_size=300, init_std=0.5, skip='zero')
+  run = runs.save(tmp_path / 'run', model, name)
+  command('export', run, tmp_path / 'out')
+  prompts = ['def f', 'x', 'añ☃ <eos>']
+  ours = zaya_jax.load(str(run))
+  bos = ours.tokenizer.bos_id
+  rows = [np.insert(ours.tokenizer.encode(text), 0, bos) for text in prompts]
+  wanted = np.stack(list(ours.tokens(rows, 40)), axis=1)
+  theirs = load(tmp_path / 'out')
+  stored = tensors(tmp_path / 'out')
+  for key, bias in theirs.named_buffers():  # See `find_notes`.
+    if key.endswith('balancing_biases'):
+      bias.copy_(stored[key])
+  tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / 'out')
+  inputs = tokenizer(prompts, padding=True, return_tensors='pt')
+  grown = theirs.generate(**inputs, max_new_tokens=40)
+  new = grown[:, inputs.input_ids.shape[1] :]
+  np.testing.assert_array_equal(new, wanted)
+  assert len(set(wanted.ravel().tolist())) > 5
+  found = tokenizer.batch_decode(new, skip_special_tokens=True)
+  assert found == [ours.tokenizer.decode(row) for row in wanted]
 
 
 def test_their_tokenizer_is_ours(model_of):

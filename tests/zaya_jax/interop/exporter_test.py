@@ -14,11 +14,9 @@ import safetensors
 import safetensors.numpy
 
 from pipelines import tokenizer as tokenizer_lib
-from tests import legacy, tiny
+from tests import legacy, runs, tiny
 from zaya_jax import config as config_lib
-from zaya_jax import flags
 from zaya_jax.checkpoint import layout as places
-from zaya_jax.checkpoint import manager, meta
 from zaya_jax.interop import (
   errors,
   exporter,
@@ -73,28 +71,9 @@ def assert_same_bits(found, wanted):
     assert found[name].tobytes() == value.tobytes(), name
 
 
-def save_run(folder, model=MODEL, tokenizer='bytes') -> pathlib.Path:
-  """A run with one checkpoint, as training leaves it."""
-  data = config_lib.DataConfig(input='/home/me/secret.txt', seq_len=64)
-  config = config_lib.Config(run_dir=str(folder), model=model, data=data)
-  params, buffers = tiny.arrays(model)
-  about = meta.describe(
-    config,
-    flags=flags.to_flagfile(config),
-    tokenizer_sha256=tokenizer_lib.load(tokenizer).sha256,
-    dataset_sha256='',
-    tokens=12345,
-    metrics={'train/loss': 1.5, 'val/bpb': 2.25},
-  )
-  with manager.Manager(str(folder), config.checkpoint) as checkpoints:
-    state = {'params': params, 'buffers': buffers}
-    checkpoints.save(70, state, data_index=0, meta=about)
-  return folder
-
-
 @pytest.fixture(scope='module')
 def run(tmp_path_factory):
-  return save_run(tmp_path_factory.mktemp('runs') / 'run')
+  return runs.save(tmp_path_factory.mktemp('runs') / 'run', MODEL)
 
 
 def native_folder(folder, model, dtype=FLOAT32, bias=FLOAT32) -> pathlib.Path:
@@ -268,14 +247,14 @@ def test_checkpoint_without_its_tokenizer_is_exported(tmp_path, run, capsys):
   bpe = tokenizer_lib.train_bpe(['return return'], 270)
   (tmp_path / 'tok').mkdir()
   bpe.save(tmp_path / 'tok')
-  other = save_run(tmp_path / 'other', tokenizer=str(tmp_path / 'tok'))
+  other = runs.save(tmp_path / 'other', MODEL, str(tmp_path / 'tok'))
   folder = export(other, tmp_path / 'none')
   assert 'has no tokenizer' in capsys.readouterr().out
   assert not (folder / 'tokenizer.json').exists()
 
 
 def test_router_without_skip_class_is_refused_or_legacy(tmp_path):
-  run = save_run(tmp_path / 'run', tiny.config(skip='off', vocab_size=300))
+  run = runs.save(tmp_path / 'run', tiny.config(skip='off', vocab_size=300))
   with pytest.raises(config_lib.UsageError, match='--model.skip=off'):
     export(run, tmp_path / 'native')
   assert not list(tmp_path.glob('native*'))
@@ -293,7 +272,7 @@ def test_router_without_skip_class_is_refused_or_legacy(tmp_path):
   ],
 )
 def test_another_skip_class_is_told(tmp_path, capsys, skip, layout, told):
-  run = save_run(tmp_path / 'run', tiny.config(skip=skip, vocab_size=300))
+  run = runs.save(tmp_path / 'run', tiny.config(skip=skip, vocab_size=300))
   folder = export(run, tmp_path / 'out', layout=layout)
   assert (f'--model.skip={skip}, but' in capsys.readouterr().out) == told
   assert (
