@@ -28,7 +28,7 @@ from zaya_jax.model import decoder
 # Prompts are padded to a power of two of at least this, and room for new
 # tokens to a multiple.
 _BUCKET = 32
-_LARGE = 1024  # Larger caches are a multiple of this.
+_LARGE = 256  # Larger caches are a multiple of this.
 _CHUNK_TOKENS = 8192  # Of a batch, that go through the network at once.
 _STEPS = 16  # Of a program, on accelerators; divides _BUCKET.
 
@@ -320,8 +320,10 @@ def _specs(tree: Any) -> Any:
   axes['valid'] = (None, 'cache')
 
   def spec(path, _):
-    name = getattr(path[-1], 'name', None) if path else None
-    return mesh_lib.spec(*axes.get(name, ()))
+    names = {getattr(key, 'name', None) for key in path}
+    return mesh_lib.spec(
+      *next((axes[name] for name in axes if name in names), ())
+    )
 
   return jax.tree_util.tree_map_with_path(spec, tree)
 

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from ops.attention import reference
 
 _BLOCK = 1024  # Keys that a step of a prompt's walk looks at.
-_PART = 1024  # Keys of one of the products side by side.
+_PART = 256  # Keys of one of the products side by side.
 
 
 def attention(

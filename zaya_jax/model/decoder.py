@@ -91,21 +91,19 @@ def init_cache(
 ) -> cache_lib.Cache:
   """An empty cache of `size` tokens for `batch` rows, in the compute type."""
   dtype = layers.compute_dtype(config)
-  kv_heads, c = config.num_kv_heads, config.head_dim
-  first_X = jnp.zeros((kv_heads * c // 2,), dtype)
-
-  def layer(w):
+  n, kv_heads, c = config.num_layers, config.num_kv_heads, config.head_dim
+  kv = (batch, kv_heads, size, c)
+  delayed = jnp.zeros((n, batch, kv_heads * c // 2), dtype)
+  if config.attention_bias:
     # Before the first token stands the projection of a zero vector.
-    first = w['qkv_bias'][-first_X.size :] if 'qkv_bias' in w else first_X
-    return cache_lib.LayerCache(
-      k=jnp.zeros((batch, kv_heads, size, c), dtype),
-      v=jnp.zeros((batch, kv_heads, size, c), dtype),
-      conv=jnp.zeros((batch, config.conv_context, config.d_qk), dtype),
-      delayed=jnp.tile(first.astype(dtype)[None], (batch, 1)),
-    )
-
+    biases = [w['attn']['qkv_bias'] for w in weights['layers']]
+    first_NX = jnp.stack(biases)[:, -delayed.shape[-1] :].astype(dtype)
+    delayed += first_NX[:, None]
   return cache_lib.Cache(
-    layers=tuple(layer(w['attn']) for w in weights['layers']),
+    k=tuple(jnp.zeros(kv, dtype) for _ in range(n)),
+    v=tuple(jnp.zeros(kv, dtype) for _ in range(n)),
+    conv=jnp.zeros((n, batch, config.conv_context, config.d_qk), dtype),
+    delayed=delayed,
     length=jnp.int32(0),
     valid=jnp.zeros((batch, size), bool),
     position=jnp.zeros((batch,), jnp.int32),
@@ -145,10 +143,8 @@ def forward(
     weights['embed'][tokens_BL], weights['input_scale'], weights['input_bias']
   )
   state_BLR = jnp.zeros((*tokens_BL.shape, config.d_router), jnp.float32)
-  new_layers = []
-  for n, (w, old) in enumerate(
-    zip(weights['layers'], cache.layers, strict=True)
-  ):
+  states = []
+  for n, w in enumerate(weights['layers']):
     slides = n in config.sliding_layers
     rope = layers.rope_table(
       positions_BL,
@@ -163,18 +159,23 @@ def forward(
       'valid_BS': valid_BS,
       'window': config.sliding_window if slides else None,
     }
+    old = (cache.k[n], cache.v[n], cache.conv[n], cache.delayed[n])
     o_BLD, new = _attend(config, w['attn'], h_BLD, rope, old, axis, rows)
-    new_layers.append(new)
+    states.append(new)
     x_BLD = layers.merge(w['attn_merge'], o_BLD, x_BLD)
     h_BLD = layers.rms_norm(x_BLD, w['moe_norm'], config.norm_eps, dtype)
     y_BLD, state_BLR = _experts(config, w, h_BLD, state_BLR)
     x_BLD = layers.merge(w['moe_merge'], y_BLD, x_BLD)
   x_BLD = layers.rms_norm(x_BLD, weights['final_norm'], config.norm_eps, dtype)
+  k, v, conv, delayed = zip(*states, strict=True)
   return x_BLD, cache_lib.Cache(
-    layers=tuple(new_layers),
+    k=k,
+    v=v,
+    conv=jnp.stack(conv),
+    delayed=jnp.stack(delayed),
     length=cache.length + tokens_BL.shape[1],
     valid=valid_BS,
-    position=positions_BL[:, -1] + 1,
+    position=cache.position + jnp.sum(real_BL, axis=1, dtype=jnp.int32),
   )
 
 
@@ -187,14 +188,15 @@ def logits(
   return out + weights['head_bias'][None, None] if config.head_bias else out
 
 
-def _attend(config, w, h_BLD, rope, cache, axis, rows):
+def _attend(config, w, h_BLD, rope, state, axis, rows):
+  k_BKSC, v_BKSC, conv_BTZ, delayed_BX = state
   batch, length, _ = h_BLD.shape
   heads, kv_heads = config.num_heads, config.num_kv_heads
   split = [heads * config.head_dim, config.d_qk]
   out_BLX = _linear(h_BLD, w['qkv'], w.get('qkv_bias')).astype(h_BLD.dtype)
   q_BLX, k_BLX, v_BLX = jnp.split(out_BLX, split, axis=-1)
   z_BLZ = out_BLX[..., : config.d_qk]
-  past_BTZ = jnp.concatenate([cache.conv, z_BLZ], axis=1)
+  past_BTZ = jnp.concatenate([conv_BTZ, z_BLZ], axis=1)
   y_BLZ = _convolve(w, past_BTZ, length)
   mean_q, mean_k = cca.qk_mean(q_BLX, k_BLX, heads, kv_heads)
   y_q, y_k = jnp.split(y_BLZ, split[:1], axis=-1)
@@ -204,23 +206,20 @@ def _attend(config, w, h_BLD, rope, cache, axis, rows):
   q_BLHC = layers.rotate(q_BLHC, *rope)
   k_BLKC = layers.rotate(k_BLKC, *rope)
   current_BLX, delayed_BLX = jnp.split(v_BLX, 2, axis=-1)
-  delayed_BLX = jnp.concatenate([cache.delayed[:, None], delayed_BLX], axis=1)
+  delayed_BLX = jnp.concatenate([delayed_BX[:, None], delayed_BLX], axis=1)
   v_BLKC = jnp.concatenate([current_BLX, delayed_BLX[:, :-1]], axis=-1)
   write = lambda old, new: _write(
     axis, old, new.swapaxes(1, 2), rows['offset'], 2
   )
-  cache = cache_lib.LayerCache(
-    k=write(cache.k, k_BLKC),
-    v=write(cache.v, v_BLKC.reshape(k_BLKC.shape)),
-    conv=past_BTZ[:, length:],
-    delayed=delayed_BLX[:, -1],
-  )
+  k_BKSC = write(k_BKSC, k_BLKC)
+  v_BKSC = write(v_BKSC, v_BLKC.reshape(k_BLKC.shape))
   attention = ops.cached_attention
   if axis:
     attention = functools.partial(tree.attention, axis=axis)
-  o_BLHC = attention(q_BLHC, cache.k, cache.v, **rows)
+  o_BLHC = attention(q_BLHC, k_BKSC, v_BKSC, **rows)
   o_BLX = o_BLHC.astype(h_BLD.dtype).reshape(batch, length, -1)
-  return _linear(o_BLX, w['out'], w.get('out_bias')), cache
+  state = (k_BKSC, v_BKSC, past_BTZ[:, length:], delayed_BLX[:, -1])
+  return _linear(o_BLX, w['out'], w.get('out_bias')), state
 
 
 def _write(axis, old, new, offset, dim):
