@@ -100,18 +100,20 @@ def main(config: config_lib.Config) -> None:
 
 def find_notes(source: Source, layout: hf_table.Layout) -> list[str]:
   """What a user of the folder should know, a sentence each."""
-  notes = []
-  if hub_files.skip_differs(source.config, layout):
+  notes, bias = [], source.leaves[_BIAS]
+  rows = [bias[(n,)] for n in range(bias.shape[0])]
+  # A probability is at most 1: elsewhere some expert is always ahead.
+  if hub_files.skip_differs(source.config, layout) and any(
+    row[-1] + 1 >= row[:-1].max() for row in rows
+  ):
     does = {'zero': 'drops them', 'identity': 'lets p * h pass'}
     notes.append(
       f'the model has --model.skip={source.config.skip}, but code of the '
       f'{layout} layout treats tokens of the skip class otherwise '
-      f'({does[hf_config.SKIP[layout]]}): it is the same function only where '
-      'no token chooses that class'
+      f'({does[hf_config.SKIP[layout]]}): it is the same function only while '
+      'no token chooses that class, and the balancing bias does not prevent it'
     )
-  bias = source.leaves[_BIAS]
-  skipped = [float(bias[(n,)][-1]) for n in range(bias.shape[0])]
-  if layout == 'native' and any(value != -1 for value in skipped):
+  if layout == 'native' and any(row[-1] != -1 for row in rows):
     notes.append(
       'transformers sets the balancing bias of the skip class to -1 whenever '
       'it loads a model, and this one has other values there: after '
