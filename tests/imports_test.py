@@ -59,6 +59,7 @@ HOMES = {
   'array_record': {'pipelines'},
   'grain': {'pipelines'},
   'jinja2': {'pipelines'},
+  'lm_eval': {'zaya_jax.interop'},
   'orbax': {'zaya_jax.checkpoint'},
   'safetensors': {'zaya_jax.interop'},
   'tensorboardX': {'zaya_jax.metrics'},

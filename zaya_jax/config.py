@@ -327,7 +327,9 @@ class EvalConfig:
   )
   task_dir: str = field('', 'Folder with task files (.yaml) of your own.')
   num_fewshot: int = field(
-    0, 'Solved examples in front of each question of a task.', minimum=0
+    -1,
+    'Solved examples in front of each question; -1: as the task says.',
+    minimum=-1,
   )
   limit: int = field(0, 'Questions of each task; 0: all.', minimum=0)
 

@@ -2,13 +2,16 @@
 """--mode=eval: how well a model predicts a text, as one JSON object.
 
 A run is scored with the data settings it was trained with, so that its
-held-out text gives the number that training reported.
+held-out text gives the number that training reported. With `--eval.tasks` it
+is scored by lm-evaluation-harness instead, one JSON object for each task.
 """
 
 import json
 import math
 import os
+import sys
 from collections.abc import Iterable
+from typing import Any
 
 import jax
 import numpy as np
@@ -19,16 +22,20 @@ from zaya_jax import decode, models, score
 from zaya_jax import mesh as mesh_lib
 from zaya_jax import step as step_lib
 from zaya_jax.checkpoint import layout
-from zaya_jax.interop import hf
+from zaya_jax.interop import hf, weights
+
+# What transformers takes where a config.json does not say.
+_LONGEST = 131072
 
 
 def main(config: config_lib.Config) -> None:
-  """Scores `--eval.text`, or without it the held-out text of the run.
+  """Scores `--eval.text`, `--eval.tasks`, or the held-out text of the run.
 
-  Prints bits_per_byte, nll (nats per token), tokens and bytes.
+  Prints bits_per_byte, nll (nats per token), tokens and bytes; of a task the
+  metrics that it defines.
 
   Raises:
-    UsageError: if there is no model, no text, or no tokenizer for the text.
+    UsageError: if there is no model, no text or task, or no tokenizer.
     CheckpointError: if the run holds no complete checkpoint.
     FolderError: if the Hugging Face folder cannot be read.
     DataError: if the shards cannot be used, or have another tokenizer.
@@ -38,6 +45,8 @@ def main(config: config_lib.Config) -> None:
     raise config_lib.UsageError(
       '--mode=eval needs --source=DIR (or --run_dir=DIR): the model.'
     )
+  if config.eval.tasks:
+    return _tasks(config, source)
   model, trained = models.load(source), _config_of(source)
   data = trained.data if trained else config.data
   if config.eval.text:
@@ -57,6 +66,54 @@ def main(config: config_lib.Config) -> None:
     'bytes': round(num_bytes),
   }
   print(json.dumps(result), flush=True)
+
+
+def _tasks(config: config_lib.Config, source: str) -> None:
+  """Prints one line for each task, and the harness' table to stderr."""
+  asked = config.eval
+  try:
+    from zaya_jax.interop import lm_eval
+  except ImportError as error:
+    raise config_lib.UsageError(
+      f'--eval.tasks needs lm-evaluation-harness ({error}); run pip install '
+      'lm-eval.'
+    ) from error
+  manager = lm_eval.find_tasks(asked.tasks, asked.task_dir)
+  model = models.load(source)
+  if model.tokenizer is None:
+    raise config_lib.UsageError(
+      f'--eval.tasks needs a tokenizer and --source={source} has none; put a '
+      'tokenizer.json into its folder.'
+    )
+  results = lm_eval.evaluate(
+    model,
+    manager,
+    max_length=_max_length(source),
+    num_fewshot=None if asked.num_fewshot < 0 else asked.num_fewshot,
+    limit=asked.limit or None,
+    seed=config.seed,
+  )
+  print(lm_eval.table(results), file=sys.stderr)
+  for name, metrics in results['results'].items():
+    numbers = {k: v for k, v in metrics.items() if _is_number(v)}
+    # The harness writes METRIC,FILTER, where most have no filter.
+    numbers = {k.removesuffix(',none'): v for k, v in numbers.items()}
+    print(json.dumps({'task': name, **numbers}), flush=True)
+
+
+def _is_number(value: Any) -> bool:
+  return isinstance(value, float | int) and math.isfinite(value)
+
+
+def _max_length(source: str) -> int:
+  """Tokens that the model admits at once: those of the folder, or of a run."""
+  trained = _config_of(source)
+  path = os.path.join(source, hf.CONFIG)
+  if trained:
+    path = os.path.join(trained.run_dir, hf.KEPT_CONFIG)
+  kept = weights.read_json(path) if os.path.exists(path) else {}
+  otherwise = trained.data.seq_len if trained else _LONGEST
+  return int(kept.get('max_position_embeddings') or otherwise)
 
 
 def _config_of(source: str) -> config_lib.Config | None:

@@ -8,6 +8,8 @@ import ops
 from zaya_jax import mesh
 from zaya_jax.model import zaya
 
+_MAX_LOGITS = 2**26  # At once, in `log_probs`: 256 MiB.
+
 
 def next_token(
   model: zaya.Zaya, batch: dict[str, jax.Array]
@@ -52,3 +54,47 @@ def next_token(
     *biases,
   )
   return nats, out.load
+
+
+def log_probs(
+  model: zaya.Zaya,
+  tokens_BL: jax.Array,
+  index_BK: jax.Array,
+  targets_BK: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+  """How likely some tokens are after some positions of each row.
+
+  Args:
+    model: the network.
+    tokens_BL: [B, L] int32.
+    index_BK: [B, K] int32, the positions.
+    targets_BK: [B, K] int32, the tokens that may follow them.
+
+  Returns:
+    [B, K] float32 log-probabilities in nats, and [B, K] bool, whether no token
+    is likelier. The logits of other positions are not computed, and never all.
+  """
+  bias = model.head_vector()
+  rows = ('batch', None)
+
+  def local(x_BLD, head_VD, index_BK, targets_BK, *bias):
+    def one(x_and_target):
+      x_D, target = x_and_target
+      logits_V = jnp.dot(head_VD, x_D, preferred_element_type=jnp.float32)
+      logits_V = sum(bias, logits_V)
+      nats = logits_V[target] - jax.nn.logsumexp(logits_V)
+      return nats, jnp.argmax(logits_V) == target
+
+    x_BKD = jnp.take_along_axis(x_BLD, index_BK[..., None], axis=1)
+    flat = (x_BKD.reshape(-1, x_BKD.shape[-1]), targets_BK.reshape(-1))
+    chunk = max(1, _MAX_LOGITS // head_VD.shape[0])
+    found = jax.lax.map(one, flat, batch_size=chunk)
+    return tuple(a.reshape(index_BK.shape) for a in found)
+
+  x_BLD = model.features(tokens_BL).x
+  biases = () if bias is None else (bias,)
+  return mesh.per_device(
+    local,
+    in_axes=[(*rows, None), (None, None), rows, rows] + [(None,)] * len(biases),
+    out_axes=[rows, rows],
+  )(x_BLD, model.head_matrix(x_BLD.dtype), index_BK, targets_BK, *biases)

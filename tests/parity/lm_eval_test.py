@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scores of a run in process are those that `lm_eval --model hf` gives."""
+
+import json
+import pathlib
+
+import lm_eval
+import numpy as np
+import pytest
+from lm_eval.models import huggingface
+
+from tests import runs, tiny
+from zaya_jax import config as config_lib
+from zaya_jax import flags, main, models
+from zaya_jax.interop import lm_eval as ours_lib
+
+ROOT = pathlib.Path(__file__).parents[2]
+TASKS = ['zaya_choice', 'zaya_text', 'zaya_write']
+FOLDER = 'tests/parity/tasks'
+EQUAL = 1e-4  # Relative.
+LENGTH = 64  # Tokens that the model admits: some texts are longer.
+
+pytestmark = [
+  # Of lm-eval's own libraries.
+  pytest.mark.filterwarnings('default'),
+]
+
+
+@pytest.fixture(scope='module', autouse=True)
+def offline():
+  """The tasks name their data from the root, and nothing is downloaded."""
+  with pytest.MonkeyPatch.context() as patch:
+    patch.chdir(ROOT)
+    yield
+
+
+@pytest.fixture(scope='module')
+def folders(tmp_path_factory):
+  """(a run, what was exported of it)."""
+  folder = tmp_path_factory.mktemp('scores')
+  run, out = folder / 'run', folder / 'out'
+  shape = tiny.config(
+    vocab_size=264, tie_embeddings=False, skip='zero', remat='none'
+  )
+  arrays = tiny.arrays
+
+  def readable(model):
+    params, buffers = arrays(model)
+    # Other bytes are hardly ever the likeliest.
+    letters = np.isin(range(model.vocab_size), list(b'ab ;'))
+    params['head'] *= np.where(letters, 1, 0.2)[:, None]
+    bias = buffers['layers']['router']['balance_bias']
+    # What `from_pretrained` makes of any other value.
+    buffers['layers']['router']['balance_bias'] = bias.at[:, -1].set(-1.0)
+    return params, buffers
+
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(tiny, 'arrays', readable)
+    runs.save(run, shape)
+  data = config_lib.DataConfig(seq_len=LENGTH)
+  config = config_lib.Config(run_dir=str(run), model=shape, data=data)
+  (run / 'config.flags').write_text(flags.to_flagfile(config))
+  export = ['--mode=export', f'--source={run}', f'--output={out}']
+  assert main.main(['zaya_jax', *export]) == 0
+  return run, out
+
+
+@pytest.fixture(scope='module')
+def theirs(folders):
+  return huggingface.HFLM(
+    str(folders[1]), device='cpu', dtype='float32', batch_size=4
+  )
+
+
+def their_results(theirs, num_fewshot=None):
+  return lm_eval.simple_evaluate(
+    theirs,
+    tasks=TASKS,
+    task_manager=lm_eval.tasks.TaskManager(
+      include_path=FOLDER, include_defaults=False
+    ),
+    num_fewshot=num_fewshot,
+    bootstrap_iters=1000,
+  )
+
+
+@pytest.fixture(scope='module')
+def wanted(theirs):
+  return their_results(theirs)
+
+
+def our_results(folder, num_fewshot=None, tasks=TASKS):
+  return ours_lib.evaluate(
+    models.load(str(folder)),
+    ours_lib.find_tasks(tasks, FOLDER),
+    max_length=LENGTH,
+    num_fewshot=num_fewshot,
+  )
+
+
+def assert_same(found, wanted, tasks=TASKS):
+  """Metrics and what was answered to every request; the largest error."""
+  errors = []
+  for task in tasks:
+    ours, theirs = found['results'][task], wanted['results'][task]
+    assert ours.keys() == theirs.keys()
+    errors += [difference(ours[key], value) for key, value in theirs.items()]
+    pairs = zip(found['samples'][task], wanted['samples'][task], strict=True)
+    for ours, theirs in pairs:
+      assert ours['arguments'] == theirs['arguments']
+      answers = np.ravel(ours['resps']), np.ravel(theirs['resps'])
+      errors += map(difference, *answers)
+  assert max(errors) < EQUAL
+  return max(errors)
+
+
+def difference(found, wanted) -> float:
+  """Relative, of numbers; what is no number is the same or infinitely far."""
+  if found == wanted:
+    return 0.0
+  try:
+    return abs(float(found) - float(wanted)) / abs(float(wanted))
+  except ValueError:
+    return np.inf
+
+
+@pytest.mark.parametrize('which', [0, 1], ids=['run', 'exported'])
+def test_scores_are_the_same(folders, wanted, which, achieved):
+  error = assert_same(our_results(folders[which]), wanted)
+  achieved(f'{error:.1e}')
+
+
+def test_tasks_tell_models_apart(wanted):
+  """Some answers are right and some are not, and some texts end early."""
+  assert 0 < wanted['results']['zaya_choice']['acc,none'] < 1
+  texts = [sample['resps'][0][0] for sample in wanted['samples']['zaya_write']]
+  print(texts)
+  assert len(set(texts)) > 4
+  assert len({len(text) for text in texts}) > 3
+
+
+def test_scores_without_examples_are_the_same(folders, theirs, wanted):
+  """One of the questions is empty then."""
+  bare = their_results(theirs, 0)
+  assert bare['results']['zaya_choice'] != wanted['results']['zaya_choice']
+  assert_same(our_results(folders[0], 0), bare)
+
+
+def without_bos(patch):
+  patch.setattr(
+    ours_lib.ZayaLM,
+    'tok_encode',
+    lambda self, text, *_, **__: self._model.tokenizer.encode(text).tolist(),
+  )
+
+
+def truncating_on_the_right(patch):
+  score = ours_lib.ZayaLM._loglikelihood_tokens
+
+  def cut(self, requests, *args, **kwargs):
+    requests = [
+      (text, context[: LENGTH + 1 - len(answer)], answer)
+      for text, context, answer in requests
+    ]
+    return score(self, requests, *args, **kwargs)
+
+  patch.setattr(ours_lib.ZayaLM, '_loglikelihood_tokens', cut)
+
+
+def counting_the_context(patch):
+  score = ours_lib.ZayaLM._loglikelihood_tokens
+
+  def whole(self, requests, *args, **kwargs):
+    requests = [
+      (text, context[:1], (context[1:] + answer)[-LENGTH:])
+      for text, context, answer in requests
+    ]
+    return score(self, requests, *args, **kwargs)
+
+  patch.setattr(ours_lib.ZayaLM, '_loglikelihood_tokens', whole)
+
+
+def going_on_after_a_stop(patch):
+  how = ours_lib.ZayaLM._how
+  patch.setattr(
+    ours_lib.ZayaLM, '_how', lambda *args: (*how(*args)[:3], ('<eos>',))
+  )
+
+
+@pytest.mark.parametrize(
+  'mutant, task',
+  [
+    (without_bos, 'zaya_text'),
+    (without_bos, 'zaya_choice'),
+    (without_bos, 'zaya_write'),
+    (truncating_on_the_right, 'zaya_choice'),
+    (counting_the_context, 'zaya_choice'),
+    (going_on_after_a_stop, 'zaya_write'),
+  ],
+)
+def test_mistake_is_noticed(folders, wanted, monkeypatch, mutant, task):
+  mutant(monkeypatch)
+  found = our_results(folders[0], tasks=[task])
+  with pytest.raises(AssertionError):
+    assert_same(found, wanted, [task])
+
+
+def test_command_prints_one_line_for_each_task(folders, wanted, capsys):
+  args = [
+    f'--source={folders[0]}',
+    f'--eval.tasks={",".join(TASKS)}',
+    f'--eval.task_dir={FOLDER}',
+  ]
+  assert main.main(['zaya_jax', '--mode=eval', *args]) == 0
+  out, err = capsys.readouterr()
+  lines = [json.loads(line) for line in out.splitlines()]
+  assert [line['task'] for line in lines] == TASKS
+  for line in lines:
+    metrics = wanted['results'][line['task']]
+    numbers = {k: v for k, v in line.items() if k != 'task'}
+    assert len(numbers) > 1
+    for name, value in numbers.items():
+      theirs = metrics.get(f'{name},none', metrics.get(name))
+      assert difference(value, theirs) < EQUAL
+  assert '|zaya_choice|' in err
+
+
+@pytest.mark.parametrize(
+  'args, sentence',
+  [
+    (['--eval.tasks=zaya_choise'], 'no such task in tests/parity/tasks or'),
+    (['--eval.tasks=zaya_choise'], 'Did you mean zaya_choice?'),
+    (['--eval.task_dir=nowhere'], '--eval.task_dir=nowhere is not a folder'),
+  ],
+)
+def test_what_is_not_there_is_named(folders, capsys, args, sentence):
+  base = [
+    '--mode=eval',
+    f'--source={folders[0]}',
+    '--eval.tasks=zaya_choice',
+    f'--eval.task_dir={FOLDER}',
+  ]
+  assert main.main(['zaya_jax', *base, *args]) == 2
+  out, err = capsys.readouterr()
+  assert not out
+  assert sentence in err
