@@ -80,7 +80,9 @@ def ours(args):
       best = max(best or (0, 0), (rate, batch * context / speed.prefill_s))
     # Of the tokens of one step, which experts they chose.
     chosen = int(np.sum(count(params, buffers, found[-1][:, None])))
-    num_bytes = bytes_of_step(args, batch, context, chosen)
+    num_bytes = bytes_of_step(
+      model, params, batch, context + args.tokens // 2, chosen
+    )
     emit(
       batch=batch,
       context=context,
@@ -96,19 +98,30 @@ def ours(args):
       with jax.profiler.trace(args.profile):
         list(decoder.tokens(list(rows), 20))
   stats = jax.local_devices()[0].memory_stats() or {}
-  emit(peak_bytes=stats.get('peak_bytes_in_use'))
+  emit(
+    device=jax.devices()[0].device_kind,
+    peak_bytes=stats.get('peak_bytes_in_use'),
+  )
 
 
-def bytes_of_step(args, batch, context, chosen):
-  """Bytes that one step must read: weights that are used, and the cache."""
-  d = args.width
-  attention = d * (1024 + 256 + 256) + 1280 * 2 + 1280 * 128 * 2 + 1024 * d
-  router = d * 256 + 2 * 256 * 256 + 17 * 256
-  norms = 2 * d + 8 * d
-  weights = args.layers * (attention + norms + 2 * router)  # Router: float32.
-  weights += chosen * 3 * d * d + args.vocab * d
-  cache = batch * (context + args.tokens // 2) * args.layers * 512
-  return 2 * (weights + cache)
+def bytes_of_step(model, params, batch, tokens, chosen):
+  """Bytes that one step must read in bfloat16: weights it uses, and the cache.
+
+  Args:
+    model: the configuration.
+    params: nested dict of arrays, or of their shapes.
+    batch: rows.
+    tokens: in the cache, of each row.
+    chosen: experts of all layers together that have a token.
+  """
+  import jax
+
+  count = lambda tree: sum(leaf.size for leaf in jax.tree.leaves(tree))
+  experts = count(params['layers']['experts'])
+  one = experts // (model.num_layers * model.num_experts)
+  cache = batch * tokens * model.num_layers * 2
+  cache *= model.num_kv_heads * model.head_dim
+  return 2 * (count(params) - experts + chosen * one + cache)
 
 
 def theirs(args):
@@ -252,6 +265,7 @@ def main():
       f'{100 * row["share_of_limit"]:5.1f}% of the limit  '
       f'transformers {row["transformers_tokens_per_second"]:8,.0f}  {ratio}'
     )
+  about['hardware']['devices'] = results[-1]['device']
   record.write(
     pathlib.Path(args.output), {**about, 'rows': rows, 'transformers': peers}
   )

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a step must read, counted by hand, and the comparison."""
+
+import argparse
+
+import jax
+import numpy as np
+
+from benchmarks import decode
+from tests import tiny
+from zaya_jax.model import zaya
+
+
+def test_bytes_of_a_step_are_the_weights_that_are_used_and_the_cache():
+  model = tiny.config(num_layers=2, num_experts=3, d_model=16, d_expert=8)
+  params, _ = jax.eval_shape(lambda: zaya.init(model, jax.random.key(0)))
+  found = decode.bytes_of_step(model, params, 5, 7, chosen=4)
+  expert = 3 * 16 * 8
+  others = sum(
+    leaf.size
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params)
+    if 'experts' not in jax.tree_util.keystr(path)
+  )
+  # Keys and values of 2 heads of 4 channels in 2 layers.
+  cache = 5 * 7 * 2 * 2 * 2 * 4
+  assert found == 2 * (others + 4 * expert + cache)
+  fewer = decode.bytes_of_step(model, params, 5, 7, chosen=3)
+  assert found - fewer == 2 * expert
+
+
+def test_the_fastest_way_of_the_peer_counts():
+  row = {'batch': 1, 'context': 8, 'tokens_per_second': 100.0}
+  peers = [
+    {'batch': 1, 'context': 8, 'tokens_per_second': 10.0},
+    {'batch': 1, 'context': 8, 'tokens_per_second': 25.0},
+    {'batch': 1, 'context': 8, 'error': 'out of memory'},
+    {'batch': 2, 'context': 8, 'tokens_per_second': 99.0},
+  ]
+  (found,) = decode.table([row, {'device': 'cpu'}], peers)
+  assert (found['transformers_tokens_per_second'], found['ratio']) == (
+    25.0,
+    4.0,
+  )
+  (found,) = decode.table([row], [])
+  assert found['ratio'] is None
+
+
+def test_our_side_measures_every_case(capsys):
+  args = decode.parse(
+    ['--layers=1', '--width=16', '--vocab=40', '--batch=1,2', '--context=8']
+    + ['--tokens=3', '--repeats=1']
+  )
+  assert isinstance(args, argparse.Namespace)
+  decode.ours(args)
+  lines = capsys.readouterr().out.splitlines()
+  assert len(lines) == 3 and np.all(['"batch"' in line for line in lines[:2]])
