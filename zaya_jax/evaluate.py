@@ -71,6 +71,10 @@ def main(config: config_lib.Config) -> None:
 def _tasks(config: config_lib.Config, source: str) -> None:
   """Prints one line for each task, and the harness' table to stderr."""
   asked = config.eval
+  if asked.text:
+    raise config_lib.UsageError(
+      '--eval.tasks and --eval.text are two evaluations; leave out one of them.'
+    )
   try:
     from zaya_jax.interop import lm_eval
   except ImportError as error:

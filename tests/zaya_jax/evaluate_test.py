@@ -5,6 +5,7 @@ import json
 import math
 import pathlib
 import shutil
+import sys
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import tokenizers
 
 import zaya_jax
 from tests.reference import ours, zaya_numpy
-from zaya_jax import evaluate
+from zaya_jax import evaluate, interop
 
 GOLDEN = pathlib.Path(__file__).parents[1] / 'golden' / 'plain'
 WORDS = ['<pad>', '<eos>', '<bos>', 'one', 'two', 'three', 'four', 'five']
@@ -111,3 +112,16 @@ def test_text_that_cannot_be_scored_is_named(hf_folder, tmp_path, capsys):
   text.write_text('')
   with pytest.raises(zaya_jax.UsageError, match='is empty'):
     run(capsys, source=hf_folder, **scored)
+
+
+def test_tasks_need_the_harness_and_nothing_else(hf_folder, monkeypatch):
+  for name in ('lm_eval', 'zaya_jax.interop.lm_eval'):
+    monkeypatch.setitem(sys.modules, name, None)  # As if not installed.
+  monkeypatch.delattr(interop, 'lm_eval', raising=False)
+  asked = zaya_jax.EvalConfig(tasks=('any',))
+  with pytest.raises(zaya_jax.UsageError, match='pip install lm-eval') as error:
+    evaluate.main(zaya_jax.Config(mode='eval', source=hf_folder, eval=asked))
+  assert error.value.exit_code == 2
+  asked = zaya_jax.EvalConfig(tasks=('any',), text='some.txt')
+  with pytest.raises(zaya_jax.UsageError, match='two evaluations'):
+    evaluate.main(zaya_jax.Config(mode='eval', source=hf_folder, eval=asked))

@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The loss is cut into chunks on every device, and nobody can tell."""
 
+import contextlib
+
 import jax
 import numpy as np
 import pytest
 
 from ops.cross_entropy import chunked
+from tests import tiny
+from tests.reference import zaya_numpy
 from zaya_jax import config as config_lib
+from zaya_jax import losses
 from zaya_jax import mesh as mesh_lib
 from zaya_jax import step as step_lib
 from zaya_jax.model import zaya
@@ -57,3 +62,39 @@ def test_chunks_on_devices_give_the_loss_of_one_chunk(monkeypatch, devices):
   ):
     # Sums of up to 128 float32 terms in another order.
     np.testing.assert_allclose(a, e, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize('devices', [0, 4])
+def test_log_probs_are_those_of_the_specification(monkeypatch, devices):
+  """In chunks, on devices; positions may repeat and padding may follow."""
+  model = tiny.config(head_bias=True, tie_embeddings=False)
+  params, buffers = tiny.arrays(model)
+  rng = np.random.default_rng(0)
+  tokens_BL = rng.integers(0, 40, (4, 12))
+  index_BK, targets_BK = rng.integers(0, 9, (4, 7)), rng.integers(0, 40, (4, 7))
+  rows = []
+  for tokens_L in tokens_BL[:, :9]:
+    logits = zaya_numpy.forward(model, params, buffers, tokens_L).logits
+    rows.append(logits - np.log(np.exp(logits).sum(-1, keepdims=True)))
+  wanted_BKV = np.take_along_axis(np.stack(rows), index_BK[..., None], axis=1)
+  targets_BK[:, ::2] = wanted_BKV.argmax(-1)[:, ::2]
+  wanted_BK = np.take_along_axis(wanted_BKV, targets_BK[..., None], -1)[..., 0]
+
+  monkeypatch.setattr(losses, '_MAX_LOGITS', 40 * 3)
+  batch = tokens_BL, index_BK, targets_BK
+  run = jax.jit(
+    lambda p, b, *batch: losses.log_probs(zaya.bind(model, p, b), *batch)
+  )
+  with contextlib.ExitStack() as stack:
+    if devices:
+      mesh = mesh_lib.make_mesh(config_lib.MeshConfig(replica=devices))
+      stack.enter_context(jax.set_mesh(mesh))
+      batch = jax.device_put(batch, mesh_lib.sharding(mesh, 'batch', None))
+      arrays = jax.device_put((params, buffers), mesh_lib.sharding(mesh))
+      params, buffers = arrays
+    found_BK, likeliest_BK = jax.device_get(run(params, buffers, *batch))
+  np.testing.assert_allclose(found_BK, wanted_BK, rtol=1e-4, atol=1e-5)
+  np.testing.assert_array_equal(
+    likeliest_BK, targets_BK == wanted_BKV.argmax(-1)
+  )
+  assert 0 < likeliest_BK.mean() < 1
