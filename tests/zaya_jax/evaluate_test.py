@@ -12,8 +12,11 @@ import pytest
 import tokenizers
 
 import zaya_jax
+from pipelines import loader
+from pipelines import tokenizer as tokenizer_lib
 from tests.reference import ours, zaya_numpy
-from zaya_jax import evaluate, interop
+from tests.zaya_jax.interop import folders
+from zaya_jax import evaluate, interop, prepare
 
 GOLDEN = pathlib.Path(__file__).parents[1] / 'golden' / 'plain'
 WORDS = ['<pad>', '<eos>', '<bos>', 'one', 'two', 'three', 'four', 'five']
@@ -125,3 +128,43 @@ def test_tasks_need_the_harness_and_nothing_else(hf_folder, monkeypatch):
   asked = zaya_jax.EvalConfig(tasks=('any',), text='some.txt')
   with pytest.raises(zaya_jax.UsageError, match='two evaluations'):
     evaluate.main(zaya_jax.Config(mode='eval', source=hf_folder, eval=asked))
+
+
+@pytest.mark.parametrize('layout', ['native', 'legacy'])
+def test_shards_are_scored_by_either_layout(tmp_path, capsys, layout):
+  shape = folders.model()
+  source = folders.write(
+    tmp_path / 'model', layout, folders.tensors(shape, layout), shape
+  )
+  tokenizer = tokenizer_lib.load('bytes').to_json()
+  (tmp_path / 'model' / 'tokenizer.json').write_bytes(tokenizer)
+  (tmp_path / 'text.txt').write_text('What is held out is the tail. ' * 50)
+  shards = str(tmp_path / 'shards')
+  prepare.shards(
+    zaya_jax.DataConfig(
+      input=str(tmp_path / 'text.txt'),
+      tokenizer=source,
+      record_tokens=64,
+      seq_len=8,
+    ),
+    shards,
+  )
+  found = run(capsys, source=source, data={'dir': (shards,)})
+  model, nats, tokens = zaya_jax.load(source), 0.0, 0
+  for batch in loader.eval_batches(shards, seq_len=8, batch_size=8):
+    logits = model(
+      batch['tokens'],
+      segment_ids=batch['segment_ids'],
+      positions=batch['positions'],
+    )
+    logits = np.asarray(logits, np.float64)
+    log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    targets = batch['targets'][..., None]
+    picked = np.take_along_axis(log_probs, targets, -1)[..., 0]
+    nats -= (picked * batch['weights']).sum()
+    tokens += batch['weights'].sum()
+  assert found['tokens'] == tokens > 8
+  np.testing.assert_allclose(found['nll'], nats / tokens, rtol=1e-5)
+  np.testing.assert_allclose(
+    found['bits_per_byte'], nats / math.log(2) / found['bytes'], rtol=0.02
+  )
