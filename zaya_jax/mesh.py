@@ -11,13 +11,19 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from zaya_jax import config as config_lib
 
 # Logical axis of an array -> mesh axes. What is not named here is replicated.
-_RULES = {'batch': ('replica',), 'cache': ('context',)}
+_RULES = {
+  'batch': ('replica',),
+  'cache': ('context',),
+  'matrices': ('replica',),  # Of a stack: Muon treats each alone.
+  'part': ('replica',),  # Of a parameter's optimizer state (ZeRO-1).
+}
 
 
 def make_mesh(
@@ -82,6 +88,46 @@ def spec(*axes: str | None) -> P:
 def sharding(mesh: jax.sharding.Mesh, *axes: str | None) -> NamedSharding:
   """The NamedSharding of an array with these logical axes on `mesh`."""
   return NamedSharding(mesh, spec(*axes))
+
+
+def num_parts() -> int:
+  """Devices of the current mesh that share optimizer states."""
+  mesh = jax.sharding.get_abstract_mesh()
+  return int(np.prod([mesh.shape.get(name, 1) for name in _RULES['part']]))
+
+
+def reshard(x: jax.Array, *axes: str | None) -> jax.Array:
+  """`x` with these logical axes; () stands for all of it on every device."""
+  if jax.sharding.get_abstract_mesh().empty:
+    return x
+  return jax.sharding.reshard(x, spec(*axes))
+
+
+def scatter(tree: Any) -> Any:
+  """Each device's part of replicated arrays, of all that can be divided.
+
+  The dimension that is divided is the larger of the last two that the number
+  of devices divides, else the first that it divides.
+  """
+  parts = num_parts()
+  if parts == 1:
+    return tree
+
+  def one(a):
+    last = sorted(range(a.ndim)[-2:], key=lambda d: -a.shape[d])
+    for d in (*last, *range(a.ndim)):
+      if a.shape[d] and a.shape[d] % parts == 0:
+        return reshard(a, *('part' if i == d else None for i in range(a.ndim)))
+    return a
+
+  return jax.tree.map(one, tree)
+
+
+def gather(tree: Any) -> Any:
+  """Inverse of `scatter`."""
+  if num_parts() == 1:
+    return tree
+  return jax.tree.map(reshard, tree)
 
 
 def off_mesh(tree: Any) -> Any:

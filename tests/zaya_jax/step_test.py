@@ -14,6 +14,7 @@ from tests import close, tiny
 from zaya_jax import config as config_lib
 from zaya_jax import mesh as mesh_lib
 from zaya_jax import step as step_lib
+from zaya_jax.checkpoint import arrays
 
 MODEL = tiny.config()
 CONFIG = config_lib.Config(
@@ -47,7 +48,9 @@ def state_on(devices, **changes):
   state = dataclasses.replace(
     state, **{'params': params, 'buffers': buffers, **changes}
   )
-  return jax.device_put(state, mesh_lib.sharding(mesh))
+  with jax.set_mesh(mesh):
+    placed = arrays.on_mesh(jax.eval_shape(step_lib.make_init(CONFIG)), mesh)
+  return jax.device_put(state, jax.tree.map(lambda a: a.sharding, placed))
 
 
 def host(tree):

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ZeRO-1 (Rajbhandari et al., 2020): optimizer states divided among devices.
+
+Each device keeps a part of every state, gets the sum of the gradients of that
+part alone, and computes its part of the update; the updates are gathered, for
+parameters are whole everywhere. On one device this is the optimizer itself.
+"""
+
+import optax
+
+from zaya_jax import mesh
+
+
+def partition(
+  optimizer: optax.GradientTransformation,
+) -> optax.GradientTransformation:
+  """The optimizer with its state divided over the data axes of the mesh."""
+
+  def init(params):
+    return optimizer.init(mesh.scatter(params))
+
+  def update(grads, state, params=None):
+    updates, state = optimizer.update(
+      mesh.scatter(grads), state, mesh.scatter(params)
+    )
+    return mesh.gather(updates), state
+
+  return optax.GradientTransformation(init, update)
