@@ -76,20 +76,20 @@ def _tasks(config: config_lib.Config, source: str) -> None:
       '--eval.tasks and --eval.text are two evaluations; leave out one of them.'
     )
   try:
-    from zaya_jax.interop import lm_eval
+    from zaya_jax.interop import harness
   except ImportError as error:
     raise config_lib.UsageError(
       f'--eval.tasks needs lm-evaluation-harness ({error}); run pip install '
       'lm-eval.'
     ) from error
-  manager = lm_eval.find_tasks(asked.tasks, asked.task_dir)
+  manager = harness.find_tasks(asked.tasks, asked.task_dir)
   model = models.load(source)
   if model.tokenizer is None:
     raise config_lib.UsageError(
       f'--eval.tasks needs a tokenizer and --source={source} has none; put a '
       'tokenizer.json into its folder.'
     )
-  results = lm_eval.evaluate(
+  results = harness.evaluate(
     model,
     manager,
     max_length=_max_length(source),
@@ -97,7 +97,7 @@ def _tasks(config: config_lib.Config, source: str) -> None:
     limit=asked.limit or None,
     seed=config.seed,
   )
-  print(lm_eval.table(results), file=sys.stderr)
+  print(harness.table(results), file=sys.stderr)
   for name, metrics in results['results'].items():
     numbers = {k: v for k, v in metrics.items() if _is_number(v)}
     # The harness writes METRIC,FILTER, where most have no filter.

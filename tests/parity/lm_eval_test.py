@@ -15,7 +15,8 @@ from lm_eval.models import huggingface
 from tests import runs, tiny
 from zaya_jax import config as config_lib
 from zaya_jax import flags, main, models
-from zaya_jax.interop import lm_eval as ours_lib
+from zaya_jax.interop import harness
+from zaya_jax.interop import lm_eval as adapter
 
 ROOT = pathlib.Path(__file__).parents[2]
 TASKS = ['zaya_choice', 'zaya_text', 'zaya_write']
@@ -106,9 +107,9 @@ def wanted(theirs):
 
 
 def our_results(folder, num_fewshot=None, tasks=TASKS):
-  return ours_lib.evaluate(
+  return harness.evaluate(
     models.load(str(folder)),
-    ours_lib.find_tasks(tasks, FOLDER),
+    harness.find_tasks(tasks, FOLDER),
     max_length=LENGTH,
     num_fewshot=num_fewshot,
   )
@@ -166,14 +167,14 @@ def test_scores_without_examples_are_the_same(folders, theirs, wanted):
 
 def without_bos(patch):
   patch.setattr(
-    ours_lib.ZayaLM,
+    adapter.ZayaLM,
     'tok_encode',
     lambda self, text, *_, **__: self._model.tokenizer.encode(text).tolist(),
   )
 
 
 def truncating_on_the_right(patch):
-  score = ours_lib.ZayaLM._loglikelihood_tokens
+  score = adapter.ZayaLM._loglikelihood_tokens
 
   def cut(self, requests, *args, **kwargs):
     requests = [
@@ -182,11 +183,11 @@ def truncating_on_the_right(patch):
     ]
     return score(self, requests, *args, **kwargs)
 
-  patch.setattr(ours_lib.ZayaLM, '_loglikelihood_tokens', cut)
+  patch.setattr(adapter.ZayaLM, '_loglikelihood_tokens', cut)
 
 
 def counting_the_context(patch):
-  score = ours_lib.ZayaLM._loglikelihood_tokens
+  score = adapter.ZayaLM._loglikelihood_tokens
 
   def whole(self, requests, *args, **kwargs):
     requests = [
@@ -195,13 +196,13 @@ def counting_the_context(patch):
     ]
     return score(self, requests, *args, **kwargs)
 
-  patch.setattr(ours_lib.ZayaLM, '_loglikelihood_tokens', whole)
+  patch.setattr(adapter.ZayaLM, '_loglikelihood_tokens', whole)
 
 
 def going_on_after_a_stop(patch):
-  how = ours_lib.ZayaLM._how
+  how = adapter.ZayaLM._how
   patch.setattr(
-    ours_lib.ZayaLM, '_how', lambda *args: (*how(*args)[:3], ('<eos>',))
+    adapter.ZayaLM, '_how', lambda *args: (*how(*args)[:3], ('<eos>',))
   )
 
 
@@ -292,6 +293,7 @@ def write_task(folder, **changes):
       {'dataset_kwargs': {'data_files': {'test': 'nowhere.jsonl'}}},
       'zaya_broken cannot be loaded',
     ),
+    ({'unsafe_code': True}, 'zaya_broken runs code'),
     ({'generation_kwargs': {'num_beams': 2}}, 'generates with num_beams'),
     ({'generation_kwargs': {'max_gen_toks': 64}}, 'the model admits 64 in all'),
   ],
@@ -322,9 +324,9 @@ def test_samples_are_drawn(folders, tmp_path):
   )  # fmt: skip
 
   def texts(seed):
-    found = ours_lib.evaluate(
+    found = harness.evaluate(
       models.load(str(folders[0])),
-      ours_lib.find_tasks(['zaya_broken'], str(tmp_path)),
+      harness.find_tasks(['zaya_broken'], str(tmp_path)),
       max_length=LENGTH,
       seed=seed,
     )

@@ -118,9 +118,9 @@ def test_text_that_cannot_be_scored_is_named(hf_folder, tmp_path, capsys):
 
 
 def test_tasks_need_the_harness_and_nothing_else(hf_folder, monkeypatch):
-  for name in ('lm_eval', 'zaya_jax.interop.lm_eval'):
+  for name in ('lm_eval', 'zaya_jax.interop.harness'):
     monkeypatch.setitem(sys.modules, name, None)  # As if not installed.
-  monkeypatch.delattr(interop, 'lm_eval', raising=False)
+  monkeypatch.delattr(interop, 'harness', raising=False)
   asked = zaya_jax.EvalConfig(tasks=('any',))
   with pytest.raises(zaya_jax.UsageError, match='pip install lm-eval') as error:
     evaluate.main(zaya_jax.Config(mode='eval', source=hf_folder, eval=asked))

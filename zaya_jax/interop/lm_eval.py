@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""lm-evaluation-harness on a model of ours, in this process, without torch.
+"""A model of ours as lm-evaluation-harness sees one, without torch.
 
 Everything that decides a score is done as by the `hf` model of the harness: bos
 in front of every text, what is too long loses its left end, long texts are cut
@@ -10,20 +10,14 @@ Axis letters: B rows, L positions, K slots: what is asked about a row.
 """
 
 import collections
-import contextlib
-import difflib
 import functools
 import json
-import os
-import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
-import lm_eval
 import numpy as np
 import tqdm
-from lm_eval import tasks as task_lib
 from lm_eval import utils
 from lm_eval.api import model as model_api
 from lm_eval.models import utils as request_lib
@@ -231,6 +225,8 @@ class ZayaLM(model_api.TemplateLM):
     """New tokens at most, temperature, top_p and stop texts of a request."""
     how = request_lib.normalize_gen_kwargs(request.args[1], _NEW_TOKENS)
     name = f'The task {request.task_name} of --eval.tasks'
+    if how.get('num_beams') == 1:
+      del how['num_beams']
     if unknown := sorted(set(how) - _KNOWN):
       raise config_lib.UsageError(
         f'{name} generates with {", ".join(unknown)}, which is not supported; '
@@ -252,93 +248,6 @@ class ZayaLM(model_api.TemplateLM):
 def _log_probs(config, params, buffers, tokens_BL, index_BK, targets_BK):
   model = zaya.bind(config, params, buffers)
   return losses.log_probs(model, tokens_BL, index_BK, targets_BK)
-
-
-def find_tasks(names: Sequence[str], folder: str) -> task_lib.TaskManager:
-  """Loads tasks, with their data.
-
-  Args:
-    names: of tasks, tags and groups; `*` and `?` stand for other letters.
-    folder: with task files; empty: there are only those of the harness, which
-      are not looked at if the folder has all.
-
-  Returns:
-    What `evaluate` takes.
-
-  Raises:
-    UsageError: if there is no such task or folder, or a task has no data.
-  """
-  if folder and not os.path.isdir(folder):
-    raise config_lib.UsageError(
-      f'--eval.task_dir={folder} is not a folder; name the one with your task '
-      'files (.yaml).'
-    )
-  manager = task_lib.TaskManager(
-    include_path=folder or None, include_defaults=not folder
-  )
-  found = {name: manager.match_tasks([name]) for name in names}
-  if folder and not all(found.values()):
-    manager = task_lib.TaskManager(include_path=folder)
-    found = {name: manager.match_tasks([name]) for name in names}
-  for name in (name for name in names if not found[name]):
-    near = difflib.get_close_matches(name, manager.all_tasks, 1)
-    hint = f' Did you mean {near[0]}?' if near else ''
-    where = f' in {folder} or' if folder else ''
-    raise config_lib.UsageError(
-      f'--eval.tasks={name}: there is no such task{where} in '
-      f'lm-evaluation-harness.{hint}'
-    )
-  names = list(dict.fromkeys(sum(found.values(), [])))
-  try:
-    with _to_stderr():
-      loaded = manager.load(names)
-  except Exception as error:  # Of any library that reads data.
-    raise config_lib.UsageError(
-      f'--eval.tasks={",".join(names)} cannot be loaded '
-      f'({type(error).__name__}: {" ".join(str(error).split())}); look at the '
-      'task file, and whether its data is there or can be downloaded.'
-    ) from error
-  manager.load = lambda _: loaded  # The harness would do it once more.
-  return manager
-
-
-def evaluate(
-  model: decode.Model,
-  manager: task_lib.TaskManager,
-  *,
-  max_length: int,
-  num_fewshot: int | None = None,
-  limit: int | None = None,
-  seed: int = 0,
-) -> dict[str, Any]:
-  """Scores a model by the tasks of `find_tasks`.
-
-  Returns:
-    What `lm_eval.simple_evaluate` does.
-  """
-  # It would fork, and JAX has threads.
-  os.environ.setdefault('DISABLE_MULTIPROC', '1')
-  with _to_stderr():
-    return lm_eval.simple_evaluate(
-      ZayaLM(model, max_length, seed),
-      tasks=['found'],
-      task_manager=manager,
-      num_fewshot=num_fewshot,
-      limit=limit,
-      bootstrap_iters=1000,
-    )
-
-
-def table(results: dict[str, Any]) -> str:
-  """The harness' own table of its results."""
-  return utils.make_table(results)
-
-
-@contextlib.contextmanager
-def _to_stderr() -> Iterator[None]:
-  """What the harness prints is not a result."""
-  with contextlib.redirect_stdout(sys.stderr):
-    yield
 
 
 def _split(rows: Sequence[Any], size: int) -> Iterable[Sequence[Any]]:
