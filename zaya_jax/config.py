@@ -23,6 +23,7 @@ _MODES = Literal[
   'import',
   'export',
   'conform',
+  'plan',
 ]
 
 
@@ -280,6 +281,12 @@ class MeshConfig:
   replica: int = field(
     0, 'Data-parallel copies; 0: all that is left.', minimum=0
   )
+  fsdp: int = field(
+    1,
+    'Devices among which parameters are divided as well; replica times fsdp '
+    'share a batch.',
+    minimum=1,
+  )
   context: int = field(
     1,
     'Devices among which decoding divides the tokens of its cache.',
@@ -383,6 +390,29 @@ class ExportConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class PlanConfig:
+  """The machine of --mode=plan, which need not be there."""
+
+  chip: Literal['mi300x', 'h200', 'h100', 'cpu'] = field(
+    'mi300x', 'Kind of its devices.'
+  )
+  devices: int = field(8, 'How many; the product of --mesh.*.', minimum=1)
+  tokens: int = field(
+    0, 'Tokens to train on; 0: those of --num_steps.', minimum=0
+  )
+  efficiency: float = field(
+    1.0,
+    'Share of the achievable speed of the chip that a step reaches, as '
+    'measured.',
+    minimum=0.01,
+    maximum=1.0,
+  )
+
+  def __post_init__(self) -> None:
+    fields.check(self, 'plan.')
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class LogConfig:
   """What is written, and how often."""
 
@@ -416,7 +446,7 @@ class Config:
   output: str = field(
     '',
     'Folder that prepare (empty: --data.dir), import, export and conform '
-    'write.',
+    'write, or the .json file of plan.',
   )
   seed: int = field(
     0,
@@ -444,6 +474,7 @@ class Config:
   eval: EvalConfig = dataclasses.field(default_factory=EvalConfig)
   generate: GenerateConfig = dataclasses.field(default_factory=GenerateConfig)
   export: ExportConfig = dataclasses.field(default_factory=ExportConfig)
+  plan: PlanConfig = dataclasses.field(default_factory=PlanConfig)
   log: LogConfig = dataclasses.field(default_factory=LogConfig)
 
   def __post_init__(self) -> None:

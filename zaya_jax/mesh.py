@@ -16,13 +16,16 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from zaya_jax import config as config_lib
+from zaya_jax import fields
 
+_AXES = ('replica', 'fsdp')
 # Logical axis of an array -> mesh axes. What is not named here is replicated.
 _RULES = {
-  'batch': ('replica',),
+  'batch': ('replica', 'fsdp'),
   'cache': ('context',),
-  'matrices': ('replica',),  # Of a stack: Muon treats each alone.
-  'part': ('replica',),  # Of a parameter's optimizer state (ZeRO-1).
+  'matrices': ('replica', 'fsdp'),  # Of a stack: Muon treats each alone.
+  'param': ('fsdp',),  # Of a parameter.
+  'part': ('fsdp', 'replica'),  # Of a parameter's optimizer state (ZeRO-1).
 }
 
 
@@ -44,17 +47,24 @@ def make_mesh(
       '(--mode=generate); leave it at 1 here.'
     )
   devices = list(jax.devices() if devices is None else devices)
-  replica = config.replica or len(devices)
-  if replica > len(devices):
+  fsdp = config.fsdp
+  if not config.replica and len(devices) % fsdp:
     raise config_lib.UsageError(
-      f'--mesh.replica={replica} needs as many devices and there are '
-      f'{len(devices)}; lower it, or set it to 0 for all of them.'
+      f'--mesh.fsdp={fsdp} does not divide the {len(devices)} devices; choose '
+      f'one of {fields.divisors(len(devices))}, or set --mesh.replica.'
+    )
+  replica = config.replica or len(devices) // fsdp
+  if replica * fsdp > len(devices):
+    raise config_lib.UsageError(
+      f'--mesh.replica={replica} times --mesh.fsdp={fsdp} needs as many '
+      f'devices and there are {len(devices)}; lower them, or set '
+      '--mesh.replica=0 for all that is left.'
     )
   return jax.make_mesh(
-    (replica,),
-    ('replica',),
-    axis_types=(jax.sharding.AxisType.Explicit,),
-    devices=devices[:replica],
+    (replica, fsdp),
+    _AXES,
+    axis_types=(jax.sharding.AxisType.Explicit,) * len(_AXES),
+    devices=devices[: replica * fsdp],
   )
 
 
@@ -90,10 +100,10 @@ def sharding(mesh: jax.sharding.Mesh, *axes: str | None) -> NamedSharding:
   return NamedSharding(mesh, spec(*axes))
 
 
-def num_parts() -> int:
-  """Devices of the current mesh that share optimizer states."""
+def num_parts(axis: str = 'part') -> int:
+  """Devices of the current mesh among which a logical axis is divided."""
   mesh = jax.sharding.get_abstract_mesh()
-  return int(np.prod([mesh.shape.get(name, 1) for name in _RULES['part']]))
+  return int(np.prod([mesh.shape.get(name, 1) for name in _RULES[axis]]))
 
 
 def reshard(x: jax.Array, *axes: str | None) -> jax.Array:
@@ -104,38 +114,73 @@ def reshard(x: jax.Array, *axes: str | None) -> jax.Array:
 
 
 def scatter(tree: Any) -> Any:
-  """Each device's part of replicated arrays, of all that can be divided.
+  """Each device's part of the optimizer's arrays, of all that can be divided.
 
   The dimension that is divided is the larger of the last two that the number
   of devices divides, else the first that it divides.
   """
-  parts = num_parts()
-  if parts == 1:
-    return tree
 
   def one(a):
     last = sorted(range(a.ndim)[-2:], key=lambda d: -a.shape[d])
-    for d in (*last, *range(a.ndim)):
-      if a.shape[d] and a.shape[d] % parts == 0:
-        return reshard(a, *('part' if i == d else None for i in range(a.ndim)))
-    return a
+    return _divide(a, 'part', (*last, *range(a.ndim)))
 
-  return jax.tree.map(one, tree)
+  return tree if num_parts() == 1 else jax.tree.map(one, tree)
+
+
+def scatter_params(params: dict[str, Any]) -> dict[str, Any]:
+  """Each device's part of the matrices, for FSDP; vectors stay whole.
+
+  The layers are scanned, so their first dimension is never divided.
+  """
+
+  def one(path, a):
+    if a.ndim < (3 if path[0].key == 'layers' else 2):
+      return a
+    last = sorted(range(a.ndim)[-2:], key=lambda d: -a.shape[d])
+    return _divide(a, 'param', last)
+
+  if num_parts('param') == 1:
+    return params
+  return jax.tree_util.tree_map_with_path(one, params)
 
 
 def gather(tree: Any) -> Any:
-  """Inverse of `scatter`."""
+  """All of each array on every device."""
   if num_parts() == 1:
     return tree
   return jax.tree.map(reshard, tree)
 
 
+def reshard_like(tree: Any, other: Any) -> Any:
+  """The arrays of a tree, divided as those of another."""
+  if num_parts() == 1:
+    return tree
+  return jax.tree.map(
+    lambda a, b: jax.sharding.reshard(a, jax.typeof(b).sharding.spec),
+    tree,
+    other,
+  )
+
+
+def _divide(a, axis, dims):
+  for d in dims:
+    if a.shape[d] and a.shape[d] % num_parts(axis) == 0:
+      return reshard(a, *(axis if i == d else None for i in range(a.ndim)))
+  return reshard(a)
+
+
 def off_mesh(tree: Any) -> Any:
-  """Replicated arrays as plain ones of the first device, without a copy.
+  """Arrays as plain ones of the first device, replicated ones without a copy.
 
   `jax.device_put` to a device would leave the mesh in the type of the array.
   """
-  return jax.tree.map(lambda a: a.addressable_data(0), tree)
+
+  def one(a):
+    if not a.is_fully_replicated:
+      a = jax.device_put(a, sharding(a.sharding.mesh))
+    return a.addressable_data(0)
+
+  return jax.tree.map(one, tree)
 
 
 def take_rows(table: jax.Array, index: jax.Array) -> jax.Array:

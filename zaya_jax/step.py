@@ -54,6 +54,7 @@ def make_init(config: config_lib.Config) -> Callable[[], TrainState]:
   def init() -> TrainState:
     model_key, sample_key = jax.random.split(jax.random.key(config.seed))
     params, buffers = zaya.init(config.model, model_key)
+    params = mesh.scatter_params(params)
     return TrainState(
       step=jnp.int32(0),
       params=params,

@@ -18,17 +18,26 @@ def mesh(replica=0):
 @pytest.mark.parametrize('replica, devices', [(0, 8), (1, 1), (4, 4)])
 def test_mesh_takes_as_many_devices_as_asked_for(replica, devices):
   made = mesh(replica)
-  assert (made.axis_names, made.size) == (('replica',), devices)
-  assert made.axis_types == (jax.sharding.AxisType.Explicit,)
+  assert (made.axis_names, made.size) == (('replica', 'fsdp'), devices)
+  assert made.axis_types == (jax.sharding.AxisType.Explicit,) * 2
 
 
 def test_too_many_devices_are_refused():
-  with pytest.raises(config_lib.UsageError, match='--mesh.replica=9 needs'):
+  with pytest.raises(
+    config_lib.UsageError, match='--mesh.replica=9 times --mesh'
+  ):
     mesh(9)
 
 
+def test_parameters_divided_by_a_number_that_does_not_fit_are_refused():
+  with pytest.raises(config_lib.UsageError, match='--mesh.fsdp=3 does not'):
+    mesh_lib.make_mesh(config_lib.MeshConfig(fsdp=3))
+
+
 def test_rows_are_cut_and_everything_else_is_whole():
-  assert mesh_lib.spec('batch', None, 'width') == P(('replica',), None, None)
+  assert mesh_lib.spec('batch', None, 'width') == P(
+    ('replica', 'fsdp'), None, None
+  )
 
 
 def loss(table, index, weights):

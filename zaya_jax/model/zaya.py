@@ -92,7 +92,7 @@ class Zaya(nnx.Module):
     """
     mask = None if attention_mask is None else attention_mask.astype(bool)
     context = _context(self.config, tokens_BL, mask, segment_ids, positions)
-    x_BLD = mesh.take_rows(self.embed[...], tokens_BL)
+    x_BLD = mesh.take_rows(mesh.gather(self.embed[...]), tokens_BL)
     x_BLD = layers.affine(x_BLD, self.input_scale, self.input_bias)
     counts = mask if segment_ids is None else segment_ids > 0
     x_BLD, load_NX = self._run_layers(x_BLD, context, counts)
@@ -114,7 +114,7 @@ class Zaya(nnx.Module):
   def head_matrix(self, dtype: jnp.dtype) -> jax.Array:
     """[V, D] rows of the output head, the embedding if they are tied."""
     head = self.embed if self.config.tie_embeddings else self.head
-    return head[...].astype(dtype)
+    return mesh.gather(head[...].astype(dtype))
 
   def head_vector(self) -> jax.Array | None:
     """[V] bias of the output head, or None."""
@@ -129,6 +129,7 @@ class Zaya(nnx.Module):
     def layer(carry, inputs):
       x_BLD, state_BLR = carry
       params, slides = inputs
+      params = mesh.gather(params)  # Of this layer alone (FSDP).
       x_BLD, routes = params(x_BLD, state_BLR, context, slides)
       load_X = router_lib.count(routes.choice, config.num_classes, counts_BL)
       return (x_BLD, routes.state), load_X

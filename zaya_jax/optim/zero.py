@@ -2,8 +2,9 @@
 """ZeRO-1 (Rajbhandari et al., 2020): optimizer states divided among devices.
 
 Each device keeps a part of every state, gets the sum of the gradients of that
-part alone, and computes its part of the update; the updates are gathered, for
-parameters are whole everywhere. On one device this is the optimizer itself.
+part alone, and computes its part of the update. The updates are gathered to
+where the parameters are: whole everywhere, or divided over the axis fsdp. On
+one device this is the optimizer itself.
 """
 
 import optax
@@ -23,6 +24,6 @@ def partition(
     updates, state = optimizer.update(
       mesh.scatter(grads), state, mesh.scatter(params)
     )
-    return mesh.gather(updates), state
+    return mesh.reshard_like(updates, grads), state
 
   return optax.GradientTransformation(init, update)

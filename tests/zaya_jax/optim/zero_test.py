@@ -25,8 +25,10 @@ CONFIG = config_lib.Config(
 BATCH = tiny.batch(MODEL, rows=8, length=12)
 
 
-def mesh_of(devices):
-  return mesh_lib.make_mesh(config_lib.MeshConfig(replica=devices))
+def mesh_of(devices, fsdp=1):
+  return mesh_lib.make_mesh(
+    config_lib.MeshConfig(replica=devices // fsdp, fsdp=fsdp)
+  )
 
 
 @functools.cache
@@ -125,31 +127,59 @@ def primitives_inside(jaxpr, within=False):
   return names
 
 
-def test_state_of_eight_devices_goes_on_with_two(tmp_path):
-  def place(devices):
-    with jax.set_mesh(mesh_of(devices)):
-      return arrays.on_mesh(
-        jax.eval_shape(step_lib.make_init(CONFIG)), mesh_of(devices)
-      )
+def place(*shape):
+  with jax.set_mesh(mesh_of(*shape)):
+    abstract = jax.eval_shape(step_lib.make_init(CONFIG))
+  return arrays.on_mesh(abstract, mesh_of(*shape))
 
-  def steps(devices, state, count):
-    mesh = mesh_of(devices)
+
+@functools.cache
+def step_of(*shape):
+  """A function (state, steps) -> (state, loss of the last step)."""
+  mesh = mesh_of(*shape)
+  run = jax.jit(step_lib.make_train_step(CONFIG))
+
+  def steps(state, count):
     with jax.set_mesh(mesh):
-      run = jax.jit(step_lib.make_train_step(CONFIG))
       for _ in range(count):
         state, measured = run(state, step_lib.put_batch(mesh, BATCH))
     return state, float(measured['train/loss'])
 
-  with jax.set_mesh(mesh_of(8)):
-    state = jax.jit(step_lib.make_init(CONFIG))()
-  state, _ = steps(8, state, 2)
+  return steps
+
+
+def first_state(*shape):
+  with jax.set_mesh(mesh_of(*shape)):
+    return jax.jit(step_lib.make_init(CONFIG))()
+
+
+@pytest.mark.parametrize('shape', [(2, 2), (4, 2), (8, 8)])
+def test_divided_parameters_learn_as_whole_ones(shape):
+  state = first_state(*shape)
+  for name in ('q', 'out'):
+    leaf = state.params['layers']['attn'][name]
+    assert leaf.addressable_shards[0].data.size == leaf.size // shape[1]
+  experts = state.params['layers']['experts']['gate_up']
+  assert experts.addressable_shards[0].data.size == experts.size // shape[1]
+  found, loss = step_of(*shape)(state, 3)
+  expected, loss_of_one = step_of(1)(first_state(1), 3)
+  assert loss == pytest.approx(loss_of_one, rel=1e-5)
+  moved = lambda state: jax.tree.map(np.asarray, state.params['layers'])
+  close.assert_close(moved(found), moved(expected), 1e-2)
+  assert jax.tree.map(jax.typeof, found) == jax.tree.map(jax.typeof, state)
+
+
+@pytest.mark.parametrize('after', [(2,), (4, 4)])
+def test_state_of_eight_devices_goes_on_elsewhere(tmp_path, after):
+  state, _ = step_of(8)(first_state(8), 2)
   with manager.Manager(str(tmp_path), config_lib.CheckpointConfig()) as saved:
     saved.save(2, state, data_index=0, meta={})
     saved.wait()
-    restored, *_ = saved.restore(2, place(2))
+    restored, *_ = saved.restore(2, place(*after))
   for ours, theirs in zip(
     jax.tree.leaves(restored), jax.tree.leaves(state), strict=True
   ):
     np.testing.assert_array_equal(ours, theirs)
-  (_, found), (_, expected) = steps(2, restored, 3), steps(8, state, 3)
+  _, found = step_of(*after)(restored, 3)
+  _, expected = step_of(8)(state, 3)
   assert found == pytest.approx(expected, rel=1e-5)
