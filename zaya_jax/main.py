@@ -32,6 +32,7 @@ _MODES = {
   'import': 'zaya_jax.interop.importer:main',
   'export': 'zaya_jax.interop.exporter:main',
   'conform': 'zaya_jax.interop.conformance:main',
+  'plan': 'zaya_jax.plan.planner:main',
 }
 _UNUSABLE, _STOPPED = 3, 75
 _HELP = ('--help', '-help', '-h', '--helpfull', '--helpshort')

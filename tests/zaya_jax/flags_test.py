@@ -36,7 +36,8 @@ COMPANIONS = {
   'model.sliding_layers': ['--model.sliding_window=8'],
   'optim.schedule': ['--optim.decay_steps=3'],
 }
-VALUES = {'eval.num_fewshot': '5', 'data.train_tokenizer': '300'}
+VALUES = {
+  'plan.efficiency': '0.5','eval.num_fewshot': '5', 'data.train_tokenizer': '300'}
 
 
 def _get(settings, name):

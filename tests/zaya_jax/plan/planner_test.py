@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plan of the released model against numbers worked out by hand."""
+
+import json
+
+import pytest
+
+from tests.zaya_jax.plan import released
+from zaya_jax import main
+from zaya_jax.plan import chips, layout, lint, memory, planner, timing, traffic
+
+
+@pytest.fixture(scope='module')
+def plan():
+  return planner.make(released.parse('--plan.devices=1024'))
+
+
+def test_released_model_on_1024_devices(plan):
+  assert plan['parameters'] == {
+    'total': 8_840_488_784,
+    'active': 753_608_528,
+  }
+  assert plan['mesh']['replica'] == 1024
+  # 4,096 windows of 4,096 tokens: four windows a device.
+  assert plan['tokens'] == {'step': 2**24, 'device': 2**14, 'parts': 1}
+  # 2 x 2 heads x 128 channels x 2 bytes x 40 layers.
+  assert plan['cache_bytes_per_token'] == 40 * 1024
+  held = plan['memory']
+  assert held['total'] < held['capacity'] == 192e9
+  assert not [f for f in plan['lint'] if not f['good']]
+
+
+def test_flops_of_a_token_by_hand(plan):
+  flops = plan['flops_per_token']
+  # Six for each weight; 40 layers.
+  assert flops['projections'] == 6 * 40 * 2048 * (1024 + 256 + 256 + 1024)
+  assert flops['convolutions'] == 6 * 40 * 1280 * (2 + 2 * 128)
+  assert flops['router'] == 6 * 40 * (2048 * 256 + 2 * 256**2 + 256 * 17)
+  assert flops['experts'] == 6 * 40 * 3 * 2048 * 2048
+  assert flops['head'] == 6 * 2048 * 262_272
+  # Query t of 4,096 sees t keys: half of the window and half a token.
+  assert flops['attention'] == 6 * 40 * 2 * 1024 * 2048.5
+  assert flops['total'] == sum(list(flops.values())[:-1])
+
+
+def test_checkpoint_and_storage_by_hand(plan):
+  # Parameters, Muon's momentum, two moments of AdamW; the vector that scales
+  # layer 0's missing state is stored, and counters and moments of the bias.
+  saved = 4 * (8_840_488_784 + 8_289_167_360 + 2 * 551_321_424)
+  assert 0 < plan['checkpoint']['bytes'] - saved < 20_000
+  data = plan['data']
+  # 2^24 tokens of 4 bytes in pages of 4 KiB.
+  assert data['pages_per_step'] == 16_384
+  assert data['step_s_at_limit'] == pytest.approx(0.234, abs=5e-4)
+  assert data['iops'] * plan['time']['step'] == pytest.approx(16_384)
+
+
+def test_budget_follows_from_the_step(plan):
+  time = plan['time']
+  assert time['budget_tokens'] == 476_837 * 2**24
+  days = time['budget_tokens'] / time['tokens_per_day']
+  assert time['budget_days'] == pytest.approx(days)
+  assert time['device_hours'] == pytest.approx(days * 24 * 1024)
+  one = planner.make(
+    released.parse('--plan.devices=1024', '--plan.tokens=1000000000')
+  )
+  assert one['time']['budget_tokens'] == 1_000_000_000
+
+
+def test_parts_of_a_step_add_up(plan):
+  time = plan['time']
+  parts = sum(p['seconds'] for p in (*time['parts'], *time['update']))
+  assert time['step'] == pytest.approx(parts + time['network_exposed'])
+  sent = sum(c['seconds'] for c in plan['collectives'])
+  both = time['network_exposed'] + time['network_hidden']
+  assert both == pytest.approx(sent)
+
+
+def test_half_the_efficiency_doubles_the_work():
+  config = released.parse('--plan.devices=8')
+  slow = released.parse('--plan.devices=8', '--plan.efficiency=0.5')
+  fast, slow = (
+    timing.plan(c, layout.make(c), chips.CHIPS['h200'], [])
+    for c in (config, slow)
+  )
+  assert slow.step == pytest.approx(2 * fast.step)
+
+
+def test_gradients_hide_behind_the_backward_pass_and_no_further():
+  config = released.parse('--plan.devices=1024')
+  shape, chip = layout.make(config), chips.CHIPS['mi300x']
+  alone = timing.plan(config, shape, chip, [])
+  late = traffic.Collective(
+    what='gradients', kind='reduce-scatter', axes=('replica',), count=1,
+    bytes=1.0, seconds=2 * alone.compute, local=8, size=8, hidden=True,
+  )  # fmt: skip
+  times = timing.plan(config, shape, chip, [late])
+  assert times.hidden == pytest.approx(alone.compute * 2 / 3)
+  assert times.exposed == pytest.approx(alone.compute * 4 / 3)
+
+
+def test_command_prints_tables_and_writes_json(tmp_path, capsys):
+  path = tmp_path / 'plan.json'
+  words = [
+    f'--flagfile={released.FLAGFILE}',
+    '--mode=plan',
+    '--plan.devices=1024',
+  ]
+  assert main.main(['zaya_jax', *words, f'--output={path}']) == 0
+  shown = capsys.readouterr().out
+  for word in ('8,840,488,784', '753,608,528', '444TFLOP', 'assumptions'):
+    assert word in shown
+  # What was planned can be read back, and nothing half-written is left.
+  assert json.loads(path.read_text())['devices'] == 1024
+  assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize('chip', chips.CHIPS)
+def test_every_chip_has_a_plan(chip):
+  plan = planner.make(released.parse('--plan.devices=8', f'--plan.chip={chip}'))
+  assert plan['time']['step'] > 0
+  assert bool(plan['lint']) == (chip == 'mi300x')
+
+
+@pytest.mark.parametrize(
+  'words, sentence',
+  [
+    (['--plan.chip=tpu'], '--plan.chip=tpu'),
+    (['--plan.devices=8', '--mesh.replica=3'], '--plan.devices=8 is not'),
+    (['--plan.devices=3'], '--data.batch_size=4096 must be a multiple of 3'),
+    (['--output=plan.txt'], 'must end in .json'),
+  ],
+)
+def test_bad_flags_are_one_sentence_and_exit_code_2(words, sentence, capsys):
+  words = [f'--flagfile={released.FLAGFILE}', '--mode=plan', *words]
+  assert main.main(['zaya_jax', *words]) == 2
+  (line,) = capsys.readouterr().err.splitlines()
+  assert sentence in line
+
+
+@pytest.mark.parametrize(
+  'words, rule',
+  [
+    ([], None),
+    (['--model.vocab_size=262273'], 'vocabulary'),
+    (['--model.head_dim=96'], 'head width'),
+    (['--model.d_expert=2000'], 'expert width'),
+    (['--data.record_tokens=32736', '--data.seq_len=4092'], 'micro-batch'),
+    (
+      ['--data.batch_size=1024', '--model.d_expert=2560'],
+      'compute units',
+    ),
+    (['--plan.devices=4'], 'gradients'),
+  ],
+)
+def test_each_rule_of_sizes_can_be_broken(words, rule):
+  config = released.parse('--plan.devices=1024', *words)
+  shape, chip = layout.make(config), chips.CHIPS['mi300x']
+  messages = traffic.plan(config, shape, chip)
+  found = lint.check(config, shape, chip, messages)
+  broken = [f.rule for f in found if not f.good]
+  assert bool(broken) == (rule is not None)
+  assert rule is None or any(rule in b for b in broken)
+
+
+def test_optimizer_states_of_1024_devices_by_hand():
+  config = released.parse('--plan.devices=1024')
+  parts, whole = memory.optimizer_bytes(config, 1024)
+  states = 4 * (8_289_167_360 + 2 * (551_321_424 + 256))
+  # Balancing: two moments of 40 x 17; counters of 4 bytes.
+  rest = 1024 * parts + whole - states - 2 * 40 * 17 * 4
+  assert 0 <= rest < 64
+  # The router's small matrices and the grouped convolutions have no axis that
+  # 1,024 divides: 2 of 40 x 256 x 256 and 1 of 40 x 256 x 17 of Muon, and 40 x
+  # 2 x 10 x 128 x 128 of AdamW, with the vectors.
+  matrices = 4 * 40 * (2 * 256**2 + 256 * 17) + 8 * 40 * 2 * 10 * 128**2
+  assert 0 < whole - matrices < 4e6

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Collectives against closed forms, and where devices of a group sit."""
+
+import pytest
+
+from tests.zaya_jax.plan import released
+from zaya_jax.plan import chips, layout, traffic
+
+PARAMETERS = 8_840_488_784 + 256  # Layer 0 stores a vector it does not use.
+
+
+def _layout(**sizes):
+  sizes = {axis: sizes.get(axis, 1) for axis in layout.AXES}
+  return layout.Layout(sizes=sizes, parts=1, rows=1, columns=64, seq_len=64)
+
+
+def _plan(shape, *words):
+  config = released.parse(*words)
+  found = traffic.plan(config, shape, chips.CHIPS['mi300x'])
+  return {(c.kind, c.what): c for c in found}
+
+
+def test_zero_1_is_one_reduce_scatter_and_one_all_gather():
+  found = _plan(_layout(replica=1024))
+  gradients = found['reduce-scatter', 'gradients']
+  updates = found['all-gather', 'updates']
+  assert gradients.count == updates.count == 1
+  assert gradients.bytes == updates.bytes == 4 * PARAMETERS
+  # Momentum to whole matrices, and updates back: a device's share each time.
+  exchange = found['all-to-all', 'Muon']
+  assert exchange.bytes == pytest.approx(2 * 4 * 8_289_167_360 / 1024)
+  assert set(found) == {
+    ('reduce-scatter', 'gradients'), ('all-gather', 'updates'),
+    ('all-to-all', 'Muon'), ('all-reduce', 'loss, norm, load'),
+  }  # fmt: skip
+
+
+def test_one_device_sends_nothing():
+  assert not _plan(_layout())
+
+
+def test_fsdp_gathers_weights_twice_and_reduces_gradients_once():
+  found = _plan(_layout(fsdp=8))
+  # bfloat16, forward and backward.
+  assert found['all-gather', 'weights'].bytes == 2 * 2 * PARAMETERS
+  assert found['reduce-scatter', 'gradients'].bytes == 4 * PARAMETERS
+  assert ('all-gather', 'updates') not in found
+
+
+def test_experts_move_each_token_there_and_back():
+  shape = _layout(expert=4)
+  moved = _plan(shape, '--model.remat=none')['all-to-all', 'tokens']
+  # Forward and backward, dispatch and combine; bfloat16.
+  assert moved.count == 4 * 40
+  assert moved.bytes == 4 * 40 * 64 * 2048 * 2
+  again = _plan(shape, '--model.remat=block')['all-to-all', 'tokens']
+  assert again.bytes == moved.bytes * 6 / 4
+
+
+def test_context_gathers_512_values_a_token_and_layer():
+  config = released.parse(
+    '--data.seq_len=32768', '--data.batch_size=512', '--model.remat=none'
+  )
+  shape = layout.Layout(
+    sizes={'replica': 1, 'fsdp': 1, 'expert': 1, 'context': 2},
+    parts=1, rows=1, columns=16384, seq_len=32768,
+  )  # fmt: skip
+  found = traffic.plan(config, shape, chips.CHIPS['mi300x'])
+  found = {(c.kind, c.what): c for c in found}
+  # 32 MiB a layer of 32,768 tokens.
+  assert found['all-gather', 'keys, values'].bytes == 40 * 32 * 2**20
+  # Two tokens of 1,280 channels, one of 128; forward and backward.
+  halo = found['permute', 'halo'].bytes
+  assert halo == 2 * 40 * 2 * (2 * 1280 + 128)
+
+
+@pytest.mark.parametrize(
+  'axes, local',
+  [(('context',), 2), (('expert',), 4), (('fsdp',), 1), (('replica',), 1),
+   (('expert', 'context'), 8), (layout.AXES, 8)],
+)  # fmt: skip
+def test_inner_axes_share_a_node(axes, local):
+  shape = _layout(replica=16, fsdp=8, expert=4, context=2)
+  assert shape.local(axes, 8) == local
+
+
+def test_network_by_hand():
+  chip, share = chips.CHIPS['mi300x'], traffic.EFFICIENCY
+  latency = lambda halvings: traffic.LATENCY * halvings
+  time = lambda shape, kind: traffic.seconds(
+    shape, chip, kind, ('replica',), 1, 8e9
+  )
+  # Eight devices: seven links of 64 GB/s carry seven eighths.
+  node = time(_layout(replica=8), 'all-gather')
+  assert node == pytest.approx(1e9 / 64e9 / share + latency(3))
+  # Two: one link, half of it.
+  pair = time(_layout(replica=2), 'all-gather')
+  assert pair == pytest.approx(4e9 / 64e9 / share + latency(1))
+  # Four nodes: eight cards of 50 GB/s let in what others have.
+  nodes = time(_layout(replica=32), 'all-gather')
+  assert nodes == pytest.approx(8e9 * 31 / 32 / 400e9 / share + latency(5))
+  # One device of each node: one card.
+  apart = time(_layout(replica=4, context=8), 'all-gather')
+  assert apart == pytest.approx(6e9 / 50e9 / share + latency(2))
+  # All-to-all: each device sends 24 of 32 parts through its own card.
+  mixed = time(_layout(replica=32), 'all-to-all')
+  assert mixed == pytest.approx(6e9 / 50e9 / share + latency(5))

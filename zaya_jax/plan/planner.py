@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""--mode=plan: what a step would hold, send and cost, by formula."""
+
+import json
+import os
+from typing import Any
+
+import jax
+
+from zaya_jax import config as config_lib
+from zaya_jax import flops as flops_lib
+from zaya_jax.plan import chips as chips_lib
+from zaya_jax.plan import layout as layout_lib
+from zaya_jax.plan import lint, memory, newton_schulz, report, timing, traffic
+
+_PAGE = 4096  # Bytes of a page of a file system.
+_IOPS = 70_000  # Of one store, as in the storage sizing published for ZAYA1.
+_TOKEN = 4  # Bytes on disk, of a vocabulary beyond 65,536.
+_DAY = 86_400
+
+
+def main(config: config_lib.Config) -> None:
+  """Prints the plan of a run, and writes it to --output.
+
+  Raises:
+    UsageError: if devices, mesh and batch do not fit, or --output is not JSON.
+  """
+  if config.output and not config.output.endswith('.json'):
+    raise config_lib.UsageError(
+      f'--output={config.output} must end in .json: --mode=plan writes one '
+      'file.'
+    )
+  # Nothing is computed: no accelerator is to be waited for, or held.
+  jax.config.update('jax_platforms', 'cpu')
+  plan = make(config)
+  report.show(plan)
+  if config.output:
+    partial = f'{config.output}.partial'
+    with open(partial, 'w', encoding='utf-8') as file:
+      json.dump(plan, file, indent=2)
+      file.write('\n')
+    os.replace(partial, config.output)
+
+
+def make(config: config_lib.Config) -> dict[str, Any]:
+  """The plan as plain values, in bytes, FLOPs and seconds."""
+  chip = chips_lib.CHIPS[config.plan.chip]
+  layout = layout_lib.make(config)
+  collectives = traffic.plan(config, layout, chip)
+  times = timing.plan(config, layout, chip, collectives)
+  held = memory.plan(config, layout, chip.width)
+  found = []
+  if config.plan.chip == 'mi300x':
+    found = lint.check(config, layout, chip, collectives)
+  return {
+    'chip': {**vars(chip), 'rate': chip.rate},
+    'mesh': layout.sizes,
+    'devices': layout.devices,
+    'tokens': {
+      'step': layout.step_tokens,
+      'device': layout.tokens,
+      'parts': layout.parts,
+    },
+    'parameters': vars(flops_lib.parameters(config.model)),
+    'flops_per_token': _flops(config),
+    'memory': _memory(config, layout, chip, held),
+    'collectives': [vars(c) for c in collectives],
+    'muon': _muon(config, layout, times, collectives),
+    'time': _time(config, layout, chip, times),
+    'checkpoint': _checkpoint(config, layout),
+    'cache_bytes_per_token': memory.cache_bytes(config.model, chip.width),
+    'data': _data(layout, times),
+    'lint': [vars(f) for f in found],
+    'assumptions': _assumptions(chip, config),
+  }
+
+
+def _flops(config) -> dict[str, float]:
+  counted = flops_lib.per_token(config.model, config.data.seq_len)
+  return {**vars(counted), 'total': counted.total}
+
+
+def _memory(config, layout, chip, held) -> dict[str, Any]:
+  """Bytes of a device by kind, and the activations under each remat."""
+  either = {
+    remat: memory.plan(config, layout, chip.width, remat).activations
+    for remat in ('none', 'block')
+  }
+  _, whole = memory.optimizer_bytes(config, layout.devices)
+  return {
+    **vars(held),
+    'optimizer_whole': whole,
+    'total': held.total,
+    'capacity': chip.memory,
+    'remat': config.model.remat,
+    'activations_by_remat': either,
+  }
+
+
+def _muon(config, layout, times, collectives) -> dict[str, float]:
+  """What Muon adds to a step."""
+  shapes = memory.matrices(config)
+  steps = config.optim.newton_schulz_steps
+  whole = newton_schulz.flops(shapes, steps)
+  model = flops_lib.per_token(config.model, config.data.seq_len).total
+  seconds = sum(c.seconds for c in collectives if c.what == 'Muon')
+  seconds += sum(p.seconds for p in times.update if p.name == 'Newton-Schulz')
+  return {
+    'matrices': sum(shapes.values()),
+    'flops': whole,
+    'flops_symmetric': newton_schulz.flops(shapes, steps, symmetric=True),
+    'flops_busiest_device': newton_schulz.busiest(
+      shapes, steps, layout.devices
+    ),
+    'share_of_flops': whole / (whole + model * layout.step_tokens),
+    'share_of_time': seconds / times.step,
+  }
+
+
+def _time(config, layout, chip, times) -> dict[str, Any]:
+  step, tokens = times.step, layout.step_tokens
+  model = flops_lib.per_token(config.model, config.data.seq_len).total
+  budget = config.plan.tokens or config.num_steps * tokens
+  seconds = budget / tokens * step
+  return {
+    'parts': [vars(p) for p in times.parts],
+    'update': [vars(p) for p in times.update],
+    'network_exposed': times.exposed,
+    'network_hidden': times.hidden,
+    'step': step,
+    'tokens_per_second': tokens / step,
+    'tokens_per_day': tokens / step * _DAY,
+    'mfu': model * tokens / (step * layout.devices * chip.peak),
+    'budget_tokens': budget,
+    'budget_days': seconds / _DAY,
+    'device_hours': seconds * layout.devices / 3600,
+  }
+
+
+def _checkpoint(config, layout) -> dict[str, float]:
+  saved = memory.checkpoint_bytes(config)
+  return {'bytes': saved, 'bytes_per_device': saved / layout.devices}
+
+
+def _data(layout, times) -> dict[str, float]:
+  """Page reads of a step when every page is read once."""
+  pages = layout.step_tokens * _TOKEN / _PAGE
+  return {
+    'bytes_per_step': layout.step_tokens * _TOKEN,
+    'pages_per_step': pages,
+    'iops': pages / times.step,
+    'iops_limit': _IOPS,
+    'step_s_at_limit': pages / _IOPS,
+  }
+
+
+def _assumptions(chip, config) -> list[str]:
+  mesh = 'to each other device of its node' if chip.mesh else 'within its node'
+  return [
+    f'Products run at {chip.achievable:.0%} of {chip.peak / 1e12:,.1f} '
+    f'TFLOP/s, memory at {chip.bandwidth / 1e12:,.2f} TB/s, the whole at '
+    f'--plan.efficiency={config.plan.efficiency:g} of that.',
+    f'A device sends {chip.link / 1e9:g} GB/s {mesh} ({chip.node} devices) '
+    f'and {chip.nic / 1e9:g} GB/s to other nodes; '
+    f'{traffic.EFFICIENCY:.0%} of it is reached, and a group of n adds '
+    f'{traffic.LATENCY * 1e6:g} us x log2 n.',
+    'Gradients are reduced behind the backward pass as far as there is time; '
+    'no other message is hidden.',
+    'Experts are evenly loaded; attention counts the keys before a token, '
+    'itself included (half of the window); what is computed anew counts in '
+    'time, not in FLOPs per token.',
+    'Optimizer states are divided over all devices (ZeRO-1), parameters and '
+    'gradients over fsdp, experts over expert, tokens over all.',
+    f'Data: {_TOKEN} bytes per token in pages of {_PAGE}, each read once; '
+    'scattered reads multiply it by up to 8.',
+  ]

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plan as tables: bold titles, quiet lines, numbers right."""
+
+from typing import Any
+
+import rich.console
+import rich.table
+
+from zaya_jax.metrics import text
+
+_WIDTH = 100  # Columns in a pipe or a file; a terminal has its own.
+
+
+def show(plan: dict[str, Any]) -> None:
+  """Prints the plan of `planner.make`."""
+  console = rich.console.Console(highlight=False)
+  if not console.is_terminal:
+    console = rich.console.Console(highlight=False, width=_WIDTH)
+  for title, columns, rows in (
+    _summary(plan),
+    _flops(plan),
+    _memory(plan),
+    _collectives(plan),
+    _time(plan),
+    _lint(plan),
+  ):
+    if rows:
+      _table(console, title, columns, rows)
+  console.print('assumptions', style='bold')
+  for sentence in plan['assumptions']:
+    console.print(f'  {sentence}', style='dim')
+
+
+def _table(console, title, columns, rows):
+  table = rich.table.Table(box=None, header_style='dim', pad_edge=False)
+  for i, column in enumerate(columns):
+    left = not i or column in ('over', 'rule', '')
+    table.add_column(column, justify='left' if left else 'right')
+  for row in rows:
+    table.add_row(*row)
+  console.print(title, style='bold')
+  console.print(table)
+  console.print()
+
+
+def _summary(plan):
+  mesh = ' x '.join(f'{a} {n}' for a, n in plan['mesh'].items() if n > 1)
+  count, time, muon = plan['parameters'], plan['time'], plan['muon']
+  tokens, saved, data = plan['tokens'], plan['checkpoint'], plan['data']
+  days = f'{time["budget_days"]:,.1f} days'
+  rows = [
+    ('parameters', f'{count["total"]:,}', f'{count["active"]:,} active'),
+    (
+      'tokens of a step',
+      f'{tokens["step"]:,}',
+      f'{tokens["device"]:,} on a device, {tokens["parts"]} part(s)',
+    ),
+    (
+      'step',
+      _seconds(time['step']),
+      f'{text.short(time["tokens_per_second"])} tokens/s, '
+      f'{text.short(time["tokens_per_day"])} a day, MFU {time["mfu"]:.1%}',
+    ),
+    (
+      f'{text.short(time["budget_tokens"])} tokens',
+      days,
+      f'{text.short(time["device_hours"])} GPU-hours',
+    ),
+    (
+      'Muon',
+      f'{text.short(muon["flops"])}FLOP',
+      f'{muon["share_of_flops"]:.1%} of FLOPs, '
+      f'{muon["share_of_time"]:.1%} of time; {muon["matrices"]:,} matrices, '
+      f'{text.short(muon["flops_busiest_device"])}FLOP on the busiest device',
+    ),
+    (
+      'checkpoint',
+      _bytes(saved['bytes']),
+      f'{_bytes(saved["bytes_per_device"])} from each device',
+    ),
+    (
+      'decoding',
+      _bytes(plan['cache_bytes_per_token']),
+      'of keys and values for each token of a context',
+    ),
+    (
+      'data',
+      f'{data["iops"]:,.0f} IOPS',
+      f'{data["pages_per_step"]:,.0f} pages a step; {data["iops_limit"]:,} '
+      f'IOPS suffice down to {_seconds(data["step_s_at_limit"])} a step',
+    ),
+  ]
+  chip = plan['chip']['name']
+  title = f'plan for {plan["devices"]:,} x {chip}' + (mesh and f': {mesh}')
+  return title, ('', ' ', ''), rows
+
+
+def _flops(plan):
+  terms = dict(plan['flops_per_token'])
+  total = terms['total']
+  rows = [
+    (name, f'{value:,.0f}', f'{value / total:.1%}')
+    for name, value in terms.items()
+  ]
+  title = 'FLOPs to train on a token, forward and backward, attention causal'
+  return title, ('', 'FLOP', 'share'), rows
+
+
+def _memory(plan):
+  held = plan['memory']
+  kinds = (
+    'parameters', 'optimizer', 'gradients', 'activations', 'logits',
+    'temporary', 'total',
+  )  # fmt: skip
+  share = lambda value: f'{value / held["capacity"]:.1%}'
+  rows = [(kind, _bytes(held[kind]), share(held[kind])) for kind in kinds]
+  if plan['devices'] > 1:
+    rows.insert(2, ('  not divided', _bytes(held['optimizer_whole']), ''))
+  spare = held['capacity'] - held['total']
+  rows.append(('left' if spare >= 0 else 'MISSING', _bytes(abs(spare)), ''))
+  either = held['activations_by_remat']
+  title = (
+    f'memory of a device (--model.remat={held["remat"]}; activations are '
+    f'{_bytes(either["none"])} with none, {_bytes(either["block"])} with block)'
+  )
+  return title, ('', 'bytes', f'of {_bytes(held["capacity"])}'), rows
+
+
+def _collectives(plan):
+  rows = [
+    (
+      f'{c["kind"]} {c["what"]}',
+      ' x '.join(c['axes']),
+      f'{c["count"]:,}',
+      _bytes(c['bytes']),
+      _seconds(c['seconds']),
+      'hidden' if c['hidden'] else '',
+    )
+    for c in plan['collectives']
+  ]
+  columns = ('', 'over', 'calls', 'bytes', 'time', '')
+  return 'collectives of a step, on one device', columns, rows
+
+
+def _time(plan):
+  time = plan['time']
+  part = lambda p: (
+    p['name'],
+    text.short(p['flops']),
+    _bytes(p['bytes']),
+    _seconds(p['seconds']),
+    f'{p["seconds"] / time["step"]:.1%}',
+  )
+  exposed, step = time['network_exposed'], time['step']
+  rows = [part(p) for p in (*time['parts'], *time['update'])]
+  share = f'{exposed / step:.1%}'
+  rows.append(('network, not hidden', '', '', _seconds(exposed), share))
+  rows.append(('step', '', '', _seconds(step), '100.0%'))
+  columns = ('', 'FLOP', 'bytes', 'time', 'share')
+  return 'time of a step, as the machine allows', columns, rows
+
+
+def _lint(plan):
+  rows = [
+    (
+      'ok' if f['good'] else 'CHANGE',
+      f['rule'] if f['good'] else f'{f["rule"]}. {f["advice"]}',
+      f['value'],
+    )
+    for f in plan['lint']
+  ]
+  return 'sizes on MI300X', ('', 'rule', 'here'), rows
+
+
+def _bytes(number: float) -> str:
+  return f'{text.short(number)}B'
+
+
+def _seconds(number: float) -> str:
+  for scale, unit in ((1, 's'), (1e3, 'ms')):
+    if number * scale >= 1:
+      return f'{number * scale:,.3g} {unit}'
+  return f'{number * 1e6:,.0f} us'
