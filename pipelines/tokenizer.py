@@ -273,10 +273,19 @@ class _JsonTokenizer(Tokenizer):
 
   def stream_decoder(self) -> StreamDecoder:
     stream = decoders.DecodeStream(skip_special_tokens=True)
-    return StreamDecoder(
-      push=lambda i: stream.step(self.inner, int(i)) or '',
-      flush=lambda: '',
-    )
+    ids, given = [], []
+
+    def push(i: int) -> str:
+      ids.append(int(i))
+      given.append(stream.step(self.inner, ids[-1]) or '')
+      return given[-1]
+
+    def flush() -> str:
+      # The stream waits for the other bytes of a character that never come.
+      whole, done = self.decode(ids), ''.join(given)
+      return whole[len(done) :] if whole.startswith(done) else ''
+
+    return StreamDecoder(push=push, flush=flush)
 
   def save(self, folder: str | os.PathLike[str]) -> None:
     for name, content in {**self.beside, FILE_NAME: self.serialized}.items():
