@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tokens that stand before a device's chunks and lie on another device.
+
+Every function here runs inside `jax.shard_map`; L rows of a device are one
+chunk, or with zig-zag two (`layout`).
+
+Axis letters: B sequences, L rows of this device, N chunks of this device (1, or
+2 with zig-zag), T tokens of the halo, X features.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from zaya_jax import config as config_lib
+
+
+def left(
+  x_BLX: jax.Array, count: int, *, axis: str, zigzag: bool = True
+) -> jax.Array:
+  """The last `count` tokens before each chunk of this device.
+
+  One message to the right; with zig-zag also one to the left, at the same time,
+  as the second chunks run from the last device to the first.
+
+  Args:
+    x_BLX: [B, L, ...].
+    count: tokens, at most those of a chunk.
+    axis: the mesh axis over which rows are divided.
+    zigzag: whether a device holds two chunks.
+
+  Returns:
+    [B, N, count, ...], zeros before the first chunk of all.
+
+  Raises:
+    UsageError: if a chunk is shorter than the halo.
+  """
+  n, index = jax.lax.axis_size(axis), jax.lax.axis_index(axis)
+  x_BNLX = _chunks(x_BLX, zigzag)
+  if x_BNLX.shape[2] < count:
+    raise config_lib.UsageError(
+      f'--mesh.context={n} leaves {x_BNLX.shape[2]} tokens in a chunk and the '
+      f'convolutions look back {count}; lower it or take longer sequences.'
+    )
+  last_BNTX = x_BNLX[:, :, x_BNLX.shape[2] - count :]
+  right = [(i, i + 1) for i in range(n - 1)]
+  halos = [jax.lax.ppermute(last_BNTX[:, 0], axis, right)]
+  if zigzag:
+    back = [(i + 1, i) for i in range(n - 1)]
+    late = jax.lax.ppermute(last_BNTX[:, 1], axis, back)
+    # The last device holds the two chunks in the middle.
+    halos.append(jnp.where(index == n - 1, last_BNTX[:, 0], late))
+  return jnp.stack(halos, axis=1)
+
+
+def segments(
+  segments_BL: jax.Array, count: int, *, axis: str, zigzag: bool = True
+) -> jax.Array:
+  """[B, N, count] the segments of `left`: -1 where there is no token.
+
+  They are the same for all layers: ask once a step.
+  """
+  return left(segments_BL + 1, count, axis=axis, zigzag=zigzag) - 1
+
+
+def apply(
+  f: Callable[[jax.Array, jax.Array], jax.Array],
+  x_BLX: jax.Array,
+  segments_BL: jax.Array,
+  before_BNT: jax.Array,
+  *,
+  axis: str,
+  zigzag: bool = True,
+) -> jax.Array:
+  """`f` of the whole row, as far as it is this device's.
+
+  Each chunk is computed behind its halo, whose results are dropped.
+
+  Args:
+    f: of x [B, L, X] and segments [B, L]; causal, looks back at most T tokens,
+      and never into another segment. (`CCA.convolve` and `CCA.delay` are so.)
+    x_BLX: [B, L, X].
+    segments_BL: [B, L] int, not negative; zeros if each row is one segment.
+    before_BNT: [B, N, T] what `segments` returns.
+    axis: as in `left`.
+    zigzag: as in `left`.
+
+  Returns:
+    [B, L, ...].
+  """
+  batch, chunks, count = before_BNT.shape
+  halo_BNTX = left(x_BLX, count, axis=axis, zigzag=zigzag)
+  behind = lambda halo, x: jnp.concatenate(
+    [halo, _chunks(x, zigzag)], axis=2
+  ).reshape(batch * chunks, -1, *x.shape[2:])
+  out = f(behind(halo_BNTX, x_BLX), behind(before_BNT, segments_BL))
+  return out[:, count:].reshape(*x_BLX.shape[:2], *out.shape[2:])
+
+
+def _chunks(x_BLX, zigzag):
+  return x_BLX.reshape(x_BLX.shape[0], 1 + zigzag, -1, *x_BLX.shape[2:])
