@@ -18,8 +18,6 @@ from pipelines import tokenizer as tokenizer_lib
 
 Batch = dict[str, np.ndarray]  # See `pack.model_inputs`.
 
-_STATE_KEY = 'global_next_index'
-
 
 class Loader:
   """An endless iterator of batches, each array [B / shard_count, L].
@@ -35,28 +33,26 @@ class Loader:
     parts: Sequence[sources.WindowSource],
     manifests: Sequence[manifest.Manifest],
     batch_size: int,
-    shard_options: grain.sharding.ShardOptions,
+    shard_index: int,
+    shard_count: int,
   ):
     self.manifests = tuple(manifests)
     self.num_windows = sum(map(len, parts))
     self._parts = parts
-    self._iterator = iter(
-      grain.experimental.ElasticIterator(
-        dataset,
-        batch_size,
-        shard_options,
-        # Records are cached and windows small: a thread would cost more
-        # than it hides.
-        read_options=grain.ReadOptions(num_threads=0, prefetch_buffer_size=0),
-      )
-    )
+    self._dataset, self._batch_size = dataset, batch_size
+    self._rows = _rows(batch_size, shard_index, shard_count)
+    self._next = 0
 
   def __iter__(self) -> 'Loader':
     return self
 
   def __next__(self) -> Batch:
+    # Records are cached and windows small: a thread would cost more than it
+    # hides.
+    windows = [self._dataset[self._next + row] for row in self._rows]
+    self._next += self._batch_size
     return pack.model_inputs(
-      next(self._iterator),
+      np.stack(windows),
       bos_id=self.manifests[0].bos_id,
       pad_id=self.manifests[0].pad_id,
     )
@@ -70,17 +66,16 @@ class Loader:
   @property
   def state(self) -> int:
     """Windows given out so far, over all processes; assign it to resume."""
-    return self._iterator.get_state()[_STATE_KEY]
+    return self._next
 
   @state.setter
   def state(self, global_next_index: int) -> None:
     if global_next_index < 0:
       raise ValueError(f'The data state {global_next_index} is negative.')
-    self._iterator.set_state({_STATE_KEY: int(global_next_index)})
+    self._next = int(global_next_index)
 
   def close(self) -> None:
     """Stops reading and closes the files."""
-    self._iterator.close()
     for part in self._parts:
       part.close()
 
@@ -134,8 +129,7 @@ def make_train_loader(
     dataset = datasets[0]
   else:
     dataset = grain.MapDataset.mix(datasets, [p.weight for p in mixed])
-  shards = grain.sharding.ShardOptions(shard_index, shard_count)
-  return Loader(dataset, parts, data, batch_size, shards)
+  return Loader(dataset, parts, data, batch_size, shard_index, shard_count)
 
 
 def eval_batches(
@@ -219,6 +213,12 @@ def _check_shards(batch_size: int, shard_count: int) -> None:
     )
 
 
+def _rows(batch_size: int, shard_index: int, shard_count: int) -> range:
+  """The rows of a global batch that one process reads: neighbours."""
+  size = batch_size // shard_count
+  return range(shard_index * size, (shard_index + 1) * size)
+
+
 def _in_order(
   windows: Sequence[np.ndarray],
   seq_len: int,
@@ -228,9 +228,9 @@ def _in_order(
 ) -> Iterator[np.ndarray]:
   """Yields this process's rows of each batch, int32 [B / shards, L + 1]."""
   for start in range(0, len(windows), batch_size):
-    rows = range(start + shard_index, start + batch_size, shard_count)
+    rows = _rows(batch_size, shard_index, shard_count)
     batch = np.full((len(rows), seq_len + 1), pack.NO_TOKEN, np.int32)
-    for row, index in enumerate(rows):
+    for row, index in enumerate(range(start + rows.start, start + rows.stop)):
       if index < len(windows):
         batch[row] = windows[index]
     yield batch

@@ -25,6 +25,8 @@ FLOORS = (
   ('zaya_jax.run_files',),
   ('zaya_jax.mesh', 'zaya_jax.flags', 'zaya_jax.flops'),
   ('zaya_jax.checkpoint', 'zaya_jax.aegis', 'zaya_jax.stop'),
+  ('zaya_jax.distributed',),
+  ('zaya_jax.launcher',),
   ('zaya_jax.config', 'zaya_jax.clock', 'ops', 'pipelines'),
   ('zaya_jax.fields',),
 )

@@ -298,6 +298,33 @@ class MeshConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class DistributedConfig:
+  """How the processes of one training run meet, and how long they wait."""
+
+  coordinator: str = field(
+    '', 'HOST:PORT of process 0; empty: as the launcher tells.'
+  )
+  processes: int = field(
+    0, 'Number of processes; 0: as the launcher tells, else one.', minimum=0
+  )
+  process: int = field(
+    -1, 'Which of them this is; -1: as the launcher tells.', minimum=-1
+  )
+  initialization_timeout_s: int = field(
+    300, 'Seconds in which all processes must have started.', minimum=1
+  )
+  heartbeat_timeout_s: int = field(
+    100, 'Seconds without a sign of life after which all end.', minimum=2
+  )
+  collective_timeout_s: int = field(
+    600, 'Seconds that devices wait for each other.', minimum=1
+  )
+
+  def __post_init__(self) -> None:
+    fields.check(self, 'distributed.')
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class CheckpointConfig:
   """When a state is saved and how long it stays."""
 
@@ -407,6 +434,11 @@ class PlanConfig:
     minimum=0.01,
     maximum=1.0,
   )
+  compile: Literal['none', 'rocm'] = field(
+    'none',
+    'rocm: also compiles the step for MI300X and compares; minutes, no GPU '
+    '(make rocm-venv).',
+  )
 
   def __post_init__(self) -> None:
     fields.check(self, 'plan.')
@@ -468,6 +500,9 @@ class Config:
   data: DataConfig = dataclasses.field(default_factory=DataConfig)
   optim: OptimConfig = dataclasses.field(default_factory=OptimConfig)
   mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
+  distributed: DistributedConfig = dataclasses.field(
+    default_factory=DistributedConfig
+  )
   checkpoint: CheckpointConfig = dataclasses.field(
     default_factory=CheckpointConfig
   )

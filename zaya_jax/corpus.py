@@ -15,7 +15,7 @@ from pipelines import manifest as manifest_lib
 from pipelines import mixture
 from pipelines import tokenizer as tokenizer_lib
 from zaya_jax import config as config_lib
-from zaya_jax import prepare
+from zaya_jax import distributed, prepare
 
 
 class Corpus:
@@ -28,8 +28,14 @@ class Corpus:
       none.
   """
 
-  def __init__(self, config: config_lib.Config):
+  def __init__(
+    self, config: config_lib.Config, shard: tuple[int, int] = (0, 1)
+  ):
     """Prepares `--data.input` where the shards do not exist, and opens them.
+
+    Args:
+      config: of the run.
+      shard: which part of each batch to read, of how many.
 
     Raises:
       UsageError: if there is nothing to read, or the model's vocabulary is
@@ -37,11 +43,14 @@ class Corpus:
       DataError: if the text or the shards cannot be used.
     """
     self._config = config
+    self._shard = {'shard_index': shard[0], 'shard_count': shard[1]}
     dirs = config.data.dir or (os.path.join(config.run_dir, 'data'),)
     self._val_dir = mixture.parse(dirs)[0].directory
     if config.data.input:
       _check_planned_vocabulary(config, self._val_dir)
-      prepare.shards(config.data, self._val_dir)
+      distributed.first_says(
+        lambda: bool(prepare.shards(config.data, self._val_dir))
+      )
     elif not config.data.dir and not os.path.exists(dirs[0]):
       raise config_lib.UsageError(
         '--data.input= and --data.dir= are both empty; name a text to '
@@ -55,6 +64,7 @@ class Corpus:
       seq_len=config.data.seq_len,
       batch_size=config.data.batch_size,
       seed=config.seed,
+      **self._shard,
     )
     self.val = self.loader.manifests[0].splits.get('val')
 
@@ -88,6 +98,7 @@ class Corpus:
       seq_len=data.seq_len,
       batch_size=data.batch_size,
       max_batches=max_batches,
+      **self._shard,
       data=self.loader.manifests[0],
     )
 

@@ -100,6 +100,29 @@ def sharding(mesh: jax.sharding.Mesh, *axes: str | None) -> NamedSharding:
   return NamedSharding(mesh, spec(*axes))
 
 
+def data_shard(mesh: jax.sharding.Mesh) -> tuple[int, int]:
+  """Which part of each batch this process reads, of how many: (index, count).
+
+  Processes whose devices are copies in the data axes read the same.
+
+  Raises:
+    UsageError: if this process has no device in the mesh, or parts of the
+      batch that are not neighbours.
+  """
+  rows = sharding(mesh, 'batch')
+  parts = int(np.prod([mesh.shape.get(axis, 1) for axis in _RULES['batch']]))
+  places = rows.addressable_devices_indices_map((parts,)).values()
+  mine = sorted({place[0].indices(parts)[0] for place in places})
+  size = len(mine)
+  if not mine or mine[0] % size or mine[-1] - mine[0] != size - 1:
+    raise config_lib.UsageError(
+      f'Process {jax.process_index()} holds the parts {mine} of {parts} of a '
+      'batch; choose --mesh sizes that use all devices and give each process '
+      'neighbouring ones.'
+    )
+  return mine[0] // size, parts // size
+
+
 def num_parts(axis: str = 'part') -> int:
   """Devices of the current mesh among which a logical axis is divided."""
   mesh = jax.sharding.get_abstract_mesh()

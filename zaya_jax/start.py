@@ -9,7 +9,7 @@ import jax
 
 from zaya_jax import config as config_lib
 from zaya_jax import corpus as corpus_lib
-from zaya_jax import flags
+from zaya_jax import distributed, flags
 from zaya_jax import step as step_lib
 from zaya_jax.checkpoint import arrays, layout, manager, meta, reader
 from zaya_jax.interop import hf, hf_table
@@ -136,7 +136,7 @@ def _with_params_of(
     notes.append(
       f'changed: the tokenizer, {tokenizer.name} -> {corpus.tokenizer.name}'
     )
-  elif tokenizer:
+  elif tokenizer and distributed.process() == 0:
     hf.keep_files(run_dir, config.run_dir)  # For an export of this run.
     if corpus.has_chats:
       hf.add_stop_ids(config.run_dir, tokenizer.stop_ids)

@@ -188,9 +188,24 @@ def load_metrics(load_NX: jax.Array, num_experts: int) -> dict[str, jax.Array]:
 
 
 def put_batch(device_mesh: jax.sharding.Mesh, batch: Any) -> Batch:
-  """Moves a batch of NumPy arrays onto the mesh, rows over the data axes."""
+  """Moves a batch of NumPy arrays onto the mesh, rows over the data axes.
+
+  Of several processes each gives its own rows, those of `mesh.data_shard`.
+  """
   rows = mesh.sharding(device_mesh, 'batch', None)
-  return jax.device_put(batch, rows)
+  if jax.process_count() == 1:
+    return jax.device_put(batch, rows)
+  index, count = mesh.data_shard(device_mesh)
+
+  def put(a):
+    def read(place):
+      start, stop, _ = place[0].indices(len(a) * count)
+      return a[start - index * len(a) : stop - index * len(a), *place[1:]]
+
+    shape = (len(a) * count, *a.shape[1:])
+    return jax.make_array_from_callback(shape, rows, read)
+
+  return jax.tree.map(put, batch)
 
 
 def _updates_done(state):

@@ -2,6 +2,7 @@
 """Training: config, data, mesh, state, step, loop; top to bottom."""
 
 import contextlib
+import dataclasses
 import time
 from typing import Any
 
@@ -12,6 +13,7 @@ from zaya_jax import config as config_lib
 from zaya_jax import corpus as corpus_lib
 from zaya_jax import (
   decode,
+  distributed,
   flags,
   flops,
   inherit,
@@ -55,18 +57,34 @@ def train(config: config_lib.Config) -> int:
     raise config_lib.UsageError(
       '--run_dir= must name a folder for what the run writes.'
     )
+  with distributed.session(config, _must_agree(config)) as config:
+    return _train(config)
+
+
+def _must_agree(config) -> str:
+  """The settings that all processes of a run must share, one a line."""
+  place = config_lib.DistributedConfig()
+  return flags.to_flagfile(dataclasses.replace(config, distributed=place))
+
+
+def _train(config) -> int:
+  first = distributed.process() == 0
   config = inherit.settings(config)
   mesh = mesh_lib.make_mesh(config.mesh)
   _check_batch(config, mesh.size)
   with contextlib.ExitStack() as open_:
-    open_.enter_context(lock.RunLock(config.run_dir))
-    corpus = open_.enter_context(corpus_lib.Corpus(config))
+    if first:
+      open_.enter_context(lock.RunLock(config.run_dir))
+    distributed.barrier('locked')
+    shard = mesh_lib.data_shard(mesh)
+    corpus = open_.enter_context(corpus_lib.Corpus(config, shard))
     saved = open_.enter_context(
       manager.Manager(config.run_dir, config.checkpoint)
     )
     start = start_lib.restore_or_init(config, mesh, corpus, saved)
-    corpus.tokenizer.save(config.run_dir)
-    run_files.write(config, device=mesh.devices.flat[0], count=mesh.size)
+    if first:
+      corpus.tokenizer.save(config.run_dir)
+      run_files.write(config, device=mesh.devices.flat[0], count=mesh.size)
     report = open_.enter_context(_make_reporter(config, mesh, start))
     signal = open_.enter_context(stop.StopSignal())
     return _Loop(config, mesh, corpus, saved, report).run(start, signal)
@@ -95,6 +113,7 @@ def _make_reporter(config, mesh, start) -> metrics.Reporter:
     num_devices=mesh.size,
     start_step=start.step,
     start_tokens=start.tokens,
+    process=distributed.process(),
   )
 
 
@@ -130,7 +149,8 @@ class _Loop:
       self._check_numerics(measured)  # Of the step before: nothing stalls.
       measured = new
       if self._between(step, state, measured, signal):
-        report.note(f'{signal.name}: stopped after step {step}')
+        name = distributed.stop_at(step, signal.name)
+        report.note(f'{name}: stopped after step {step}')
         self._finish()
         return _STOPPED
     self._finish()
@@ -146,19 +166,25 @@ class _Loop:
     step = jax.jit(step_lib.make_train_step(self.config), donate_argnums=0)
     compiling = self.report.compiling('the training step')
     with compiling, jax.set_mesh(self.mesh):
-      return step.lower(state, batch).compile()
+      compiled = step.lower(state, batch).compile()
+    distributed.barrier('compiled')
+    return compiled
 
   def _between(self, step, state, measured, signal) -> bool:
     """Evaluates, samples and saves where it is time; whether to stop here."""
     config, last = self.config, step == self.config.num_steps
     if last:
       self._check_numerics(measured)
-    if last or not signal:  # Who asks to stop does not wait for minutes.
+    if last or not distributed.stop_at(
+      step, signal.name
+    ):  # Who asks to stop does not wait for minutes.
       if last or _is_due(step, config.eval.every):
         self._evaluate(step, state)
       if last or _is_due(step, config.log.sample_every):
         self._sample(step, state)
-    stopping = bool(signal) and not last  # Read once: it may come at any time.
+        distributed.barrier('sampled')
+    # Read once: it may come at any time.
+    stopping = bool(distributed.stop_at(step, signal.name)) and not last
     if last or stopping or self._is_time_to_save(step, measured):
       self._save(step, state, measured)
     if last or stopping:
@@ -197,6 +223,8 @@ class _Loop:
   def _sample(self, step, state) -> None:
     tokenizer, how = self.corpus.tokenizer, self.config.generate
     params, buffers = mesh_lib.off_mesh((state.params, state.buffers))
+    if distributed.process():
+      return  # All have gathered them; one is enough to sample.
     model = decode.Model(
       config=self.config.model,
       params=params,

@@ -16,6 +16,7 @@ import jax
 import orbax.checkpoint as ocp
 
 from zaya_jax import config as config_lib
+from zaya_jax import distributed
 from zaya_jax.checkpoint import arrays, errors, layout, reader
 
 _HEADROOM = 1.2  # Free bytes that a save asks for, per byte of state.
@@ -48,7 +49,9 @@ class Manager:
 
   def latest_step(self) -> int | None:
     """The step of the newest complete checkpoint on disk."""
-    return max(layout.steps(self._root), default=None)
+    return distributed.first_says(
+      lambda: max(layout.steps(self._root), default=None)
+    )
 
   def directory(self, step: int) -> str:
     """The path of the checkpoint of `step`."""
@@ -73,13 +76,11 @@ class Manager:
     """
     self._finish()
     self._failure = None
-    if step in layout.steps(self._root):
-      return True
-    needed = int(arrays.num_bytes(state) * _HEADROOM)
-    free = shutil.disk_usage(self._root).free
-    if free < needed:
-      self._fail(step, f'it needs {needed:,} bytes and {free:,} are free')
-      return False
+    found = distributed.first_says(lambda: self._on_disk(step, state))
+    if found is not None:
+      if found:
+        self._fail(step, found)
+      return not found
     meta = {**meta, 'arrays': arrays.describe(state), 'data_index': data_index}
     args = ocp.args.Composite(
       state=ocp.args.StandardSave(state, jax.tree.map(_save_args, state)),
@@ -121,14 +122,28 @@ class Manager:
     if kind is None:
       self.close()
       return
+    if distributed.processes() > 1:
+      return  # All end now; nobody may wait for the others.
     self._finish()  # An error is on its way already: do not hide it.
     self._orbax.close()
 
+  def _on_disk(self, step: int, state: Any) -> str | None:
+    """Why a step cannot be saved; '': it is there; None: it can."""
+    if step in layout.steps(self._root):
+      return ''
+    needed = int(arrays.num_bytes(state) * _HEADROOM)
+    free = shutil.disk_usage(self._root).free
+    if free < needed:
+      return f'it needs {needed:,} bytes and {free:,} are free'
+    return None
+
   def _open(self) -> ocp.CheckpointManager:
     """Opens the folder and clears away what a killed save left in it."""
-    os.makedirs(self._root, exist_ok=True)
-    layout.set_aside(self._root)
-    layout.remove_partial(self._root)
+    if distributed.process() == 0:
+      os.makedirs(self._root, exist_ok=True)
+      layout.set_aside(self._root)
+      layout.remove_partial(self._root)
+    distributed.barrier('cleared')
     options = ocp.CheckpointManagerOptions(
       preservation_policy=self._kept(),
       best_fn=self._value,  # So that Orbax stores it; the policy decides.

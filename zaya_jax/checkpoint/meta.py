@@ -16,7 +16,15 @@ _PACKAGES = ('jax', 'flax', 'optax', 'orbax-checkpoint', 'grain')
 # same function is computed, and how the first weights were drawn.
 _HARMLESS = {'dtype', 'remat', 'init_std', 'temperature_init'}
 # Settings that say what to do now rather than what the run is.
-_PER_CALL = {'mode', 'run_dir', 'source', 'output', 'resume', 'restore'}
+_PER_CALL = {
+  'mode',
+  'run_dir',
+  'source',
+  'output',
+  'resume',
+  'restore',
+  'distributed',
+}
 
 
 def describe(

@@ -10,6 +10,7 @@ and of the terminal, under the same names.
 import contextlib
 import dataclasses
 import math
+import os
 import pathlib
 import time
 from collections.abc import Iterator, Mapping
@@ -53,6 +54,7 @@ class Reporter:
     num_devices: int,
     start_step: int = 0,
     start_tokens: int = 0,
+    process: int = 0,
   ):
     """Opens the files of a run.
 
@@ -67,6 +69,7 @@ class Reporter:
       start_step: steps done before, 0 in a new run. Lines of later steps,
         which a killed process has left, are dropped.
       start_tokens: tokens trained on before.
+      process: of several processes only 0 shows and records; each has a log.
     """
     self._config = config
     self._run_dir = pathlib.Path(run_dir)
@@ -82,17 +85,25 @@ class Reporter:
       peak_flops=self._peak,
     )
     self._step, self._tokens = start_step, start_tokens
+    self._first = process == 0
+    self._log = 'log.txt'
+    if process:
+      self._log = f'logs/process_{process:05d}.log'
     self._pending: _Step | None = None
     self._window = window.Window()
     self._open = contextlib.ExitStack()
 
   def __enter__(self) -> 'Reporter':
-    metrics_path = self._run_dir / 'metrics.jsonl'
+    nowhere = pathlib.Path(os.devnull)
+    metrics_path = self._run_dir / 'metrics.jsonl' if self._first else nowhere
     self._journal = journal.Journal(metrics_path, last_step=self._step)
     self._open.callback(self._journal.close)
     self._events = self._open_tensorboard()
     self._console = self._open.enter_context(
-      console.Console(self._run_dir / 'log.txt')
+      console.Console(
+        self._run_dir / self._log,
+        None if self._first else self._open.enter_context(nowhere.open('w')),
+      )
     )
     scored = [row for row in self._journal.history if row.get(_BEST)]
     self._best = min(scored, key=lambda row: row[_BEST], default=None)
@@ -242,7 +253,7 @@ class Reporter:
 
   def _open_tensorboard(self) -> Any:
     """The TensorBoard writer; None where it is not wanted."""
-    if not self._config.log.tensorboard:
+    if not self._config.log.tensorboard or not self._first:
       return None
     # Here: nobody who turns it off waits for it.
     from zaya_jax.metrics import events
