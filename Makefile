@@ -11,10 +11,11 @@ ARGS ?=
 name := $(notdir $(PYTHON))
 VENV := .venv$(if $(filter python3,$(name)),,-$(name))
 PARITY := $(VENV)-parity
+ROCM := .venv-rocm
 # pyenv runs another version than its global one only when told so.
 python := $(if $(filter python3.%,$(name)),PYENV_VERSION=$(name:python%=%)) $(PYTHON)
 
-.PHONY: help quickstart test lint format parity bazel-test lock clean
+.PHONY: help quickstart test lint format parity rocm-venv bazel-test lock clean
 
 help:
 	@echo 'make quickstart  train a small ZAYA1 model on real text, about 3 minutes'
@@ -22,6 +23,7 @@ help:
 	@echo 'make lint        ruff: rules and format'
 	@echo 'make format      let ruff write the format'
 	@echo 'make parity      compare with the Hugging Face model (installs PyTorch)'
+	@echo 'make rocm-venv   the compiler for --plan.compile=rocm; needs gcc, no GPU'
 	@echo 'make bazel-test  the tests once more, by Bazel'
 	@echo 'make lock        write requirements_lock.txt anew'
 	@echo 'make clean       remove environments and caches; keeps runs/'
@@ -42,6 +44,8 @@ format: $(VENV)/.dev
 
 parity: $(PARITY)/.parity
 	@$(PARITY)/bin/python -m pytest tests/parity $(ARGS)
+
+rocm-venv: $(ROCM)/.compiler
 
 bazel-test: $(VENV)/.dev
 	@ZAYA_PYTHON=$(abspath $(VENV))/bin/python ci/bazel_offline.sh //... $(ARGS)
@@ -79,3 +83,8 @@ $(VENV)/.dev: requirements-dev.txt requirements.txt
 
 $(PARITY)/.parity: requirements-parity.txt requirements-dev.txt requirements.txt
 	$(call install,requirements-parity.txt)
+
+$(ROCM)/.compiler: requirements-rocm.txt zaya_jax/plan/rocm_stubs.py
+	$(call install,requirements-rocm.txt)
+	@$(ROCM)/bin/python -m zaya_jax.plan.rocm_stubs $(ROCM)/stubs
+	@touch $@

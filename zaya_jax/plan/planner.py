@@ -11,7 +11,15 @@ from zaya_jax import config as config_lib
 from zaya_jax import flops as flops_lib
 from zaya_jax.plan import chips as chips_lib
 from zaya_jax.plan import layout as layout_lib
-from zaya_jax.plan import lint, memory, newton_schulz, report, timing, traffic
+from zaya_jax.plan import (
+  lint,
+  memory,
+  newton_schulz,
+  report,
+  rocm,
+  timing,
+  traffic,
+)
 
 _PAGE = 4096  # Bytes of a page of a file system.
 _IOPS = 70_000  # Of one store, as in the storage sizing published for ZAYA1.
@@ -23,7 +31,9 @@ def main(config: config_lib.Config) -> None:
   """Prints the plan of a run, and writes it to --output.
 
   Raises:
-    UsageError: if devices, mesh and batch do not fit, or --output is not JSON.
+    UsageError: if devices, mesh and batch do not fit, --output is not JSON, or
+      there is no compiler for --plan.compile.
+    CompileError: if the step does not compile.
   """
   if config.output and not config.output.endswith('.json'):
     raise config_lib.UsageError(
@@ -33,6 +43,10 @@ def main(config: config_lib.Config) -> None:
   # Nothing is computed: no accelerator is to be waited for, or held.
   jax.config.update('jax_platforms', 'cpu')
   plan = make(config)
+  if config.plan.compile == 'rocm':
+    compiled = rocm.compile_step(config)
+    beside = rocm.compare(plan, compiled)
+    plan['compiled'] = {**compiled, 'compare': beside}
   report.show(plan)
   if config.output:
     partial = f'{config.output}.partial'

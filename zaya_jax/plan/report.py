@@ -22,6 +22,7 @@ def show(plan: dict[str, Any]) -> None:
     _memory(plan),
     _collectives(plan),
     _time(plan),
+    *_compiled(plan),
     _lint(plan),
   ):
     if rows:
@@ -158,6 +159,30 @@ def _time(plan):
   rows.append(('step', '', '', _seconds(step), '100.0%'))
   columns = ('', 'FLOP', 'bytes', 'time', 'share')
   return 'time of a step, as the machine allows', columns, rows
+
+
+def _compiled(plan):
+  """What the compiler says beside the formulas, then its kernels."""
+  found = plan.get('compiled')
+  if not found:
+    return
+  rows = [
+    (
+      name,
+      _bytes(formula),
+      _bytes(real),
+      f'{real / formula - 1:+.1%}' if formula and real < 10 * formula else '',
+    )
+    for name, (formula, real) in found['compare'].items()
+  ]
+  columns = ('', 'formula', 'compiler', 'difference')
+  title = f'compiled by XLA:ROCm for gfx942 in {_seconds(found["seconds"])}'
+  yield title, columns, rows
+  kernels = [
+    (name, f'{k["sites"]:,}', f'{k["launches"]:,}')
+    for name, k in found['kernels'].items()
+  ]
+  yield 'kernels of a step', ('', 'in the text', 'launches, at least'), kernels
 
 
 def _lint(plan):

@@ -129,10 +129,13 @@ def _parameters(config, layout, chip):
     yield 'gradients', 'reduce-scatter', copies, parts, parts * held
     yield 'updates', 'all-gather', copies, 1, held
   shapes = memory.matrices(config)
-  muon = 4 * sum(m * n * count for (m, n), count in shapes.items())
-  if muon:
-    each = 2 * muon / layout.devices
-    yield 'Muon', 'all-to-all', layout_lib.AXES, 2 * len(shapes), each
+  if shapes:
+    # Stacks of whole matrices, padded to as many as there are devices.
+    share = sum(
+      -(-count // layout.devices) * m * n for (m, n), count in shapes.items()
+    )
+    calls = 2 * len(shapes)  # There and back.
+    yield 'Muon', 'all-to-all', layout_lib.AXES, calls, 2 * 4 * share
 
 
 def _experts(config, layout, chip):
