@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention over a cache whose tokens are divided among devices."""
+"""Attention whose rows, or whose cache, are divided among devices."""

@@ -6,7 +6,9 @@ import re
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
+from jax.sharding import PartitionSpec as P
 
 from ops.attention import reference
 from tests import close
@@ -24,7 +26,6 @@ DRAWS = [
   (4, 40, 'padded', 2, False, 4),
   (4, 8, 'many', 3, True, 64),
   (8, 48, 'padded', None, True, 64),
-  (8, 32, 'two', 11, False, 2),
   (8, 64, 'many', 17, True, 2),
 ]
 
@@ -88,6 +89,61 @@ def test_without_segments_and_with_a_traced_window(mode):
 @pytest.mark.parametrize('mode', MODES)
 def test_bfloat16_is_as_close_as_bfloat16_is(mode):
   assert error(mode, DRAWS[3], jnp.bfloat16) <= 5 * close.BFLOAT16
+
+
+def test_rows_may_be_divided_over_another_axis_and_made_anew():
+  """With explicit axes, in a scan of layers, under remat."""
+  mesh = jax.make_mesh(
+    (2, 4),
+    ('replica', 'context'),
+    axis_types=(jax.sharding.AxisType.Explicit,) * 2,
+  )
+  q, k, v, d_out = arrays(32)
+  segments = layout.divide(rows.documents('many', 32), 4)
+  both = P('replica', 'context')
+
+  def local(attention, q, k, v, segments):
+    layer = jax.checkpoint(
+      lambda x, window: (attention(x, k, v, segments, window), None)
+    )
+    return jax.lax.scan(layer, q, jnp.asarray([99, 5]))[0]
+
+  def on_mesh(mode):
+    attention = lambda q, k, v, segments, window: mode.attention(
+      q, k, v, axis='context', segments_BS=segments, window=window
+    )
+    f = jax.shard_map(
+      functools.partial(local, attention),
+      in_specs=(both, both, both, P('replica')),
+      out_specs=both,
+    )
+    put = lambda a: jax.device_put(layout.divide(a, 4), both)
+    out = jax.jit(
+      lambda q, k, v, s, d: value_and_gradient(
+        lambda *args: f(*args, s), q, k, v, d
+      )
+    )(
+      put(q), put(k), put(v), jax.device_put(segments, P('replica')), put(d_out)
+    )
+    return layout.restore(jax.tree.map(np.asarray, out), 4)
+
+  natural = rows.documents('many', 32)
+  expected = value_and_gradient(
+    lambda q, k, v: local(
+      lambda q, k, v, s, window: reference.attention(q, k, v, s, s, 0, window),
+      q,
+      k,
+      v,
+      natural,
+    ),
+    q,
+    k,
+    v,
+    d_out,
+  )
+  with jax.set_mesh(mesh):
+    for mode in MODES.values():
+      assert rows.worst(on_mesh(mode), expected) <= rows.TOLERANCE
 
 
 def zigzag_as_contiguous(monkeypatch):
