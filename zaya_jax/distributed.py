@@ -221,7 +221,7 @@ def _watch() -> None:
   except jax.errors.JaxRuntimeError:
     said = json.dumps([_RESUMABLE, _GONE])
   code, why = json.loads(said)
-  if code:
+  if code and not why.startswith(f'process {process()}:'):
     if process() == 0 or why == _GONE:
       _tell(why)
     os._exit(code)

@@ -68,7 +68,7 @@ def timeout_flags(seconds: int) -> str:
   if _has_accelerator():
     return (
       f'--xla_gpu_first_collective_call_terminate_timeout_seconds={seconds}'
-      f' --xla_gpu_executable_terminate_timeout={seconds}s'
+      f' --xla_gpu_executable_terminate_timeout={seconds}'
     )
   return (
     f'--xla_cpu_collective_timeout_seconds={seconds} '

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The files of deploy/: accepted by jaxlib, Slurm's shell and Kubernetes."""
+
+import os
+import pathlib
+import re
+import stat
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from tests import fake_srun
+from zaya_jax import config as config_lib
+from zaya_jax import flags, launcher
+
+ROOT = pathlib.Path(__file__).parents[1]
+DEPLOY = ROOT / 'deploy'
+
+
+def settings():
+  lines = (DEPLOY / 'mi300x.env').read_text().splitlines()
+  pairs = [x.partition('=') for x in lines if x and not x.startswith('#')]
+  return {name: value for name, _, value in pairs}
+
+
+def starts(xla_flags):
+  """Whether jaxlib accepts the flags; an unknown one ends the process."""
+  done = subprocess.run(
+    [sys.executable, '-c', 'import jax; jax.devices()'],
+    env={**os.environ, 'XLA_FLAGS': xla_flags, 'JAX_PLATFORMS': 'cpu'},
+    capture_output=True,
+    text=True,
+    check=False,
+    timeout=120,
+  )
+  return done.returncode == 0
+
+
+def test_jaxlib_accepts_every_flag(monkeypatch):
+  gpu = launcher.timeout_flags(60)
+  monkeypatch.setattr(launcher, '_has_accelerator', lambda: True)
+  assert launcher.timeout_flags(60) != gpu
+  ours = f'{gpu} {launcher.timeout_flags(60)}'
+  assert starts(f'{settings()["XLA_FLAGS"]} {ours}')
+
+
+def test_unknown_flag_is_noticed():
+  # Of published configurations for MI300X; newer versions do not have it.
+  assert not starts(f'{settings()["XLA_FLAGS"]} --xla_gpu_graph_level=0')
+
+
+def test_every_setting_has_its_reason():
+  text = (DEPLOY / 'mi300x.env').read_text()
+  for block in re.split(r'\n(?=# )', text):
+    assert block.startswith('#')
+  assert all(re.fullmatch(r'[A-Z_0-9]+', name) for name in settings())
+  assert len(settings()) == len(re.findall(r'^[A-Z]', text, re.MULTILINE))
+  assert 'NCCL_MIN_NCHANNELS' not in settings()
+  assert 'RCCL_P2P_BATCH_ENABLE' not in settings()
+
+
+@pytest.fixture
+def sbatch(tmp_path):
+  """A function: what each task runs, flags -> (exit code, scontrol's words)."""
+  folder = tmp_path / 'bin'
+  folder.mkdir()
+  commands = {
+    'srun': f'exec {sys.executable} {fake_srun.__file__} "$@"',
+    'scontrol': f'echo "$@" >> {tmp_path}/scontrol',
+    'task': 'shift 2; exec bash -c "$1"',
+  }
+  for name, line in commands.items():
+    (folder / name).write_text(f'#!/bin/bash\n{line}\n')
+    (folder / name).chmod(stat.S_IRWXU)
+
+  def run(command, **more):
+    done = subprocess.run(
+      ['bash', str(DEPLOY / 'train.sbatch'), command],
+      env={
+        **os.environ,
+        'PATH': f'{folder}:{os.environ["PATH"]}',
+        'ZAYA_DIR': str(ROOT),
+        'ZAYA_PYTHON': str(folder / 'task'),
+        'SLURM_JOB_ID': '77',
+        'FAKE_TASKS': '4',
+        'FAKE_OUT': str(tmp_path),
+        **more,
+      },
+      check=False,
+      timeout=120,
+    )
+    told = tmp_path / 'scontrol'
+    return done.returncode, told.read_text() if told.exists() else ''
+
+  return run
+
+
+def test_batch_job_starts_every_process_with_the_settings(sbatch, tmp_path):
+  assert sbatch('env; test $SLURM_PROCID -lt 4') == (0, '')
+  for i in range(4):
+    seen = (tmp_path / str(i)).read_text().splitlines()
+    assert {f'{k}={v}' for k, v in settings().items()} <= set(seen)
+    env = dict(line.split('=', 1) for line in seen if '=' in line)
+    place = launcher.find(config_lib.DistributedConfig(), env)
+    assert (place.processes, place.process) == (4, i)
+
+
+@pytest.mark.parametrize('code', [0, 1, 2, 3, 4, 75, 137])
+def test_batch_job_is_queued_again_only_where_that_helps(sbatch, code):
+  again = code in (75, 137)
+  found = sbatch(f'[ $SLURM_PROCID != 2 ] || exit {code}')
+  assert found == (code, 'requeue 77\n' if again else '')
+
+
+def test_batch_job_is_not_queued_for_ever(sbatch):
+  assert sbatch('exit 75', SLURM_RESTART_COUNT='100') == (75, '')
+
+
+def test_jobset_starts_every_process():
+  spec = yaml.safe_load((DEPLOY / 'jobset.yaml').read_text())
+  assert spec['apiVersion'] == 'jobset.x-k8s.io/v1alpha2'
+  (group,) = spec['spec']['replicatedJobs']
+  job = group['template']['spec']
+  pod = job['template']['spec']
+  (container,) = pod['containers']
+  config = flags.parse(
+    [x for x in container['args'] if not x.startswith('--flagfile')]
+  )
+  assert job['completionMode'] == 'Indexed'
+  assert job['completions'] == job['parallelism']
+  assert config.distributed.processes == job['parallelism'] * group['replicas']
+  name = spec['metadata']['name']
+  host = f'{name}-{group["name"]}-0-0.{name}'
+  assert config.distributed.coordinator.partition(':')[0] == host
+  place = launcher.find(config.distributed, {'JOB_COMPLETION_INDEX': '3'})
+  assert (place.processes, place.process) == (job['parallelism'], 3)
+  # Exit codes are seen by Kubernetes only in pods that never restart.
+  assert pod['restartPolicy'] == 'Never'
+  (rule,) = job['podFailurePolicy']['rules']
+  assert rule['onExitCodes']['containerName'] == container['name']
+  assert rule['onExitCodes']['values'] == [2, 3, 4]
+  mounted = {mount['name'] for mount in container['volumeMounts']}
+  assert mounted == {volume['name'] for volume in pod['volumes']}
+
+
+def test_image_copies_what_exists_and_passes_signals_on():
+  lines = (DEPLOY / 'Dockerfile').read_text().splitlines()
+  for line in lines:
+    if line.startswith('COPY'):
+      assert all((ROOT / name).exists() for name in line.split()[1:-1])
+  assert lines[-1] == 'ENTRYPOINT ["python3", "-m", "zaya_jax.main"]'
