@@ -41,7 +41,8 @@ def attention(
 
   `mode` has two functions that bring the keys: forward(add, state, kv, axis)
   returns the last state of state = add(state, kv, owner), and
-  backward(gradient, kv, axis) sums d_q, d_kv = gradient(kv, owner).
+  backward(gradient, d_q, kv, axis) the last d_q of
+  d_q, d_kv = gradient(d_q, kv, owner) and the sum of d_kv of all devices.
   """
   batch, length, heads, channels = q_BLHC.shape
   kv_heads = k_BLKC.shape[2]
@@ -91,7 +92,8 @@ def _backward(mode, axis, saved, d_out):
   gradient = functools.partial(
     _gradient, queries, _of(places, axis), places, window
   )
-  d_q, d_kv = mode[1](gradient, kv, axis)
+  d_q = jnp.zeros_like(q, jnp.float32)
+  d_q, d_kv = mode[1](gradient, d_q, kv, axis)
   return d_q.astype(q.dtype), d_kv.astype(kv.dtype), None, None
 
 
@@ -125,9 +127,8 @@ def _add_block(state, q, kv, visible):
   return out * scale + added, new_top, total
 
 
-def _gradient(queries, at, places, window, kv, owner=None):
-  """Gradients of all queries and of these keys and values, in float32."""
-  zeros = functools.partial(jnp.zeros_like, dtype=jnp.float32)
+def _gradient(queries, at, places, window, d_q, kv, owner=None):
+  """Adds to the gradient of all queries; and that of these keys, in float32."""
 
   def key(d_q, other):
     kv, key_at = other
@@ -139,10 +140,12 @@ def _gradient(queries, at, places, window, kv, owner=None):
       )
       return state[::-1]
 
-    d_kv, d_q = jax.lax.scan(query, zeros(kv), (queries, at, d_q))
+    d_kv, d_q = jax.lax.scan(
+      query, jnp.zeros_like(kv, jnp.float32), (queries, at, d_q)
+    )
     return d_q, d_kv
 
-  return jax.lax.scan(key, zeros(queries[0]), (kv, _of(places, owner)))
+  return jax.lax.scan(key, d_q, (kv, _of(places, owner)))
 
 
 def _gradient_block(state, queries, kv, visible):

@@ -58,6 +58,6 @@ def _forward(add, state, kv, axis):
   return add(state, jax.lax.all_gather(kv, axis, tiled=True))
 
 
-def _backward(gradient, kv, axis):
-  d_q, d_kv = gradient(jax.lax.all_gather(kv, axis, tiled=True))
+def _backward(gradient, d_q, kv, axis):
+  d_q, d_kv = gradient(d_q, jax.lax.all_gather(kv, axis, tiled=True))
   return d_q, jax.lax.psum_scatter(d_kv, axis, tiled=True)

@@ -37,31 +37,34 @@ def attention(
 
 
 def _forward(add, state, kv, axis):
-  for part, owner in _turns(kv, axis):
-    state = add(state, part, owner)
-  return state
+  return _rotate(add, state, kv, axis)
 
 
-def _backward(gradient, kv, axis):
+def _backward(gradient, d_q, kv, axis):
   """Sums for each part of the keys follow it and end with their owner."""
-  turns = _turns(kv, axis)
-  d_q, own = gradient(*next(turns))
-  d_kv = None
-  for part, owner in turns:
-    arriving = None if d_kv is None else _pass_on(d_kv, axis)
-    more_q, d_kv = gradient(part, owner)
-    d_q += more_q
-    d_kv = d_kv if arriving is None else d_kv + arriving
-  return d_q, own if d_kv is None else own + _pass_on(d_kv, axis)
+
+  def use(state, part, owner):
+    d_q, own, sums = state
+    arriving = None if sums is None else _pass_on(sums, axis)
+    d_q, d_kv = gradient(d_q, part, owner)
+    if own is None:
+      return d_q, d_kv, None
+    return d_q, own, d_kv if arriving is None else d_kv + arriving
+
+  d_q, own, sums = _rotate(use, (d_q, None, None), kv, axis)
+  return d_q, own if sums is None else own + _pass_on(sums, axis)
 
 
-def _turns(kv, axis):
-  """The keys of each device in turn, and whose they are; its own first."""
+def _rotate(use, state, kv, axis):
+  """The last state = use(state, keys, owner) of all turns, its own first."""
   n, index = jax.lax.axis_size(axis), jax.lax.axis_index(axis)
   for turn in range(n):
+    # Nothing else keeps a scheduler from collecting all parts at once.
+    kv, state = jax.lax.optimization_barrier((kv, state))
     coming = _pass_on(kv, axis) if turn < n - 1 else None
-    yield kv, (index - turn) % n
+    state = use(state, kv, (index - turn) % n)
     kv = coming
+  return state
 
 
 def _pass_on(x, axis):
