@@ -31,8 +31,10 @@ help:
 quickstart: $(VENV)/.core
 	@$(VENV)/bin/python -m zaya_jax.main --flagfile=configs/quickstart.flags
 
+# Two processes: most of the time one core compiles. A file stays in one of
+# them, since its tests share what they have compiled.
 test: $(VENV)/.dev
-	@$(VENV)/bin/python -m pytest $(ARGS)
+	@$(VENV)/bin/python -m pytest -n 2 --dist=loadfile $(ARGS)
 
 lint: $(VENV)/.dev
 	@$(VENV)/bin/ruff check --quiet .
