@@ -7,6 +7,7 @@ The format is that of `manager.Manager`, so every reader of one reads the other.
 import dataclasses
 import math
 import os
+import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -63,10 +64,11 @@ def write(
     CheckpointError: if it cannot be written, a full disk most likely.
   """
   reader.silence()
+  writer = _Handler(progress)
   handlers = {
     layout.STATE: ocp.PyTreeCheckpointHandler(
       type_handler_registry=ocp.type_handlers.create_type_handler_registry(
-        (Array, _Handler(progress)),
+        (Array, writer),
         (jax.Array, ocp.type_handlers.ArrayHandler()),  # Orbax warns else.
       )
     ),
@@ -82,6 +84,9 @@ def write(
   try:
     with ocp.Checkpointer(handler) as checkpointer:
       checkpointer.save(os.path.abspath(directory), args=args)
+  except KeyboardInterrupt:
+    writer.stop()
+    raise
   except reader.FAILURES as error:
     if getattr(error, 'exit_code', None):  # Of who makes the parts.
       raise
@@ -97,16 +102,31 @@ class _Handler(ocp.type_handlers.NumpyHandler):
   def __init__(self, progress: Callable[[int], None]):
     super().__init__(deepcopy_host_arrays=False)
     self._progress = progress
+    self._stopped, self._writing = False, threading.Lock()
+
+  def stop(self) -> None:
+    """Ends the writing, which Orbax does in a thread that Ctrl-C spares."""
+    self._stopped = True
+    with self._writing:
+      pass
 
   async def _open_and_write(
     self, value: Array, tspec: dict[str, Any], ts_context: Any
   ) -> None:
     # Orbax starts all arrays at once. Nothing is awaited here, so that one part
     # of one array is in memory at a time.
+    with self._writing:
+      self._write(value, tspec, ts_context)
+
+  def _write(self, value, tspec, ts_context) -> None:
+    if self._stopped:
+      raise InterruptedError
     tspec['metadata']['chunks'] = list(value.chunk)
     store = tensorstore.open(
       tensorstore.Spec(tspec), create=True, open=True, context=ts_context
     ).result()
     for index, part in value.parts():
+      if self._stopped:
+        raise InterruptedError
       store[index].write(part).result()
       self._progress(part.nbytes)

@@ -1,6 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Streamed checkpoints are those of the manager, one part at a time."""
 
+import os
+import shutil
+import signal
+import time
+
 import jax
 import ml_dtypes
 import numpy as np
@@ -93,3 +98,22 @@ def test_error_of_a_part_is_passed_on_and_nothing_is_left(tmp_path):
   with pytest.raises(errors.CheckpointError, match='the source is gone'):
     stream.write(str(tmp_path / '0'), {'params': {'w': array}}, META)
   assert not (tmp_path / '0').exists()
+
+
+def test_interrupted_writer_writes_no_more(tmp_path):
+  """Orbax writes in a thread, which would make a removed folder anew."""
+  log = []
+
+  def progress(_):
+    time.sleep(0.05)
+    if len(log) == 2:
+      os.kill(os.getpid(), signal.SIGINT)
+
+  tree = jax.tree.map(lambda a: streamed(a, log), VALUES)
+  with pytest.raises(KeyboardInterrupt):
+    stream.write(str(tmp_path / 'run' / '0'), tree, META, progress)
+  shutil.rmtree(tmp_path / 'run')
+  made = len(log)
+  time.sleep(0.3)
+  assert 2 <= len(log) == made < 10
+  assert not list(tmp_path.iterdir())
