@@ -16,13 +16,17 @@ from zaya_jax.checkpoint import errors
 class RunLock:
   """Holds a run directory from `with` to its end.
 
+  Args:
+    run_dir: the directory; it is made if need be.
+    flag: that names it, for errors.
+
   Raises:
     CheckpointError: on entry, with exit code 2, if another process holds it or
       it cannot be written. Nothing but the directory has been made by then.
   """
 
-  def __init__(self, run_dir: str):
-    self._run_dir = run_dir
+  def __init__(self, run_dir: str, flag: str = '--run_dir'):
+    self._run_dir, self._flag = run_dir, flag
     self._file: int | None = None
 
   def __enter__(self) -> Self:
@@ -32,7 +36,7 @@ class RunLock:
       self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
       raise errors.CheckpointError(
-        f'--run_dir={self._run_dir} cannot be written: {error.strerror}; '
+        f'{self._flag}={self._run_dir} cannot be written: {error.strerror}; '
         'choose another.',
         errors.USAGE,
       ) from error
@@ -42,8 +46,8 @@ class RunLock:
       holder = os.read(self._file, 200).decode(errors='replace').strip()
       os.close(self._file)
       raise errors.CheckpointError(
-        f'--run_dir={self._run_dir} is in use by {holder or "a process"}; '
-        'wait for it, stop it, or choose another --run_dir.',
+        f'{self._flag}={self._run_dir} is in use by {holder or "a process"}; '
+        f'wait for it, stop it, or choose another {self._flag}.',
         errors.USAGE,
       ) from error
     os.ftruncate(self._file, 0)

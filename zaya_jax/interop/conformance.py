@@ -8,7 +8,6 @@ with it in every submodule; tests/golden/make_conformance.py writes it.
 import dataclasses
 import functools
 import json
-import os
 import pathlib
 import shutil
 import sys
@@ -20,8 +19,8 @@ import numpy as np
 import safetensors.numpy
 
 from zaya_jax import config as config_lib
+from zaya_jax.interop import aside, errors, hf, submodules
 from zaya_jax.interop import conformance_report as report_lib
-from zaya_jax.interop import errors, hf, submodules
 
 KIT = pathlib.Path(__file__).with_name('kit')
 _UNREADABLE = (
@@ -222,25 +221,9 @@ def _kit() -> tuple[dict, dict, dict, dict]:
 
 def _write(output: str) -> None:
   """Copies the kit to the new folder `output`, whole or not at all."""
-  folder = output.rstrip(os.sep)
-  partial = f'{folder}.partial'
-  for path in (folder, partial):
-    if os.path.lexists(path):
-      raise config_lib.UsageError(
-        f'--output={output}: {path} is there already; name a new folder for '
-        'the kit, or remove it.'
-      )
-  try:
-    shutil.copytree(KIT, partial)
-    os.rename(partial, folder)
-  except OSError as error:  # shutil's own holds a list, one for each file.
-    inner = error.args[0] if isinstance(error, shutil.Error) else error
-    raise errors.FolderError(
-      f'--output={output} cannot be written: {inner}; name a new folder where '
-      'there is room.'
-    ) from error
-  finally:
-    shutil.rmtree(partial, ignore_errors=True)
+  folder = aside.check(output)
+  with aside.folder(folder, 0) as partial:
+    shutil.copytree(KIT, partial, dirs_exist_ok=True)
   print(f'{folder}: start with its README.md', file=sys.stderr)
 
 

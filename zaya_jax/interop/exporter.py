@@ -20,8 +20,8 @@ from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import layout as places
 from zaya_jax.checkpoint import lazy, meta, reader
 from zaya_jax.interop import (
+  aside,
   card,
-  errors,
   hf,
   hf_config,
   hf_table,
@@ -80,21 +80,17 @@ def main(config: config_lib.Config) -> None:
     raise config_lib.UsageError(
       '--mode=export needs --source=RUN_DIR and --output=DIR.'
     )
-  output = pathlib.Path(os.path.abspath(output))
-  if os.path.lexists(output) and not (
-    output.is_dir() and not any(output.iterdir())
-  ):
-    raise config_lib.UsageError(
-      f'--output={output} exists already; name a new folder.'
-    )
+  output = aside.check(os.path.abspath(output))
   found = _open_folder(source) if hf.is_folder(source) else _open_run(source)
   layout = config.export.layout
   hf_config.to_hf(found.config, layout)  # Refused now rather than at the end.
   notes = find_notes(found, layout)
   print(*(f'note: {note}' for note in notes), sep='\n', end='\n' * any(notes))
   tensors = plan(found, layout, config.export.dtype)
-  _write_aside(output, found, layout, tensors, notes)
   size = sum(tensor.nbytes for tensor in tensors)
+  with aside.folder(output, size + _SPARE) as partial:
+    _write_small_files(pathlib.Path(partial), found, layout, tensors, notes)
+    shards.write(partial, tensors, shards.SHARD_BYTES)
   print(f'exported {source} to {output} ({size:,} bytes, {layout} layout)')
 
 
@@ -154,38 +150,6 @@ def plan(
 
 def _read(row: hf_table.Row, leaf: Leaf, index: tuple[int, ...]) -> np.ndarray:
   return row.axes.write(leaf[index])
-
-
-def _write_aside(
-  output: pathlib.Path,
-  source: Source,
-  layout: hf_table.Layout,
-  tensors: list[shards.Tensor],
-  notes: list[str],
-) -> None:
-  """Writes the folder under another name, and gives it its own at the end."""
-  partial = output.with_name(output.name + '.partial')
-  try:
-    partial.mkdir(parents=True)
-  except FileExistsError as error:
-    raise config_lib.UsageError(
-      f'{partial} is in the way, where --output={output} is written until it '
-      'is complete; remove it, or wait if another export is writing it.'
-    ) from error
-  try:
-    needed = sum(tensor.nbytes for tensor in tensors) + _SPARE
-    free = shutil.disk_usage(partial).free
-    if free < needed:
-      raise errors.FolderError(
-        f'--output={output} needs {needed:,} bytes and {free:,} are free; make '
-        'room there, or choose another folder.'
-      )
-    _write_small_files(partial, source, layout, tensors, notes)
-    shards.write(str(partial), tensors, shards.SHARD_BYTES)
-    partial.rename(output)
-  except BaseException:
-    shutil.rmtree(partial, ignore_errors=True)
-    raise
 
 
 def _write_small_files(folder, source, layout, tensors, notes) -> None:

@@ -8,7 +8,6 @@ from it, export it, or start another run with --restore.
 
 import dataclasses
 import os
-import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -16,9 +15,8 @@ from collections.abc import Callable
 from pipelines import tokenizer as tokenizer_lib
 from zaya_jax import config as config_lib
 from zaya_jax import flags
-from zaya_jax.checkpoint import errors as checkpoint_errors
-from zaya_jax.checkpoint import layout, lock, meta, stream
-from zaya_jax.interop import hf, hf_table
+from zaya_jax.checkpoint import layout, meta, stream
+from zaya_jax.interop import aside, hf, hf_table
 
 _HEADROOM = 1.02  # Free bytes asked for, per byte of tensors.
 
@@ -28,10 +26,9 @@ def main(config: config_lib.Config) -> None:
 
   Raises:
     UsageError: if a flag is missing or `--output` is in use.
-    FolderError: if the folder cannot be read.
-    CheckpointError: if the disk is full.
+    FolderError: if the folder cannot be read, or the disk is full.
   """
-  source, output = config.source, config.output.rstrip(os.sep)
+  source, output = config.source, config.output
   if not source or not output:
     raise config_lib.UsageError(
       '--mode=import needs --source=HF_DIR and --output=RUN_DIR.'
@@ -40,12 +37,7 @@ def main(config: config_lib.Config) -> None:
     raise config_lib.UsageError(
       f'--source={source} is not a folder; name a Hugging Face ZAYA folder.'
     )
-  if os.path.lexists(output) and not (
-    os.path.isdir(output) and not os.listdir(output)
-  ):
-    raise config_lib.UsageError(
-      f'--output={output} exists already; name a new folder.'
-    )
+  output = aside.check(output)
   model = dataclasses.replace(
     hf.read_config(source), dtype=config.model.dtype, remat=config.model.remat
   )
@@ -72,57 +64,31 @@ def main(config: config_lib.Config) -> None:
 
 
 def _write_aside(output, source, settings, found, tokenizer) -> None:
-  """Writes the run under another name, and gives it its own at the end."""
-  partial = f'{output}.partial'
-  if os.path.isdir(partial) and '.lock' not in os.listdir(partial):
-    raise config_lib.UsageError(
-      f'{partial} is in the way, where --output={output} is written until it '
-      'is complete; move it away.'
-    )
+  """Writes the run aside, and gives it its name at the end."""
   tree = {
     part: hf_table.nest({path: _array(leaf) for path, leaf in leaves.items()})
     for part, leaves in found.items()
   }
   total = sum(leaf.nbytes for part in found.values() for leaf in part.values())
-  with lock.RunLock(partial):
-    try:
-      for left in set(os.scandir(partial)):  # By an import that was killed.
-        if left.is_dir(follow_symlinks=False):
-          shutil.rmtree(left)
-        elif left.name != '.lock':
-          os.remove(left)
-      _check_space(partial, total)
-      hf.keep_files(source, partial)
-      text = flags.to_flagfile(settings)
-      with open(os.path.join(partial, 'config.flags'), 'w') as file:
-        file.write(text)
-      about = meta.describe(
-        settings,
-        flags=text,
-        tokenizer_sha256=tokenizer.sha256 if tokenizer else '',
-        dataset_sha256='',
-        tokens=0,
-        metrics={},
-      )
-      directory = os.path.join(layout.root(partial), '0')
-      stream.write(directory, tree, about, _progress(total))
-      os.rename(partial, output)
-    except BaseException:
-      shutil.rmtree(partial, ignore_errors=True)
-      raise
+  with aside.folder(output, int(total * _HEADROOM)) as partial:
+    hf.keep_files(source, partial)
+    text = flags.to_flagfile(settings)
+    with open(os.path.join(partial, 'config.flags'), 'w') as file:
+      file.write(text)
+    about = meta.describe(
+      settings,
+      flags=text,
+      tokenizer_sha256=tokenizer.sha256 if tokenizer else '',
+      dataset_sha256='',
+      tokens=0,
+      metrics={},
+    )
+    directory = os.path.join(layout.root(partial), '0')
+    stream.write(directory, tree, about, _progress(total))
 
 
 def _array(leaf: hf.Leaf) -> stream.Array:
   return stream.Array(leaf.shape, leaf.dtype, leaf.chunk, leaf.parts)
-
-
-def _check_space(folder: str, total: int) -> None:
-  free = shutil.disk_usage(folder).free
-  if free < total * _HEADROOM:
-    raise checkpoint_errors.CheckpointError(
-      f'{folder} needs {total:,} bytes and {free:,} are free; make room there, '
-      'or choose another --output.'
-    )
 
 
 def _progress(total: int) -> Callable[[int], None]:

@@ -329,7 +329,7 @@ def test_failure_half_way_leaves_nothing(tmp_path, run, monkeypatch):
     raise OSError(28, 'No space left on device', path)
 
   monkeypatch.setattr(shards, '_write_file', fail)
-  with pytest.raises(OSError, match='No space left'):
+  with pytest.raises(errors.FolderError, match='No space left'):
     export(run, tmp_path / 'out')
   assert not list(tmp_path.iterdir())
 
