@@ -15,6 +15,7 @@ import numpy as np
 
 from zaya_jax import config as config_lib
 from zaya_jax import decode, models
+from zaya_jax import mesh as mesh_lib
 from zaya_jax.metrics import text
 
 _BATCH = 64  # Prompts of a file that are continued together.
@@ -34,6 +35,13 @@ def main(config: config_lib.Config) -> None:
       '--mode=generate needs --source=DIR (or --run_dir=DIR): the model.'
     )
   path = config.generate.prompts
+  if path and config.prompt:
+    raise config_lib.UsageError(
+      f'--generate.prompts={path} and --prompt={config.prompt} exclude each '
+      'other; drop one.'
+    )
+  if config.mesh.context > 1:  # Refused now rather than behind the prompt.
+    mesh_lib.make_context_mesh(config.mesh.context)
   prompts = _read_prompts(path) if path else [{'prompt': _one(config)}]
   model = dataclasses.replace(
     models.load(source), context=config.mesh.context, on_note=_note
@@ -68,7 +76,9 @@ def _continue_all(model, prompts, rows, how):
   """Writes one JSON object for each prompt, in their order."""
   for begin in range(0, len(rows), _BATCH):
     part = slice(begin, begin + _BATCH)
-    texts = model.generate(rows[part], **how)
+    # Of one seed, each part would be sampled as the first one was.
+    seed = (how['seed'] + begin) % 2**32
+    texts = model.generate(rows[part], **{**how, 'seed': seed})
     for prompt, continuation in zip(prompts[part], texts, strict=True):
       line = {**prompt, 'text': continuation}
       print(json.dumps(line, ensure_ascii=False), flush=True)
@@ -112,8 +122,9 @@ def _one(config: config_lib.Config) -> str:
 def _read_prompts(path: str) -> list[dict[str, Any]]:
   """The prompts of a file, each as {'prompt': …} or {'messages': […]}."""
   try:
-    with open(path, encoding='utf-8') as file:
-      lines = file.read().splitlines()
+    # Not `splitlines`: a JSON string may hold U+2028 and its like.
+    with open(path, encoding='utf-8-sig') as file:
+      lines = file.read().split('\n')
   except (OSError, UnicodeDecodeError) as error:
     raise config_lib.UsageError(
       f'--generate.prompts={path} cannot be read: {error}.'
@@ -130,14 +141,21 @@ def _read_prompts(path: str) -> list[dict[str, Any]]:
 
 def _parse(path: str, number: int, line: str) -> dict[str, Any]:
   try:
-    prompt = json.loads(line)
+    # Half a surrogate pair, which JSON can spell, becomes U+FFFD.
+    text = json.dumps(json.loads(line), ensure_ascii=False)
+    text = text.encode('utf-16', 'surrogatepass').decode('utf-16', 'replace')
+    prompt = json.loads(text)
   except ValueError:
     prompt = None
   if isinstance(prompt, dict):
-    if isinstance(prompt.get('prompt'), str):
-      return prompt
     messages = prompt.get('messages')
-    if isinstance(messages, list) and messages:
+    if messages is None and isinstance(prompt.get('prompt'), str):
+      return prompt
+    if (
+      isinstance(messages, list)
+      and messages
+      and all(isinstance(message, dict) for message in messages)
+    ):
       return prompt
   raise config_lib.UsageError(
     f'--generate.prompts={path}: line {number} must be a JSON object with '

@@ -98,7 +98,7 @@ def test_devices_share_the_cache(run):
   _, one, _ = run('--prompt=AB')
   assert run('--prompt=AB', '--mesh.context=4')[1] == one
   code, out, err = run('--prompt=AB', '--mesh.context=64')
-  assert (code, out) == (2, 'AB')
+  assert (code, out) == (2, '')
   assert '--mesh.context=64 needs as many devices' in err
 
 
@@ -111,6 +111,7 @@ def test_devices_share_the_cache(run):
     ('p.jsonl', b'{"prompt": "a"}\n\n{', 'p.jsonl: line 3 must be'),
     ('p.jsonl', b'{"prompt": 5}', 'p.jsonl: line 1 must be'),
     ('p.jsonl', b'{"messages": []}', 'p.jsonl: line 1 must be'),
+    ('p.jsonl', b'{"messages": [1]}', 'p.jsonl: line 1 must be'),
     ('p.jsonl', b'["a"]', 'p.jsonl: line 1 must be'),
   ],
 )
@@ -121,6 +122,33 @@ def test_unusable_prompts_get_a_sentence(run, tmp_path, name, content, message):
   code, out, err = run(f'--generate.prompts={file}')
   assert (code, out) == (2, '')
   assert message in err and err.count('\n') == 1
+
+
+def test_prompts_keep_their_letters(run, tmp_path):
+  file = tmp_path / 'p.jsonl'
+  lines = ['{"prompt": "a\u2028b"}', '{"prompt": "c\\ud800d"}']
+  file.write_text('\n'.join(lines), encoding='utf-8-sig', newline='\r\n')
+  code, out, err = run(f'--generate.prompts={file}')
+  assert code == 0, err
+  found = [json.loads(line)['prompt'] for line in out.split('\n') if line]
+  assert found == ['a\u2028b', 'c\ufffdd']
+
+
+def test_equal_prompts_are_sampled_apart_in_all_parts(run, tmp_path):
+  file = tmp_path / 'p.txt'
+  file.write_text('AB\n' * 66)
+  how = '--generate.temperature=1', '--generate.top_p=1'
+  code, out, _ = run(f'--generate.prompts={file}', *how)
+  texts = [json.loads(line)['text'] for line in out.splitlines()]
+  assert code == 0 and len(texts) == 66
+  assert texts[:2] != texts[64:]
+
+
+def test_prompt_and_prompts_exclude_each_other(run, tmp_path):
+  file = tmp_path / 'p.txt'
+  file.write_text('AB')
+  code, _, err = run(f'--generate.prompts={file}', '--prompt=AB')
+  assert code == 2 and 'exclude each other' in err
 
 
 def test_chat_without_a_template_gets_a_sentence(tmp_path, capsys):
