@@ -166,6 +166,15 @@ def _connect(
   jax.config.update('jax_cpu_collectives_implementation', 'gloo')
   # Signals are this program's own; jax would swallow SIGTERM.
   jax.config.update('jax_enable_preemption_service', False)
+  missing = (
+    f'process {place.process} of {place.processes} did not meet the others at '
+    f'{place.coordinator} within --distributed.initialization_timeout_s='
+    f'{config.initialization_timeout_s}; see whether process 0 runs there, its '
+    'port is free and all were started, then repeat the command.'
+  )
+  # jax calls abort() when a heartbeat is missed, or process 0 gives up.
+  _reason[:] = [missing, _RESUMABLE]
+  ctypes.CDLL(None).signal(signal.SIGABRT, _aborted)
   try:
     jax.distributed.initialize(
       place.coordinator,
@@ -178,15 +187,8 @@ def _connect(
       shutdown_timeout_seconds=config.heartbeat_timeout_s,
     )
   except RuntimeError as error:
-    raise LostError(
-      f'Process {place.process} of {place.processes} did not meet the others '
-      f'at {place.coordinator} within --distributed.initialization_timeout_s='
-      f'{config.initialization_timeout_s} ({str(error).partition(chr(10))[0]}).'
-      ' See whether process 0 runs there, its port is free and all were '
-      'started; then repeat the command.'
-    ) from error
-  # jax calls abort() when a heartbeat is missed.
-  ctypes.CDLL(None).signal(signal.SIGABRT, _aborted)
+    raise LostError(missing) from error
+  _reason[:] = [_GONE, _RESUMABLE]
 
 
 def _compare(text: str) -> None:
@@ -196,7 +198,7 @@ def _compare(text: str) -> None:
   for mine, their in pairs:
     if mine != their:
       raise config_lib.UsageError(
-        f'Process {process()} was started with {mine} and process 0 with '
+        f'process {process()} was started with {mine} and process 0 with '
         f'{their}; start all with the same flags and the same program.'
       )
   barrier('same settings')
@@ -224,6 +226,8 @@ def _watch() -> None:
   if code and not why.startswith(f'process {process()}:'):
     if process() == 0 or why == _GONE:
       _tell(why)
+    if process() == 0:  # The store ends with it: let the others read first.
+      time.sleep(_SPREAD_S)
     os._exit(code)
 
 
@@ -241,10 +245,11 @@ def _fail(error: BaseException) -> None:
   if code == 1:
     logging.getLogger().error('%s', traceback.format_exc())
   _tell(str(error))
+  _reason[:] = ['', code]
   why = f'process {process()}: {error}'
   with contextlib.suppress(jax.errors.JaxRuntimeError):
     _client().key_value_set(_ENDED, json.dumps([code, why]))
-    if process() == 0:  # The store ends with it.
+    if process() == 0:
       time.sleep(_SPREAD_S)
   sys.stdout.flush()
   os._exit(code)
@@ -258,10 +263,13 @@ _GONE = (
   'another process is gone; repeat the command to go on from the newest '
   'checkpoint'
 )
+_reason = [_GONE, _RESUMABLE]  # Why jax would abort now, and the exit code.
 
 
 @ctypes.CFUNCTYPE(None, ctypes.c_int)
 def _aborted(number: int) -> None:
   del number
-  _tell(f'process {process()}: {_GONE}')
-  os._exit(_RESUMABLE)
+  why, code = _reason
+  if why:
+    _tell(why)
+  os._exit(code)

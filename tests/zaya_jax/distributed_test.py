@@ -118,7 +118,7 @@ def test_other_settings_are_refused_by_the_name_of_the_flag(tmp_path):
   out = tmp_path / 'out'
   process = job(out, tmp_path / 'run', FAKE_FLAGS_1='--optim.lr=0.5')
   assert process.wait(100) == 2
-  words = 'Process 1 was started with --optim.lr=0.5 and process 0 with'
+  words = 'process 1 was started with --optim.lr=0.5 and process 0 with'
   assert words in (out / '0').read_text()
   assert words in (out / '1').read_text()
   assert 'compil' not in (out / '0').read_text()
