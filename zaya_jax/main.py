@@ -35,6 +35,7 @@ _MODES = {
   'plan': 'zaya_jax.plan.planner:main',
 }
 _UNUSABLE, _STOPPED = 3, 75
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _HELP = ('--help', '-help', '-h', '--helpfull', '--helpshort')
 _INTRO = """\
 zaya_jax trains, continues, evaluates and samples ZAYA1 models.
@@ -123,6 +124,9 @@ def _run(config: config_lib.Config) -> int:
   module, _, function = _MODES[config.mode].partition(':')
   try:
     run = getattr(importlib.import_module(module), function)
+    for number in _SIGNALS:
+      if signal.getsignal(number) is _end:
+        signal.signal(number, signal.default_int_handler)
     return run(config) or 0
   except KeyboardInterrupt:
     print('zaya_jax: stopped.', file=sys.stderr)
@@ -138,7 +142,8 @@ def _run(config: config_lib.Config) -> int:
 
 
 def _disk_full(config: config_lib.Config, error: OSError) -> str:
-  where = error.filename or f'--run_dir={config.run_dir}'
+  # A copy has two files; the second is the one that is written.
+  where = error.filename2 or error.filename or f'--run_dir={config.run_dir}'
   return (
     f'The disk is full ({error.strerror}: {where}); make room there and repeat '
     'the command.'
@@ -150,14 +155,22 @@ def _fail(error: Exception | str, code: int) -> int:
   return code
 
 
+def _end(*_) -> None:
+  os.write(2, b'zaya_jax: stopped.\n')
+  os._exit(_STOPPED)
+
+
 def _program() -> None:
   """Runs the command line of this process and ends it."""
   # A terminal may not know every letter that a model writes.
   sys.stdout.reconfigure(errors='replace')
   logging.basicConfig(format='zaya_jax: %(levelname)s: %(message)s')
   logging.addLevelName(logging.WARNING, 'warning')
-  # Until the training loop listens: ends as Ctrl-C does, tidily.
-  signal.signal(signal.SIGTERM, signal.default_int_handler)
+  # Until the training loop listens, SIGTERM ends as Ctrl-C does, tidily; at
+  # once while modules are imported, of which jaxlib aborts when interrupted.
+  for number in _SIGNALS:
+    if signal.getsignal(number) != signal.SIG_IGN:  # As nohup leaves it.
+      signal.signal(number, _end)
   try:
     code = main(sys.argv)
     sys.stdout.flush()

@@ -278,3 +278,25 @@ def test_package_has_no_other_attributes():
 def test_package_offers_the_sections():
   done = _python('-c', 'import zaya_jax as z; z.Config(model=z.ModelConfig())')
   assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize('name', ['SIGINT', 'SIGTERM'])
+def test_stop_while_modules_are_imported_is_tidy(name):
+  """jaxlib aborts, with pages of text, when its import is interrupted."""
+  script = (
+    'import os, signal, sys\n'
+    'from zaya_jax import main\n'
+    'number = getattr(signal, sys.argv[1])\n'
+    'def stop(_): os.kill(os.getpid(), number)\n'
+    'main.importlib.import_module = stop\n'
+    'signal.signal(signal.SIGINT, signal.default_int_handler)\n'
+    "sys.argv[1:] = ['--mode=conform']\n"
+    'main._program()\n'
+  )
+  done = subprocess.run(
+    [sys.executable, '-c', script, name],
+    capture_output=True,
+    text=True,
+    timeout=60,
+  )
+  assert (done.returncode, done.stderr) == (75, 'zaya_jax: stopped.\n')
