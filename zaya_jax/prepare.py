@@ -45,6 +45,12 @@ def shards(data: config_lib.DataConfig, output: str) -> manifest.Manifest:
       '--data.input= must say what to prepare: a folder, a file, a glob, or '
       "'stdlib'."
     )
+  show, seen = _progress(), []
+
+  def progress(*counts: int) -> None:
+    seen[:] = counts
+    show(*counts)
+
   made = pipeline.prepare(
     data.input,
     output,
@@ -55,11 +61,24 @@ def shards(data: config_lib.DataConfig, output: str) -> manifest.Manifest:
     record_tokens=data.record_tokens,
     shard_tokens=data.shard_tokens,
     window_tokens=data.seq_len,
-    progress=_progress(),
+    progress=progress,
   )
   if sys.stderr.isatty():
     print(' ' * _WIDTH, end='\r', file=sys.stderr, flush=True)
+  if seen:  # Not when the shards were there already.
+    print(_outcome(made), file=sys.stderr, flush=True)
   return made
+
+
+def _outcome(made: manifest.Manifest) -> str:
+  """One line; training shows no other of what was left out."""
+  documents = sum(split.documents for split in made.splits.values())
+  tokens = sum(split.tokens for split in made.splits.values())
+  line = f'prepared: {documents:,} documents, {text.short(tokens)} tokens'
+  if made.num_skipped:
+    name, why = next(iter(made.skipped.items()))
+    line += f'; {made.num_skipped:,} left out, the first {name} ({why})'
+  return line
 
 
 def _output(config: config_lib.Config) -> str:

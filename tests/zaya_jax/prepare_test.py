@@ -68,3 +68,16 @@ def test_unclear_output_is_refused(tmp_path, changes, words):
 def test_missing_input_is_refused(tmp_path):
   with pytest.raises(config.UsageError, match='--data.input='):
     prepare.main(config.Config(output=str(tmp_path / 'a')))
+
+
+def test_training_is_told_what_was_left_out_once(tmp_path, capsys):
+  _config(tmp_path)  # Writes the text.
+  data = config.DataConfig(input=str(tmp_path), record_tokens=512, seq_len=128)
+  (tmp_path / 'picture').write_bytes(b'\0\xff\0')
+  output = str(tmp_path.parent / f'{tmp_path.name}-shards')
+  prepare.shards(data, output)
+  err = capsys.readouterr().err
+  assert 'prepared: 2 documents' in err
+  assert '; 1 left out, the first picture (' in err
+  prepare.shards(data, output)
+  assert 'prepared' not in capsys.readouterr().err
