@@ -230,7 +230,10 @@ def test_finished_run_has_nothing_left_to_do(straight, train):
       ['--data.batch_size=6', '--optim.accumulation=3', '--mesh.replica=4'],
       '--data.batch_size=6 must be a multiple of 12',
     ),
-    (['--mesh.replica=9'], '--mesh.replica=9 needs as many devices'),
+    (
+      ['--mesh.replica=9'],
+      '--mesh.replica=9 times --mesh.fsdp=1 needs as many devices',
+    ),
   ],
 )
 def test_what_does_not_fit_the_run_is_refused_and_changes_nothing(
