@@ -216,7 +216,13 @@ class Template:
         f'{error.lineno}).'
       ) from error
     # A template runs Python's operators and methods on whatever it is given.
-    except (jinja2.TemplateError, LookupError, TypeError, ValueError) as error:
+    except (
+      jinja2.TemplateError,
+      ArithmeticError,
+      LookupError,
+      TypeError,
+      ValueError,
+    ) as error:
       raise errors.DataError(
         f'The chat template of {self.name} refuses the conversation: {error}.'
       ) from error

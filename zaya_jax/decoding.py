@@ -56,11 +56,13 @@ class Speed:
   decode_s: float = 0.0
 
   def __str__(self) -> str:
+    rate = ''  # The first tokens come with the prompt.
+    if self.decode_s:
+      rate = f', {self.new_tokens / self.decode_s:,.0f} per second'
     return (
       f'prompt {self.prompt_tokens:,} tokens, '
       f'{self.prompt_tokens / self.prefill_s:,.0f} per second; '
-      f'new {self.new_tokens:,} tokens, '
-      f'{self.new_tokens / max(self.decode_s, 1e-9):,.0f} per second; '
+      f'new {self.new_tokens:,} tokens{rate}; '
       f'compiling took {self.compile_s:.1f} s'
     )
 
@@ -154,7 +156,6 @@ class Decoder:
     state = {'tokens': next_B, 'cache': cache, 'key': key}
     speed.new_tokens = len(rows)
     yield np.asarray(next_B)
-    self.on_note('compiling the step ...')
     step = self._compiled(_steps, how, (state, sample), state=0)
     start = time.perf_counter()
     running = collections.deque()
@@ -216,6 +217,8 @@ class Decoder:
     key = (function, self._about, how, shapes)
     if key not in _programs:
       start = time.perf_counter()
+      if function in _NAMES:
+        self.on_note(f'compiling {_NAMES[function]} ...')
       run = functools.partial(function, self._about)
       if self._about.mesh:
         specs = [_specs(arg) for arg in args]
@@ -267,6 +270,9 @@ def _steps(about, weights, state, sample):
 
   state, next_NB = jax.lax.scan(step, state, length=about.steps)
   return next_NB, state
+
+
+_NAMES = {_chunk: 'the prompt', _steps: 'the step'}
 
 
 def choose(

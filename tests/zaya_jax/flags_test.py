@@ -37,7 +37,10 @@ COMPANIONS = {
   'optim.schedule': ['--optim.decay_steps=3'],
 }
 VALUES = {
-  'plan.efficiency': '0.5','eval.num_fewshot': '5', 'data.train_tokenizer': '300'}
+  'plan.efficiency': '0.5',
+  'eval.num_fewshot': '5',
+  'data.train_tokenizer': '300',
+}
 
 
 def _get(settings, name):
