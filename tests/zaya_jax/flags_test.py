@@ -38,6 +38,7 @@ COMPANIONS = {
 }
 VALUES = {
   'plan.efficiency': '0.5',
+  'distributed.process': '3',
   'eval.num_fewshot': '5',
   'data.train_tokenizer': '300',
 }
