@@ -14,8 +14,8 @@ import dataclasses
 import json
 import math
 import os
-import re
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
