@@ -11,7 +11,7 @@ import pytest
 import ops
 from ops.attention import cached
 from tests import close
-from tests.ops.attention_test import specification
+from tests.reference.attention_numpy import specification
 
 C = 4
 # New tokens, rows of the cache, rows filled before, window.
