@@ -12,7 +12,7 @@ import safetensors.numpy
 from tests import chats
 from zaya_jax import main
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).resolve().parents[1]
 GOLDEN = ROOT / 'tests' / 'golden' / 'plain'
 SMALL = """
 --num_steps=40

@@ -18,7 +18,7 @@ from tests.reference import ours, zaya_numpy
 from tests.zaya_jax.interop import folders
 from zaya_jax import evaluate, interop, prepare
 
-GOLDEN = pathlib.Path(__file__).parents[1] / 'golden' / 'plain'
+GOLDEN = pathlib.Path(__file__).resolve().parents[1] / 'golden' / 'plain'
 WORDS = ['<pad>', '<eos>', '<bos>', 'one', 'two', 'three', 'four', 'five']
 
 

@@ -22,7 +22,8 @@ from zaya_jax import config as config_lib
 from zaya_jax.interop import aside, errors, hf, submodules
 from zaya_jax.interop import conformance_report as report_lib
 
-KIT = pathlib.Path(__file__).with_name('kit')
+# Resolved: links out of a folder of weights are refused, and Bazel links.
+KIT = pathlib.Path(__file__).resolve().with_name('kit')
 _UNREADABLE = (
   *(OSError, KeyError, TypeError, ValueError),  # Also types NumPy lacks.
   safetensors.SafetensorError,

@@ -14,7 +14,7 @@ import zaya_jax
 from tests.reference import mutants, ours
 from zaya_jax.interop import hf_table
 
-GOLDEN = pathlib.Path(__file__).parents[2] / 'golden'
+GOLDEN = pathlib.Path(__file__).resolve().parents[2] / 'golden'
 NAMES = ('plain', 'sliding_untied_biases')
 LOGITS = 1e-4  # Of the spread, the largest logit minus the smallest.
 GRADIENT = 1e-3  # Of the norm of the gradient of that tensor.
