@@ -15,7 +15,7 @@ from tests import fake_srun
 from zaya_jax import config as config_lib
 from zaya_jax import flags, launcher
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).resolve().parents[1]
 DEPLOY = ROOT / 'deploy'
 
 
