@@ -166,7 +166,7 @@ def test_every_folder_is_read():
     ('ops/a.py', 'from zaya_jax import config', 'ops stands alone'),
     ('ops/a.py', 'import flax', 'ops may import only'),
     ('pipelines/a.py', 'import ops', 'pipelines stands alone'),
-    ('zaya_jax/config.py', 'import jax', 'may import only []'),
+    ('zaya_jax/config/a.py', 'import jax', 'may import only []'),
     ('zaya_jax/mesh.py', 'from zaya_jax import flops', 'is not below'),
     ('zaya_jax/optim/a.py', 'from zaya_jax.model import b', 'is not below'),
     ('zaya_jax/step.py', 'import zaya_jax.train', 'is not below'),

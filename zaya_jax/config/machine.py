@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The settings of the devices: those of a run, and those of a plan."""
+
+import dataclasses
+from typing import Literal
+
+from zaya_jax import fields
+
+field = fields.field
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MeshConfig:
+  """How many devices each axis of the mesh has."""
+
+  replica: int = field(
+    0, 'Data-parallel copies; 0: all that is left.', minimum=0
+  )
+  fsdp: int = field(
+    1,
+    'Devices among which parameters are divided as well; replica times fsdp '
+    'share a batch.',
+    minimum=1,
+  )
+  context: int = field(
+    1,
+    'Devices among which decoding divides the tokens of its cache.',
+    minimum=1,
+  )
+
+  def __post_init__(self) -> None:
+    fields.check(self, 'mesh.')
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DistributedConfig:
+  """How the processes of one training run meet, and how long they wait."""
+
+  coordinator: str = field(
+    '', 'HOST:PORT of process 0; empty: as the launcher tells.'
+  )
+  processes: int = field(
+    0, 'Number of processes; 0: as the launcher tells, else one.', minimum=0
+  )
+  process: int = field(
+    -1, 'Which of them this is; -1: as the launcher tells.', minimum=-1
+  )
+  initialization_timeout_s: int = field(
+    300, 'Seconds in which all processes must have started.', minimum=1
+  )
+  heartbeat_timeout_s: int = field(
+    100, 'Seconds without a sign of life after which all end.', minimum=2
+  )
+  collective_timeout_s: int = field(
+    600, 'Seconds that devices wait for each other.', minimum=1
+  )
+
+  def __post_init__(self) -> None:
+    fields.check(self, 'distributed.')
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PlanConfig:
+  """The machine of --mode=plan, which need not be there."""
+
+  chip: Literal['mi300x', 'h200', 'h100', 'cpu'] = field(
+    'mi300x', 'Kind of its devices.'
+  )
+  devices: int = field(8, 'How many; the product of --mesh.*.', minimum=1)
+  tokens: int = field(
+    0, 'Tokens to train on; 0: those of --num_steps.', minimum=0
+  )
+  efficiency: float = field(
+    1.0,
+    'Share of the achievable speed of the chip that a step reaches, as '
+    'measured.',
+    minimum=0.01,
+    maximum=1.0,
+  )
+  compile: Literal['none', 'rocm'] = field(
+    'none',
+    'rocm: also compiles the step for MI300X and compares; minutes, no GPU '
+    '(make rocm-venv).',
+  )
+
+  def __post_init__(self) -> None:
+    fields.check(self, 'plan.')
