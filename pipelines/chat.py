@@ -6,21 +6,18 @@ gives. A template is a stranger's program: it runs in Jinja's sandbox.
 """
 
 import dataclasses
-import datetime
 import functools
 import hashlib
 import json
 import os
 import pathlib
 import re
-import secrets
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import jinja2
-from jinja2 import ext, nodes, sandbox, utils
 
-from pipelines import errors
+from pipelines import errors, jinja_sandbox
 
 TEMPLATE_NAME = 'chat_template.jinja'
 CONFIG_NAME = 'tokenizer_config.json'
@@ -39,8 +36,6 @@ _CHATML = """\
 {{ '<|im_start|>assistant\n' }}
 {%- endif %}"""
 _CHATML_TOKENS = {'<|im_start|>', '<|im_end|>'}
-# What a template writes around `{% generation %}`: no message can spell it.
-_MARK = f'\0{secrets.token_hex(8)}\0'
 _REASONING = ('reasoning_content', 'thinking', 'reasoning')
 
 
@@ -151,7 +146,7 @@ class Template:
       DataError: if the template refuses the conversation, with its reason.
     """
     return self._write(messages, add_generation_prompt, tools).replace(
-      _MARK, ''
+      jinja_sandbox.MARK, ''
     )
 
   def render_with_mask(
@@ -174,7 +169,7 @@ class Template:
         follows it.
     """
     if re.search(r'\{%[-+]?\s*generation\s*[-+]?%\}', self._source(tools)):
-      pieces = self._write(messages, False, tools).split(_MARK)
+      pieces = self._write(messages, False, tools).split(jinja_sandbox.MARK)
       return [(text, i % 2 == 1) for i, text in enumerate(pieces) if text]
     whole = self.render(messages, tools=tools)
     pieces, done = [], 0
@@ -203,7 +198,7 @@ class Template:
 
   def _write(self, messages, add_generation_prompt, tools) -> str:
     try:
-      return _compiled(self._source(tools)).render(
+      return jinja_sandbox.compiled(self._source(tools)).render(
         **self.special_tokens,
         messages=[_plain(message) for message in messages],
         tools=tools or None,
@@ -212,8 +207,8 @@ class Template:
       )
     except jinja2.TemplateSyntaxError as error:
       raise errors.DataError(
-        f'The chat template of {self.name} is not one: {error} (its line '
-        f'{error.lineno}).'
+        f'The chat template of {self.name} is not one: {error} (line '
+        f'{error.lineno} of the template).'
       ) from error
     # A template runs Python's operators and methods on whatever it is given.
     except (
@@ -224,11 +219,12 @@ class Template:
       ValueError,
     ) as error:
       raise errors.DataError(
-        f'The chat template of {self.name} refuses the conversation: {error}.'
+        f'The chat template of {self.name} refuses the conversation: {error}'
+        f'{jinja_sandbox.place(error)}.'
       ) from error
 
 
-def none() -> Template:
+def none() -> NoReturn:
   """For what has no tokenizer files; raises the DataError that says so."""
   raise errors.DataError(
     'A conversation needs the chat template of a tokenizer; name its folder '
@@ -255,59 +251,3 @@ def _plain(message: Message) -> dict[str, Any]:
   if thought is None:
     return message
   return {'thinking': thought, **message, 'reasoning_content': thought}
-
-
-@functools.lru_cache(8)
-def _compiled(source: str) -> jinja2.Template:
-  """Compiles in the environment that `transformers` gives to templates."""
-  environment = sandbox.ImmutableSandboxedEnvironment(
-    trim_blocks=True,
-    lstrip_blocks=True,
-    extensions=[_Generation, ext.loopcontrols],
-  )
-  environment.filters['tojson'] = _tojson
-  environment.globals |= {
-    'raise_exception': _raise_exception,
-    'strftime_now': lambda form: datetime.datetime.now().strftime(form),
-    'dict': lambda *args, **kwargs: dict(*args, **kwargs),
-    'namespace': _Namespace,
-  }
-  return environment.from_string(source)
-
-
-class _Generation(ext.Extension):
-  """`{% generation %}`: puts marks around what the assistant says."""
-
-  tags = frozenset({'generation'})
-
-  def parse(self, parser):
-    """Parses one block."""
-    line = next(parser.stream).lineno
-    body = parser.parse_statements(('name:endgeneration',), drop_needle=True)
-    mark = nodes.Output([nodes.TemplateData(_MARK)])
-    return nodes.Scope([mark, *body, mark]).set_lineno(line)
-
-
-class _Namespace(utils.Namespace):
-  """Keeps a template from naming what is inside Python's objects."""
-
-  def __setitem__(self, name, value):
-    if name.startswith('_'):
-      raise jinja2.exceptions.SecurityError(f'a template may not set {name}')
-    super().__setitem__(name, value)
-
-
-def _tojson(
-  value, ensure_ascii=False, indent=None, separators=None, sort_keys=False
-):
-  return json.dumps(
-    value,
-    ensure_ascii=ensure_ascii,
-    indent=indent,
-    separators=separators,
-    sort_keys=sort_keys,
-  )
-
-
-def _raise_exception(message):
-  raise jinja2.TemplateError(message)
