@@ -125,7 +125,7 @@ class Config:
   output: str = field(
     '',
     'Folder that prepare (empty: --data.dir), import, export and conform '
-    'write, or the .json file of plan.',
+    'write, or the .json or .svg file of plan (or both: a.json,a.svg).',
   )
   seed: int = field(
     0,

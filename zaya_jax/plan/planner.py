@@ -2,7 +2,7 @@
 """--mode=plan: what a step would hold, send and cost, by formula."""
 
 import json
-import os
+import pathlib
 from typing import Any
 
 import jax
@@ -15,6 +15,7 @@ from zaya_jax.plan import (
   lint,
   memory,
   newton_schulz,
+  picture,
   report,
   rocm,
   timing,
@@ -31,14 +32,15 @@ def main(config: config_lib.Config) -> None:
   """Prints the plan of a run, and writes it to --output.
 
   Raises:
-    UsageError: if devices, mesh and batch do not fit, --output is not JSON, or
-      there is no compiler for --plan.compile.
+    UsageError: if devices, mesh and batch do not fit, --output ends in neither
+      .json nor .svg, or there is no compiler for --plan.compile.
     CompileError: if the step does not compile.
   """
-  if config.output and not config.output.endswith('.json'):
+  outputs = [pathlib.Path(p) for p in config.output.split(',') if p]
+  if any(path.suffix not in ('.json', '.svg') for path in outputs):
     raise config_lib.UsageError(
-      f'--output={config.output} must end in .json: --mode=plan writes one '
-      'file.'
+      f'--output={config.output} must end in .json (numbers) or .svg (a '
+      'picture); with a comma between them --mode=plan writes both.'
     )
   # Nothing is computed: no accelerator is to be waited for, or held.
   jax.config.update('jax_platforms', 'cpu')
@@ -48,12 +50,12 @@ def main(config: config_lib.Config) -> None:
     beside = rocm.compare(plan, compiled)
     plan['compiled'] = {**compiled, 'compare': beside}
   report.show(plan)
-  if config.output:
-    partial = f'{config.output}.partial'
-    with open(partial, 'w', encoding='utf-8') as file:
-      json.dump(plan, file, indent=2)
-      file.write('\n')
-    os.replace(partial, config.output)
+  for path in outputs:
+    text = picture.draw(plan) if path.suffix == '.svg' else _json(plan)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f'{path.name}.partial')
+    partial.write_text(text, encoding='utf-8')
+    partial.replace(path)
 
 
 def make(config: config_lib.Config) -> dict[str, Any]:
@@ -87,6 +89,10 @@ def make(config: config_lib.Config) -> dict[str, Any]:
     'lint': [vars(f) for f in found],
     'assumptions': _assumptions(chip, config),
   }
+
+
+def _json(plan: dict[str, Any]) -> str:
+  return json.dumps(plan, indent=2) + '\n'
 
 
 def _flops(config) -> dict[str, float]:

@@ -45,7 +45,6 @@ def _table(console, title, columns, rows):
 
 
 def _summary(plan):
-  mesh = ' x '.join(f'{a} {n}' for a, n in plan['mesh'].items() if n > 1)
   count, time, muon = plan['parameters'], plan['time'], plan['muon']
   tokens, saved, data = plan['tokens'], plan['checkpoint'], plan['data']
   days = f'{time["budget_days"]:,.1f} days'
@@ -58,7 +57,7 @@ def _summary(plan):
     ),
     (
       'step',
-      _seconds(time['step']),
+      seconds(time['step']),
       f'{text.short(time["tokens_per_second"])} tokens/s, '
       f'{text.short(time["tokens_per_day"])} a day, MFU {time["mfu"]:.1%}',
     ),
@@ -76,24 +75,22 @@ def _summary(plan):
     ),
     (
       'checkpoint',
-      _bytes(saved['bytes']),
-      f'{_bytes(saved["bytes_per_device"])} from each device',
+      nbytes(saved['bytes']),
+      f'{nbytes(saved["bytes_per_device"])} from each device',
     ),
     (
       'decoding',
-      _bytes(plan['cache_bytes_per_token']),
+      nbytes(plan['cache_bytes_per_token']),
       'of keys and values for each token of a context',
     ),
     (
       'data',
       f'{data["iops"]:,.0f} IOPS',
       f'{data["pages_per_step"]:,.0f} pages a step; {data["iops_limit"]:,} '
-      f'IOPS suffice down to {_seconds(data["step_s_at_limit"])} a step',
+      f'IOPS suffice down to {seconds(data["step_s_at_limit"])} a step',
     ),
   ]
-  chip = plan['chip']['name']
-  title = f'plan for {plan["devices"]:,} x {chip}' + (mesh and f': {mesh}')
-  return title, ('', ' ', ''), rows
+  return title(plan), ('', ' ', ''), rows
 
 
 def _flops(plan):
@@ -114,17 +111,17 @@ def _memory(plan):
     'temporary', 'total',
   )  # fmt: skip
   share = lambda value: f'{value / held["capacity"]:.1%}'
-  rows = [(kind, _bytes(held[kind]), share(held[kind])) for kind in kinds]
+  rows = [(kind, nbytes(held[kind]), share(held[kind])) for kind in kinds]
   if plan['devices'] > 1:
-    rows.insert(2, ('  not divided', _bytes(held['optimizer_whole']), ''))
+    rows.insert(2, ('  not divided', nbytes(held['optimizer_whole']), ''))
   spare = held['capacity'] - held['total']
-  rows.append(('left' if spare >= 0 else 'MISSING', _bytes(abs(spare)), ''))
+  rows.append(('left' if spare >= 0 else 'MISSING', nbytes(abs(spare)), ''))
   either = held['activations_by_remat']
   title = (
     f'memory of a device (--model.remat={held["remat"]}; activations are '
-    f'{_bytes(either["none"])} with none, {_bytes(either["block"])} with block)'
+    f'{nbytes(either["none"])} with none, {nbytes(either["block"])} with block)'
   )
-  return title, ('', 'bytes', f'of {_bytes(held["capacity"])}'), rows
+  return title, ('', 'bytes', f'of {nbytes(held["capacity"])}'), rows
 
 
 def _collectives(plan):
@@ -133,8 +130,8 @@ def _collectives(plan):
       f'{c["kind"]} {c["what"]}',
       ' x '.join(c['axes']),
       f'{c["count"]:,}',
-      _bytes(c['bytes']),
-      _seconds(c['seconds']),
+      nbytes(c['bytes']),
+      seconds(c['seconds']),
       'hidden' if c['hidden'] else '',
     )
     for c in plan['collectives']
@@ -148,15 +145,15 @@ def _time(plan):
   part = lambda p: (
     p['name'],
     text.short(p['flops']),
-    _bytes(p['bytes']),
-    _seconds(p['seconds']),
+    nbytes(p['bytes']),
+    seconds(p['seconds']),
     f'{p["seconds"] / time["step"]:.1%}',
   )
   exposed, step = time['network_exposed'], time['step']
   rows = [part(p) for p in (*time['parts'], *time['update'])]
   share = f'{exposed / step:.1%}'
-  rows.append(('network, not hidden', '', '', _seconds(exposed), share))
-  rows.append(('step', '', '', _seconds(step), '100.0%'))
+  rows.append(('network, not hidden', '', '', seconds(exposed), share))
+  rows.append(('step', '', '', seconds(step), '100.0%'))
   columns = ('', 'FLOP', 'bytes', 'time', 'share')
   return 'time of a step, as the machine allows', columns, rows
 
@@ -169,14 +166,14 @@ def _compiled(plan):
   rows = [
     (
       name,
-      _bytes(formula),
-      _bytes(real),
+      nbytes(formula),
+      nbytes(real),
       f'{real / formula - 1:+.1%}' if formula and real < 10 * formula else '',
     )
     for name, (formula, real) in found['compare'].items()
   ]
   columns = ('', 'formula', 'compiler', 'difference')
-  title = f'compiled by XLA:ROCm for gfx942 in {_seconds(found["seconds"])}'
+  title = f'compiled by XLA:ROCm for gfx942 in {seconds(found["seconds"])}'
   yield title, columns, rows
   kernels = [
     (name, f'{k["sites"]:,}', f'{k["launches"]:,}')
@@ -197,11 +194,22 @@ def _lint(plan):
   return 'sizes on MI300X', ('', 'rule', 'here'), rows
 
 
-def _bytes(number: float) -> str:
+def title(plan: dict[str, Any]) -> str:
+  """What is planned: plan for 8 x H200: replica 4 x fsdp 2."""
+  mesh = ' x '.join(f'{a} {n}' for a, n in plan['mesh'].items() if n > 1)
+  chip = plan['chip']['name']
+  return f'plan for {plan["devices"]:,} x {chip}' + (mesh and f': {mesh}')
+
+
+def nbytes(number: float) -> str:
+  """35.4GB."""
   return f'{text.short(number)}B'
 
 
-def _seconds(number: float) -> str:
+def seconds(number: float) -> str:
+  """547 ms; hours, minutes and seconds when long."""
+  if number >= 1000:
+    return text.duration(number)
   for scale, unit in ((1, 's'), (1e3, 'ms')):
     if number * scale >= 1:
       return f'{number * scale:,.3g} {unit}'

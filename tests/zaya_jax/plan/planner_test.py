@@ -100,19 +100,20 @@ def test_gradients_hide_behind_the_backward_pass_and_no_further():
 
 
 def test_command_prints_tables_and_writes_json(tmp_path, capsys):
-  path = tmp_path / 'plan.json'
+  path = tmp_path / 'new' / 'plan.json'
   words = [
     f'--flagfile={released.FLAGFILE}',
     '--mode=plan',
     '--plan.devices=1024',
   ]
-  assert main.main(['zaya_jax', *words, f'--output={path}']) == 0
+  both = f'--output={path},{path.with_suffix(".svg")}'
+  assert main.main(['zaya_jax', *words, both]) == 0
   shown = capsys.readouterr().out
   for word in ('8,840,488,784', '753,608,528', '444TFLOP', 'assumptions'):
     assert word in shown
   # What was planned can be read back, and nothing half-written is left.
   assert json.loads(path.read_text())['devices'] == 1024
-  assert list(tmp_path.iterdir()) == [path]
+  assert {p.name for p in path.parent.iterdir()} == {'plan.json', 'plan.svg'}
 
 
 @pytest.mark.parametrize('chip', chips.CHIPS)
@@ -128,7 +129,7 @@ def test_every_chip_has_a_plan(chip):
     (['--plan.chip=tpu'], '--plan.chip=tpu'),
     (['--plan.devices=8', '--mesh.replica=3'], '--plan.devices=8 is not'),
     (['--plan.devices=3'], '--data.batch_size=4096 must be a multiple of 3'),
-    (['--output=plan.txt'], 'must end in .json'),
+    (['--output=plan.txt'], 'must end in .json (numbers) or .svg'),
   ],
 )
 def test_bad_flags_are_one_sentence_and_exit_code_2(words, sentence, capsys):
