@@ -12,11 +12,9 @@ import hashlib
 import json
 import os
 import pathlib
-import types
-import typing
 from typing import Any
 
-from pipelines import chat, errors, tokenizer
+from pipelines import chat, errors, tokenizer, typed_json
 
 FILE_NAME = 'manifest.json'
 # Versions of the format: without conversations, and with some.
@@ -130,7 +128,7 @@ class Manifest:
   @property
   def sha256(self) -> str:
     """Hex digest of the whole content: the identity of the data."""
-    return hashlib.sha256(_canonical(_plain(self))).hexdigest()
+    return hashlib.sha256(_canonical(typed_json.plain(self))).hexdigest()
 
   def check_tokenizer(self, other: tokenizer.Tokenizer) -> None:
     """Refuses a tokenizer that is not the one of the shards."""
@@ -155,7 +153,7 @@ class Manifest:
 
 def write(manifest: Manifest, directory: pathlib.Path) -> None:
   """Writes `manifest.json` and syncs it to disk."""
-  content = {'sha256': manifest.sha256, **_plain(manifest)}
+  content = {'sha256': manifest.sha256, **typed_json.plain(manifest)}
   with open(directory / FILE_NAME, 'w', encoding='utf-8') as f:
     json.dump(content, f, indent=1)
     f.write('\n')
@@ -235,19 +233,6 @@ def _file_sha256(path: pathlib.Path, *version: int) -> str:
     return hashlib.file_digest(f, 'sha256').hexdigest()
 
 
-def _plain(value: Any) -> Any:
-  """As dicts; without what has its default, which older files do not have."""
-  if dataclasses.is_dataclass(value):
-    return {
-      field.name: _plain(getattr(value, field.name))
-      for field in dataclasses.fields(value)
-      if getattr(value, field.name) is not field.default
-    }
-  if isinstance(value, dict):
-    return {name: _plain(each) for name, each in value.items()}
-  return [_plain(v) for v in value] if isinstance(value, tuple) else value
-
-
 def _canonical(content: Any) -> bytes:
   return json.dumps(content, sort_keys=True).encode()
 
@@ -271,7 +256,7 @@ def _parse(path: pathlib.Path) -> Manifest:
         f'has format version {content["format_version"]}, this program '
         f'reads {PLAIN} and {MASKED}{again}',
       )
-    result = _build(Manifest, content)
+    result = typed_json.build(Manifest, content)
   except (
     AttributeError,
     KeyError,
@@ -284,26 +269,6 @@ def _parse(path: pathlib.Path) -> Manifest:
   if result.sha256 != checksum:
     raise _unusable(path, f'does not match its own checksum{again}')
   return result
-
-
-def _build(kind: Any, value: Any) -> Any:
-  """Turns parsed JSON into `kind`, refusing other types."""
-  origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-  if dataclasses.is_dataclass(kind):
-    hints = typing.get_type_hints(kind)
-    optional = {f.name for f in dataclasses.fields(kind) if f.default is None}
-    if wrong := (set(hints) ^ set(value)) - (optional & set(hints)):
-      raise KeyError(f'fields {sorted(wrong)}')
-    return kind(**{name: _build(hints[name], value[name]) for name in value})
-  if origin is tuple:
-    return tuple(_build(arguments[0], v) for v in value)
-  if origin is dict:
-    return {k: _build(arguments[1], v) for k, v in value.items()}
-  if origin is types.UnionType:
-    return None if value is None else _build(arguments[0], value)
-  if type(value) is not kind:
-    raise TypeError(f'{value!r} is not of type {kind.__name__}')
-  return value
 
 
 def _check_shard(directory: pathlib.Path, shard: Shard) -> None:

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from pipelines import errors, manifest, tokenizer
+from pipelines import errors, manifest, tokenizer, typed_json
 
 
 def _shard(shards, index=0):
@@ -92,7 +92,7 @@ def test_name_outside_the_folder_is_refused(shards, name):
   content['splits']['train']['shards'][0]['name'] = name
   # Even with a checksum that fits.
   del content['sha256']
-  content['sha256'] = manifest._build(manifest.Manifest, content).sha256
+  content['sha256'] = typed_json.build(manifest.Manifest, content).sha256
   path.write_text(json.dumps(content))
   _refused(manifest.load, shards, 'leads out|missing')
 
