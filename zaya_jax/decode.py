@@ -154,7 +154,7 @@ class Model:
     """Yields, `max_tokens` times at most, the next token of each row.
 
     Args:
-      rows: ids of each prompt, [L] int, not empty.
+      rows: as in `decoding.Decoder.tokens`, like the rest.
       max_tokens: tokens to add at most.
       temperature: 0: the likeliest token.
       top_p: as in `generate`.

@@ -11,7 +11,8 @@ import pytest
 from pipelines import tokenizer
 from tests import tiny
 from zaya_jax import config as config_lib
-from zaya_jax import decode, decoding
+from zaya_jax import decode
+from zaya_jax.decoding import sampling
 from zaya_jax.model import decoder
 
 BYTES = tokenizer.load('bytes')
@@ -124,7 +125,7 @@ LOGITS = np.log([0.02, 0.4, 0.05, 0.3, 0.2, 0.03])
 @jax.jit
 def draw(seed, temperature, top_p):
   logits = jnp.tile(jnp.asarray(LOGITS, jnp.float32)[None], (DRAWS, 1))
-  return decoding.choose(
+  return sampling.choose(
     logits, jax.random.key(seed), temperature=temperature, top_p=top_p
   )
 

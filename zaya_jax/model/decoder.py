@@ -145,20 +145,11 @@ def forward(
   state_BLR = jnp.zeros((*tokens_BL.shape, config.d_router), jnp.float32)
   states = []
   for n, w in enumerate(weights['layers']):
-    slides = n in config.sliding_layers
-    rope = layers.rope_table(
-      positions_BL,
-      config.d_rope,
-      config.sliding_rope_theta if slides else config.rope_theta,
-    )
+    rope, window = _reach(config, n, positions_BL)
     h_BLD = layers.rms_norm(x_BLD, w['attn_norm'], config.norm_eps, dtype)
     if mask_BL is not None:
       h_BLD = jnp.where(mask_BL[..., None], h_BLD, 0)
-    rows = {
-      'offset': cache.length,
-      'valid_BS': valid_BS,
-      'window': config.sliding_window if slides else None,
-    }
+    rows = {'offset': cache.length, 'valid_BS': valid_BS, 'window': window}
     old = (cache.k[n], cache.v[n], cache.conv[n], cache.delayed[n])
     o_BLD, new = _attend(config, w['attn'], h_BLD, rope, old, axis, rows)
     states.append(new)
@@ -186,6 +177,14 @@ def logits(
   head = weights['embed'] if config.tie_embeddings else weights['head']
   out = _linear(x_BLD, head)
   return out + weights['head_bias'][None, None] if config.head_bias else out
+
+
+def _reach(config, n, positions_BL):
+  """The rotary table of layer `n`, and its window if it slides."""
+  slides = n in config.sliding_layers
+  theta = config.sliding_rope_theta if slides else config.rope_theta
+  rope = layers.rope_table(positions_BL, config.d_rope, theta)
+  return rope, config.sliding_window if slides else None
 
 
 def _attend(config, w, h_BLD, rope, state, axis, rows):

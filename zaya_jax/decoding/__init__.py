@@ -23,6 +23,7 @@ import numpy as np
 
 from zaya_jax import config as config_lib
 from zaya_jax import mesh as mesh_lib
+from zaya_jax.decoding import programs
 from zaya_jax.model import decoder
 
 # Prompts are padded to a power of two of at least this, and room for new
@@ -67,21 +68,6 @@ class Speed:
     )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _About:
-  """What the programs of a decoder depend on, besides shapes."""
-
-  config: config_lib.ModelConfig
-  vocab_size: int
-  steps: int
-  mesh: jax.sharding.Mesh | None
-
-  @property
-  def axis(self) -> str | None:
-    """The mesh axis over which the rows of the cache are divided."""
-    return 'context' if self.mesh else None
-
-
 class Decoder:
   """A network with its weights laid out for decoding.
 
@@ -107,7 +93,7 @@ class Decoder:
     context: int = 1,
   ):
     self.on_note = on_note
-    self._about = _About(
+    self._about = programs.About(
       config=config,
       vocab_size=vocab_size or config.vocab_size,
       steps=1 if jax.default_backend() == 'cpu' else _STEPS,
@@ -149,14 +135,14 @@ class Decoder:
     how = tuple(sample)
     start = time.perf_counter()
     x_B1D, cache = self._prefill(rows, max_tokens)
-    program = self._compiled(_sample, how, (x_B1D, key, sample))
+    program = self._compiled(programs.next_token, how, (x_B1D, key, sample))
     next_B = program(self.weights, x_B1D, key, sample)
     jax.block_until_ready(next_B)
     speed.prefill_s = time.perf_counter() - start - speed.compile_s
     state = {'tokens': next_B, 'cache': cache, 'key': key}
     speed.new_tokens = len(rows)
     yield np.asarray(next_B)
-    step = self._compiled(_steps, how, (state, sample), state=0)
+    step = self._compiled(programs.steps, how, (state, sample), state=0)
     start = time.perf_counter()
     running = collections.deque()
     for begin in range(1, max_tokens, self._about.steps):
@@ -188,7 +174,7 @@ class Decoder:
         jnp.asarray(tokens_BL[:, begin : begin + chunk]),
         jnp.asarray(mask_BL[:, begin : begin + chunk]),
       )
-      program = self._compiled(_chunk, (), (*part, cache), state=2)
+      program = self._compiled(programs.chunk, (), (*part, cache), state=2)
       x_B1D, cache = program(self.weights, *part, cache)
     return x_B1D, cache
 
@@ -217,8 +203,8 @@ class Decoder:
     key = (function, self._about, how, shapes)
     if key not in _programs:
       start = time.perf_counter()
-      if function in _NAMES:
-        self.on_note(f'compiling {_NAMES[function]} ...')
+      if function in programs.NAMES:
+        self.on_note(f'compiling {programs.NAMES[function]} ...')
       run = functools.partial(function, self._about)
       if self._about.mesh:
         specs = [_specs(arg) for arg in args]
@@ -235,74 +221,6 @@ class Decoder:
       _programs[key] = lowered.compile()
       self.speed.compile_s += time.perf_counter() - start
     return _programs[key]
-
-
-def _chunk(about, weights, tokens_BL, mask_BL, cache):
-  x_BLD, cache = decoder.forward(
-    about.config, weights, tokens_BL, cache, mask_BL, about.axis
-  )
-  return x_BLD[:, -1:], cache
-
-
-def _sample(about, weights, x_B1D, key, sample):
-  """The next token of each row, by the second half of `key`."""
-  logits_BV = decoder.logits(about.config, weights, x_B1D)[:, 0]
-  if about.vocab_size < logits_BV.shape[1]:
-    real = jnp.arange(logits_BV.shape[1]) < about.vocab_size
-    logits_BV = jnp.where(real[None], logits_BV, -jnp.inf)
-  return choose(logits_BV, jax.random.split(key)[1], **sample)
-
-
-def _steps(about, weights, state, sample):
-  """Tokens of the next steps, [N, B], and the state after them."""
-
-  def step(state, _):
-    key, _ = jax.random.split(state['key'])
-    x_B1D, cache = decoder.forward(
-      about.config,
-      weights,
-      state['tokens'][:, None],
-      state['cache'],
-      axis=about.axis,
-    )
-    next_B = _sample(about, weights, x_B1D, key, sample)
-    return {'tokens': next_B, 'cache': cache, 'key': key}, next_B
-
-  state, next_NB = jax.lax.scan(step, state, length=about.steps)
-  return next_NB, state
-
-
-_NAMES = {_chunk: 'the prompt', _steps: 'the step'}
-
-
-def choose(
-  logits_BV: jax.Array,
-  key: jax.Array,
-  *,
-  temperature: jax.Array | None = None,
-  top_p: jax.Array | None = None,
-) -> jax.Array:
-  """[B] int32 sampled tokens; at temperature 0 or None the likeliest."""
-  likeliest_B = jnp.argmax(logits_BV, axis=-1).astype(jnp.int32)
-  if temperature is None:
-    return likeliest_B
-  scaled_BV = logits_BV / jnp.maximum(temperature, 1e-6)
-  if top_p is not None:
-    scaled_BV = _keep_likeliest(scaled_BV, top_p)
-  sampled_B = jax.random.categorical(key, scaled_BV, axis=-1).astype(jnp.int32)
-  return jnp.where(temperature > 0, sampled_B, likeliest_B)
-
-
-def _keep_likeliest(scaled_BV, top_p):
-  """-inf for all but the likeliest tokens of total probability `top_p`."""
-  probs_BV = jax.nn.softmax(scaled_BV, axis=-1)
-  sorted_BV = -jnp.sort(-probs_BV, axis=-1)
-  before_BV = jnp.cumsum(sorted_BV, axis=-1) - sorted_BV
-  # The least probability that is still needed to reach top_p.
-  kept_BV = jnp.where(before_BV < top_p, sorted_BV, 2.0)
-  least_B1 = jnp.min(kept_BV, axis=-1, keepdims=True)
-  least_B1 = jnp.minimum(least_B1, sorted_BV[:, :1])
-  return jnp.where(probs_BV >= least_B1, scaled_BV, -jnp.inf)
 
 
 def left_pad(
