@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One case on virtual devices, and the arithmetic of the rows; no times."""
+
+import argparse
+import json
+import math
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from benchmarks import record, scaling
+from zaya_jax import step
+from zaya_jax.optim import labels
+
+TINY = """
+--model.num_layers=2
+--model.d_model=16
+--model.num_heads=4
+--model.num_kv_heads=2
+--model.head_dim=4
+--model.num_experts=4
+--model.d_expert=8
+--model.d_router=8
+--model.vocab_size=64
+--model.dtype=float32
+--data.seq_len=32
+--data.record_tokens=1024
+""".split()
+
+
+def config(mesh, devices, rows=2):
+  args = argparse.Namespace(rows=rows, parts=2, platform='cpu', chip='h200')
+  return scaling.make_config(mesh, devices, args, TINY)
+
+
+@pytest.mark.parametrize('mesh', ['zero1', 'fsdp'])
+def test_every_mesh_takes_all_devices_and_equal_rows(mesh):
+  found = config(mesh, 4)
+  sizes = vars(found.mesh)
+  axes = [n for n in sizes.values() if isinstance(n, int)]
+  assert math.prod(axes) == found.plan.devices == 4
+  assert found.data.batch_size == 4 * 2 * 2
+
+
+def test_case_has_what_was_measured_beside_the_plan():
+  row = json.loads(json.dumps(scaling.measure(config('zero1', 2), 1)))
+  assert row['tokens_per_step'] == 2 * 2 * 2 * 32
+  assert row['step_s'] > 0 and row['plan']['time']['step'] > 0
+  assert 0 < row['muon_s'] and 0 < row['optimizer_s']
+  assert row['muon_share'] == row['muon_s'] / row['step_s']
+  assert row['peak_bytes'] is None  # CPUs do not say.
+  held = sum(row['plan']['memory'][k] for k in ('parameters', 'optimizer'))
+  assert held < row['compiled_bytes']['total'] < 20 * held
+  assert row['losses'][0] == pytest.approx(math.log(64), rel=0.02)
+  assert '--model.num_layers: 40 -> 2' in row['flags']
+  # The same rows on one device: the same training.
+  alone = scaling.measure(config('zero1', 1, rows=4), 1)
+  np.testing.assert_allclose(row['losses'], alone['losses'], rtol=1e-5)
+
+
+def test_efficiency_is_the_speed_of_a_device_over_that_of_one_alone():
+  rows = [
+    {'devices': 1, 'tokens_per_s_device': 50.0},
+    {'devices': 2, 'error': 'out of memory'},
+    {'devices': 4, 'tokens_per_s_device': 45.0},
+  ]
+  found = scaling.with_efficiency(rows)
+  assert [row.get('efficiency') for row in found] == [1.0, None, 0.9]
+  without_one = scaling.with_efficiency([{'devices': 2, 'error': 'no'}])
+  assert without_one == [{'devices': 2, 'error': 'no'}]
+
+
+def test_muon_alone_is_all_of_its_matrices_and_nothing_else():
+  state = jax.eval_shape(step.make_init(config('zero1', 1)))
+  kinds = labels.label(state.params, optimizer='muon')
+  only = scaling._only(state.params, kinds, 'muon')
+  rows = labels.table(state.params, optimizer='muon')
+  expected = {name for name, group, *_ in rows if group == 'muon'}
+  found = labels.table(only, optimizer='muon')
+  assert {name for name, *_ in found} == expected
+  assert len(expected) == 11
+
+
+def test_needs_nothing_that_reads_data_or_writes_checkpoints():
+  code = 'import sys, benchmarks.scaling; print(*sys.modules)'
+  done = subprocess.run(
+    [sys.executable, '-c', code],
+    cwd=record.ROOT,
+    capture_output=True,
+    text=True,
+    check=True,
+  )
+  heavy = {'grain', 'array_record', 'tensorboardX', 'orbax', 'tokenizers'}
+  assert not heavy & set(done.stdout.split())
+
+
+def test_failed_case_is_a_row_and_a_line(monkeypatch):
+  args = argparse.Namespace(platform='cpu')
+  monkeypatch.setattr(sys, 'argv', ['scaling', '--rows=nonsense'])
+  row = scaling._child('zero1:2', args)
+  assert 'invalid int value' in row['error']
+  (line,) = scaling.table([row], header=False).splitlines()
+  assert line.startswith('zero1') and 'invalid int value' in line
