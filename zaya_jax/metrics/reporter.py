@@ -25,7 +25,7 @@ from zaya_jax.metrics import console, journal, summary, text, window
 _BEST, _ZLIB = 'val/bpb', 'val/zlib_bpb'
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class _Step:
   """What is known of a step; `measured` may still be on its way."""
 
@@ -86,9 +86,7 @@ class Reporter:
     )
     self._step, self._tokens = start_step, start_tokens
     self._first = process == 0
-    self._log = 'log.txt'
-    if process:
-      self._log = f'logs/process_{process:05d}.log'
+    self._log = f'logs/process_{process:05d}.log' if process else 'log.txt'
     self._pending: _Step | None = None
     self._window = window.Window()
     self._open = contextlib.ExitStack()
@@ -164,13 +162,7 @@ class Reporter:
     ready = all(value.is_ready() for value in measured.values())
     done_at = time.monotonic() if ready else None
     self.flush()
-    self._pending = _Step(
-      step=step,
-      measured=measured,
-      tokens=tokens,
-      data_s=data_s,
-      done_at=done_at,
-    )
+    self._pending = _Step(step, measured, tokens, data_s, done_at)
 
   def flush(self) -> None:
     """Reads the step that was pushed last; waits until it is done."""
