@@ -10,6 +10,7 @@ import traceback
 import jinja2
 from jinja2 import ext, nodes, sandbox, utils
 
+Error = jinja2.TemplateError
 # What a template writes around `{% generation %}`: no message can spell it.
 MARK = f'\0{secrets.token_hex(8)}\0'
 

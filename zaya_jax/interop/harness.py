@@ -11,13 +11,33 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import datasets
 import lm_eval
+import yaml
 from lm_eval import tasks as task_lib
 from lm_eval import utils
 
+from pipelines import jinja_sandbox
 from zaya_jax import config as config_lib
 from zaya_jax import decode
 from zaya_jax.interop import lm_eval as adapter
+
+# Of what a task file says, of code that it names, and of its data, which may
+# have to be downloaded.
+_UNLOADABLE = (
+  ArithmeticError,
+  AssertionError,
+  AttributeError,
+  ImportError,
+  LookupError,
+  OSError,
+  RuntimeError,
+  TypeError,
+  ValueError,
+  datasets.exceptions.DatasetsError,
+  jinja_sandbox.Error,
+  yaml.YAMLError,
+)
 
 
 def find_tasks(names: Sequence[str], folder: str) -> task_lib.TaskManager:
@@ -59,7 +79,7 @@ def find_tasks(names: Sequence[str], folder: str) -> task_lib.TaskManager:
   try:
     with _to_stderr():
       loaded = manager.load(names)
-  except Exception as error:  # Of any library that reads data.
+  except _UNLOADABLE as error:
     raise config_lib.UsageError(
       f'--eval.tasks={",".join(names)} cannot be loaded '
       f'({type(error).__name__}: {" ".join(str(error).split())}); look at the '
