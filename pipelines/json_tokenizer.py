@@ -38,7 +38,7 @@ def from_json(
     name: for error messages.
     beside: the files of `chat.FILE_NAMES` that lie in its folder.
   """
-  inner = tokenizers.Tokenizer.from_str(_checked(serialized, name))
+  inner = _parsed(serialized, name)
   inner.encode_special_tokens = True
   inner.no_padding()
   inner.no_truncation()
@@ -150,7 +150,7 @@ class _JsonTokenizer(base.Tokenizer):
       pathlib.Path(folder, name).write_bytes(content)
 
 
-def _checked(serialized: bytes, name: str) -> str:
+def _parsed(serialized: bytes, name: str) -> tokenizers.Tokenizer:
   """Refuses what is not a tokenizer; the library itself is less clear."""
   try:
     text = serialized.decode()
@@ -165,7 +165,12 @@ def _checked(serialized: bytes, name: str) -> str:
       f"--data.tokenizer={name} is not a tokenizer.json: it has no 'model' "
       "with a 'vocab'."
     )
-  return text
+  try:
+    return tokenizers.Tokenizer.from_str(text)
+  except Exception as error:  # The library raises no other.
+    raise errors.DataError(
+      f'--data.tokenizer={name} is not a tokenizer.json: {error}.'
+    ) from error
 
 
 def _special_ids(

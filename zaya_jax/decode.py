@@ -29,7 +29,9 @@ class Model:
     buffers: nested dict, the balancing bias.
     tokenizer: None where a Hugging Face folder has none.
     stop_ids: tokens that end a text.
-    on_note: told when something long begins, such as compiling.
+    max_positions: the longest text that it was made for; None: not known.
+    on_note: told when something long begins, such as compiling, and when a
+      prompt is longer than `max_positions`.
     context: devices among which decoding divides its cache.
   """
 
@@ -38,6 +40,7 @@ class Model:
   buffers: dict[str, Any]
   tokenizer: tokenizer_lib.Tokenizer | None
   stop_ids: tuple[int, ...] = ()
+  max_positions: int | None = None
   on_note: Callable[[str], None] = lambda note: None
   context: int = 1
 
@@ -123,6 +126,13 @@ class Model:
     if not len(prompts):
       return []
     rows = [self._encode(prompt) for prompt in prompts]
+    longest = max(map(len, rows))
+    if self.max_positions and longest > self.max_positions:
+      self.on_note(
+        f'note: a prompt has {longest:,} tokens, more than the '
+        f'{self.max_positions:,} that the model was made for '
+        '(max_position_embeddings).'
+      )
     texts = [_Text(self.tokenizer, stop) for _ in rows]
     for next_B in self.tokens(rows, max_tokens, temperature, top_p, seed):
       for text, token in zip(texts, next_B, strict=True):

@@ -22,7 +22,7 @@ from zaya_jax import decode, models, score
 from zaya_jax import mesh as mesh_lib
 from zaya_jax import step as step_lib
 from zaya_jax.checkpoint import layout
-from zaya_jax.interop import hf, weights
+from zaya_jax.interop import hf
 
 # What transformers takes where a config.json does not say.
 _LONGEST = 131072
@@ -47,6 +47,7 @@ def main(config: config_lib.Config) -> None:
     )
   if config.eval.tasks:
     return _tasks(config, source)
+  # A run says how it was trained; a folder gets what the flags say.
   model, trained = models.load(source), _config_of(source)
   data = trained.data if trained else config.data
   if config.eval.text:
@@ -58,6 +59,11 @@ def main(config: config_lib.Config) -> None:
     batches, bytes_per_token = _held_out(folder, found, model, data)
     nats, tokens = _score(model, data, batches)
     num_bytes = tokens * bytes_per_token
+  print(
+    f'note: scored in windows of {data.seq_len} tokens (--data.seq_len); only '
+    'scores of equal windows compare.',
+    file=sys.stderr,
+  )
   nll = nats / tokens
   result = {
     'bits_per_byte': score.bits_per_byte(nll, num_bytes / tokens),
@@ -92,7 +98,7 @@ def _tasks(config: config_lib.Config, source: str) -> None:
   results = harness.evaluate(
     model,
     manager,
-    max_length=_max_length(source),
+    max_length=model.max_positions or _max_length(source),
     num_fewshot=None if asked.num_fewshot < 0 else asked.num_fewshot,
     limit=asked.limit or None,
     seed=config.seed,
@@ -110,14 +116,9 @@ def _is_number(value: Any) -> bool:
 
 
 def _max_length(source: str) -> int:
-  """Tokens that the model admits at once: those of the folder, or of a run."""
+  """Tokens of a context where no config.json tells."""
   trained = _config_of(source)
-  path = os.path.join(source, hf.CONFIG)
-  if trained:
-    path = os.path.join(trained.run_dir, hf.KEPT_CONFIG)
-  kept = weights.read_json(path) if os.path.exists(path) else {}
-  otherwise = trained.data.seq_len if trained else _LONGEST
-  return int(kept.get('max_position_embeddings') or otherwise)
+  return trained.data.seq_len if trained else _LONGEST
 
 
 def _config_of(source: str) -> config_lib.Config | None:

@@ -38,6 +38,7 @@ def load(path: str) -> decode.Model:
     params, buffers = hf.read_params(path, config)
     tokenizer = hf.read_tokenizer(path, config)
     stop_ids = hf.read_stop_ids(path)
+    max_positions = hf.read_max_positions(path)
   else:
     directory = layout.resolve(path)
     about = reader.read_meta(directory)
@@ -49,14 +50,17 @@ def load(path: str) -> decode.Model:
     run_dir = os.path.dirname(os.path.dirname(directory))
     tokenizer = _run_tokenizer(run_dir, about['tokenizer_sha256'])
     stop_ids = tokenizer.stop_ids if tokenizer else ()
+    max_positions = None
     if os.path.exists(os.path.join(run_dir, hf.KEPT_CONFIG)):
       stop_ids = hf.read_stop_ids(run_dir, hf.KEPT_CONFIG)
+      max_positions = hf.read_max_positions(run_dir, hf.KEPT_CONFIG)
   return decode.Model(
     config=config,
     params=params,
     buffers=buffers,
     tokenizer=tokenizer,
     stop_ids=stop_ids,
+    max_positions=max_positions,
   )
 
 

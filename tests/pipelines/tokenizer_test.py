@@ -113,7 +113,9 @@ def test_missing_file_is_refused():
     tokenizer.load('nowhere.json')
 
 
-@pytest.mark.parametrize('content', [b'{', b'[]', b'{"a": 1}', b'\xff'])
+@pytest.mark.parametrize(
+  'content', [b'{', b'[]', b'{"a": 1}', b'\xff', b'{"model": {"vocab": {}}}']
+)
 def test_other_files_are_refused(tmp_path, content):
   path = tmp_path / 'tokenizer.json'
   path.write_bytes(content)

@@ -44,7 +44,8 @@ def run(capsys, **settings):
   config = zaya_jax.Config(mode='eval', data=data, **settings)
   capsys.readouterr()
   evaluate.main(config)
-  return json.loads(capsys.readouterr().out)
+  out, told = capsys.readouterr()
+  return json.loads(out) | {'told': told}
 
 
 def test_text_is_scored_as_by_the_specification(hf_folder, tmp_path, capsys):
@@ -62,6 +63,7 @@ def test_text_is_scored_as_by_the_specification(hf_folder, tmp_path, capsys):
   log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
   nats = -log_probs[np.arange(5), tokens[1:]].sum()
   assert (found['tokens'], found['bytes']) == (5, 21)
+  assert 'note: scored in windows of 8 tokens' in found['told']
   np.testing.assert_allclose(found['nll'], nats / 5, rtol=1e-5)
   np.testing.assert_allclose(
     found['bits_per_byte'], nats / math.log(2) / 21, rtol=1e-5

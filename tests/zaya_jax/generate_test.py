@@ -102,6 +102,16 @@ def test_devices_share_the_cache(run):
   assert '--mesh.context=64 needs as many devices' in err
 
 
+def test_prompt_longer_than_the_model_was_made_for_is_told(run, source):
+  config = json.loads((source / 'config.json').read_text())
+  most = config['max_position_embeddings']
+  _, _, err = run(f'--prompt={"a" * (most - 1)}', '--generate.max_tokens=1')
+  assert 'note:' not in err
+  code, _, err = run(f'--prompt={"a" * most}', '--generate.max_tokens=1')
+  assert code == 0
+  assert f'has {most + 1:,} tokens, more than the {most:,} that' in err
+
+
 @pytest.mark.parametrize(
   'name, content, message',
   [

@@ -132,19 +132,29 @@ def read_stop_ids(path: str, config: str = CONFIG) -> tuple[int, ...]:
   return tuple(found)
 
 
+def read_max_positions(path: str, config: str = CONFIG) -> int | None:
+  """The longest text that the model was made for, if its settings tell."""
+  kept = weights.read_json(os.path.join(path, config))
+  found = kept.get('max_position_embeddings')
+  return found if type(found) is int and found > 0 else None
+
+
 def read_tokenizer(
   folder: str, model: config_lib.ModelConfig
 ) -> tokenizer_lib.Tokenizer | None:
   """The tokenizer of a folder; None: it has none.
 
   Raises:
-    FolderError: if it has more ids than the model.
-    DataError: if it is damaged.
+    FolderError: if it is damaged, or has more ids than the model.
   """
   path = os.path.join(folder, tokenizer_lib.FILE_NAME)
   if not os.path.exists(path):
     return None
-  found = tokenizer_lib.load(path)
+  try:
+    found = tokenizer_lib.load(path)
+  except ValueError as error:  # It names a flag that nobody set.
+    what = str(error).removeprefix('--data.tokenizer=')
+    raise errors.FolderError(what) from error
   if found.vocab_size > model.vocab_size:
     raise errors.FolderError(
       f'{path} has {found.vocab_size} ids, but the model only '
@@ -221,11 +231,7 @@ def find_leaves(
 def read_params(
   path: str, config: config_lib.ModelConfig
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-  """Reads every tensor of the folder `path`.
-
-  Args:
-    path: folder with `model.safetensors`, or its shards and their index.
-    config: the model, from `read_config`.
+  """Reads every tensor of the folder `path`; arguments as `find_leaves`.
 
   Returns:
     params, buffers: nested dicts of float32 arrays in the structure of

@@ -165,6 +165,16 @@ def test_restored_model_must_be_that_of_the_flags(run, folder):
       'the model only 320',
     ),
     (
+      lambda f: (f / 'tokenizer.json').write_text('{'),
+      3,
+      'error: {hf}/tokenizer.json is not a tokenizer.json',
+    ),
+    (
+      lambda f: (f / 'tokenizer.json').write_text('{"model": {"vocab": 1}}'),
+      3,
+      'error: {hf}/tokenizer.json is not a tokenizer.json',
+    ),
+    (
       lambda f: (f / 'generation_config.json').write_text(
         '{"eos_token_id": "x"}'
       ),
@@ -191,6 +201,7 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(
     '--mode=import', f'--source={folder}', f'--output={folder.parent}/run'
   )
   assert found[0] == code
+  message = message.replace('{hf}', str(folder))
   assert message in found[2] and found[2].count('\n') == 1
   assert sorted(folder.parent.rglob('*')) == before
 
