@@ -22,7 +22,7 @@ FLOORS = (
   ('zaya_jax.decoding',),
   ('zaya_jax.model',),
   ('zaya_jax.optim', 'zaya_jax.context', 'zaya_jax.metrics'),
-  ('zaya_jax.run_files',),
+  ('zaya_jax.run_files', 'zaya_jax.partition'),
   ('zaya_jax.mesh', 'zaya_jax.flags', 'zaya_jax.flops'),
   ('zaya_jax.checkpoint', 'zaya_jax.aegis', 'zaya_jax.stop'),
   ('zaya_jax.distributed',),

@@ -5,21 +5,21 @@ import jax
 import jax.numpy as jnp
 
 import ops
-from zaya_jax import mesh
 from zaya_jax.model import zaya
 
 _MAX_LOGITS = 2**26  # At once, in `log_probs`: 256 MiB.
 
 
 def next_token(
-  model: zaya.Zaya, batch: dict[str, jax.Array]
+  model: zaya.Zaya, batch: dict[str, jax.Array], context_mode: str = 'gather'
 ) -> tuple[jax.Array, jax.Array]:
-  """Sum of weighted next-token losses of a batch.
+  """Sum of weighted next-token losses of a batch, or of this device's part.
 
   Args:
     model: the network.
     batch: tokens, targets, segment_ids, positions [B, L] int32 and weights
       [B, L] float32, 0 where a target does not count.
+    context_mode: of `Zaya.features`.
 
   Returns:
     Scalar float32 in nats, and the load of the router [N, X] float32.
@@ -28,30 +28,14 @@ def next_token(
     batch['tokens'],
     segment_ids=batch['segment_ids'],
     positions=batch['positions'],
+    context_mode=context_mode,
   )
-  bias = model.head_vector()
-  rows = ('batch', None)
-
-  def local(x_BLD, head_VD, targets_BL, weights_BL, *bias):
-    return ops.linear_cross_entropy(
-      x_BLD.reshape(-1, x_BLD.shape[-1]),
-      head_VD,
-      targets_BL.reshape(-1),
-      weights_BL.reshape(-1),
-      *bias,
-    )
-
-  biases = () if bias is None else (bias,)
-  nats = mesh.per_device(
-    local,
-    in_axes=[(*rows, None), (None, None), rows, rows] + [(None,)] * len(biases),
-    out_axes='sum',
-  )(
-    out.x,
+  nats = ops.linear_cross_entropy(
+    out.x.reshape(-1, out.x.shape[-1]),
     model.head_matrix(out.x.dtype),
-    batch['targets'],
-    batch['weights'].astype(jnp.float32),
-    *biases,
+    batch['targets'].reshape(-1),
+    batch['weights'].reshape(-1).astype(jnp.float32),
+    model.head_vector(),
   )
   return nats, out.load
 
@@ -74,27 +58,18 @@ def log_probs(
     [B, K] float32 log-probabilities in nats, and [B, K] bool, whether no token
     is likelier. The logits of other positions are not computed, and never all.
   """
-  bias = model.head_vector()
-  rows = ('batch', None)
-
-  def local(x_BLD, head_VD, index_BK, targets_BK, *bias):
-    def one(x_and_target):
-      x_D, target = x_and_target
-      logits_V = jnp.dot(head_VD, x_D, preferred_element_type=jnp.float32)
-      logits_V = sum(bias, logits_V)
-      nats = logits_V[target] - jax.nn.logsumexp(logits_V)
-      return nats, jnp.argmax(logits_V) == target
-
-    x_BKD = jnp.take_along_axis(x_BLD, index_BK[..., None], axis=1)
-    flat = (x_BKD.reshape(-1, x_BKD.shape[-1]), targets_BK.reshape(-1))
-    chunk = max(1, _MAX_LOGITS // head_VD.shape[0])
-    found = jax.lax.map(one, flat, batch_size=chunk)
-    return tuple(a.reshape(index_BK.shape) for a in found)
-
   x_BLD = model.features(tokens_BL).x
-  biases = () if bias is None else (bias,)
-  return mesh.per_device(
-    local,
-    in_axes=[(*rows, None), (None, None), rows, rows] + [(None,)] * len(biases),
-    out_axes=[rows, rows],
-  )(x_BLD, model.head_matrix(x_BLD.dtype), index_BK, targets_BK, *biases)
+  head_VD, bias_V = model.head_matrix(x_BLD.dtype), model.head_vector()
+
+  def one(x_and_target):
+    x_D, target = x_and_target
+    logits_V = jnp.dot(head_VD, x_D, preferred_element_type=jnp.float32)
+    logits_V = logits_V if bias_V is None else logits_V + bias_V
+    nats = logits_V[target] - jax.nn.logsumexp(logits_V)
+    return nats, jnp.argmax(logits_V) == target
+
+  x_BKD = jnp.take_along_axis(x_BLD, index_BK[..., None], axis=1)
+  flat = (x_BKD.reshape(-1, x_BKD.shape[-1]), targets_BK.reshape(-1))
+  chunk = max(1, _MAX_LOGITS // head_VD.shape[0])
+  found = jax.lax.map(one, flat, batch_size=chunk)
+  return tuple(a.reshape(index_BK.shape) for a in found)

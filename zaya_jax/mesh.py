@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The device mesh, and the only place that makes a PartitionSpec.
+"""The device mesh, and how a function runs on each of its devices.
 
-Axes are explicit: the sharding of an array is part of its type, and a missing
-decision about communication is an error while tracing. Outside of a mesh (a
-notebook that calls the model) every helper here does the plain thing.
+Axes, outermost first: `replica` copies the model, `fsdp` divides parameters,
+`expert` divides experts, `context` divides the tokens of a row; the first three
+divide the rows of a batch. Neighbours along the last axes are neighbours in a
+node: what talks most stands last.
+
+Axes are explicit: the sharding of an array is part of its type. The loss and
+its gradients run in one `on_each`, where every message is written out. Outside
+of a mesh (a notebook that calls the model) every helper does the plain thing.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -18,14 +22,12 @@ from jax.sharding import PartitionSpec as P
 from zaya_jax import config as config_lib
 from zaya_jax import fields
 
-_AXES = ('replica', 'fsdp')
+AXES = ('replica', 'fsdp', 'expert', 'context')
 # Logical axis of an array -> mesh axes. What is not named here is replicated.
 _RULES = {
-  'batch': ('replica', 'fsdp'),
-  'cache': ('context',),
-  'matrices': ('replica', 'fsdp'),  # Of a stack: Muon treats each alone.
-  'param': ('fsdp',),  # Of a parameter.
-  'part': ('fsdp', 'replica'),  # Of a parameter's optimizer state (ZeRO-1).
+  'batch': ('replica', 'fsdp', 'expert'),
+  'length': ('context',),
+  'cache': ('context',),  # Of decoding, on a mesh of its own.
 }
 
 
@@ -41,30 +43,29 @@ def make_mesh(
   Raises:
     UsageError: if there are fewer devices than the mesh needs.
   """
-  if config.context > 1:
-    raise config_lib.UsageError(
-      f'--mesh.context={config.context} divides the cache of decoding '
-      '(--mode=generate); leave it at 1 here.'
-    )
   devices = list(jax.devices() if devices is None else devices)
-  fsdp = config.fsdp
-  if not config.replica and len(devices) % fsdp:
+  inner = {axis: getattr(config, axis) for axis in AXES[1:]}
+  product = int(np.prod(list(inner.values())))
+  named = ' times '.join(
+    f'--mesh.{axis}={n}' for axis, n in inner.items() if n > 1
+  )
+  if not config.replica and len(devices) % product:
     raise config_lib.UsageError(
-      f'--mesh.fsdp={fsdp} does not divide the {len(devices)} devices; choose '
-      f'one of {fields.divisors(len(devices))}, or set --mesh.replica.'
+      f'{named} does not divide the {len(devices)} devices; choose a product '
+      f'of {fields.divisors(len(devices))}, or set --mesh.replica.'
     )
-  replica = config.replica or len(devices) // fsdp
-  if replica * fsdp > len(devices):
+  replica = config.replica or len(devices) // product
+  if replica * product > len(devices):
     raise config_lib.UsageError(
-      f'--mesh.replica={replica} times --mesh.fsdp={fsdp} needs as many '
-      f'devices and there are {len(devices)}; lower them, or set '
+      f'--mesh.replica={replica} times {named or "--mesh.fsdp=1"} needs as '
+      f'many devices and there are {len(devices)}; lower them, or set '
       '--mesh.replica=0 for all that is left.'
     )
   return jax.make_mesh(
-    (replica, fsdp),
-    _AXES,
-    axis_types=(jax.sharding.AxisType.Explicit,) * len(_AXES),
-    devices=devices[: replica * fsdp],
+    (replica, *inner.values()),
+    AXES,
+    axis_types=(jax.sharding.AxisType.Explicit,) * len(AXES),
+    devices=devices[: replica * product],
   )
 
 
@@ -123,73 +124,74 @@ def data_shard(mesh: jax.sharding.Mesh) -> tuple[int, int]:
   return mine[0] // size, parts // size
 
 
-def num_parts(axis: str = 'part') -> int:
-  """Devices of the current mesh among which a logical axis is divided."""
-  mesh = jax.sharding.get_abstract_mesh()
-  return int(np.prod([mesh.shape.get(name, 1) for name in _RULES[axis]]))
+def sizes() -> Mapping[str, int]:
+  """Devices along each axis of the current mesh; empty without one."""
+  return jax.sharding.get_abstract_mesh().shape
 
 
-def reshard(x: jax.Array, *axes: str | None) -> jax.Array:
-  """`x` with these logical axes; () stands for all of it on every device."""
+def size(axis: str) -> int:
+  """Devices along one axis of the current mesh; 1 without one."""
+  return sizes().get(axis, 1)
+
+
+def reshard(tree: Any, specs: Any) -> Any:
+  """The arrays of a tree under these PartitionSpecs."""
   if jax.sharding.get_abstract_mesh().empty:
-    return x
-  return jax.sharding.reshard(x, spec(*axes))
-
-
-def scatter(tree: Any) -> Any:
-  """Each device's part of the optimizer's arrays, of all that can be divided.
-
-  The dimension that is divided is the larger of the last two that the number
-  of devices divides, else the first that it divides.
-  """
-
-  def one(a):
-    last = sorted(range(a.ndim)[-2:], key=lambda d: -a.shape[d])
-    return _divide(a, 'part', (*last, *range(a.ndim)))
-
-  return tree if num_parts() == 1 else jax.tree.map(one, tree)
-
-
-def scatter_params(params: dict[str, Any]) -> dict[str, Any]:
-  """Each device's part of the matrices, for FSDP; vectors stay whole.
-
-  The layers are scanned, so their first dimension is never divided.
-  """
-
-  def one(path, a):
-    if a.ndim < (3 if path[0].key == 'layers' else 2):
-      return a
-    last = sorted(range(a.ndim)[-2:], key=lambda d: -a.shape[d])
-    return _divide(a, 'param', last)
-
-  if num_parts('param') == 1:
-    return params
-  return jax.tree_util.tree_map_with_path(one, params)
-
-
-def gather(tree: Any) -> Any:
-  """All of each array on every device."""
-  if num_parts() == 1:
     return tree
-  return jax.tree.map(reshard, tree)
+  return jax.tree.map(jax.sharding.reshard, tree, specs)
 
 
-def reshard_like(tree: Any, other: Any) -> Any:
-  """The arrays of a tree, divided as those of another."""
-  if num_parts() == 1:
-    return tree
-  return jax.tree.map(
-    lambda a, b: jax.sharding.reshard(a, jax.typeof(b).sharding.spec),
-    tree,
-    other,
-  )
+def on_each(
+  f: Callable[..., Any], in_specs: Any, out_specs: Any, replicated: bool = False
+) -> Callable[..., Any]:
+  """`f` on each device, of its part of the arguments; it sends what it needs.
+
+  Arguments count as different on each device, so that a gradient that `f`
+  takes is that of this device's tokens, and summed only where `f` says so.
+
+  Args:
+    f: a function of arrays.
+    in_specs: for each argument a PartitionSpec, or a tree of them.
+    out_specs: the same for what it returns.
+    replicated: whether `f` vouches that what `out_specs` calls equal on several
+      devices is; jax follows sums, not what has been gathered.
+  """
+  mesh = jax.sharding.get_abstract_mesh()
+  if mesh.empty:
+    return f
+  if replicated:
+    return jax.shard_map(
+      f, in_specs=in_specs, out_specs=out_specs, check_vma=False
+    )
+
+  def local(*args):
+    return f(*jax.tree.map(_vary_beyond, in_specs, args))
+
+  return jax.shard_map(local, in_specs=in_specs, out_specs=out_specs)
 
 
-def _divide(a, axis, dims):
-  for d in dims:
-    if a.shape[d] and a.shape[d] % num_parts(axis) == 0:
-      return reshard(a, *(axis if i == d else None for i in range(a.ndim)))
-  return reshard(a)
+def vary(tree: Any) -> Any:
+  """New arrays inside of `on_each`, counted as different on each device."""
+  return _vary_beyond(P(), tree)
+
+
+def axes_of(spec: P) -> set[str]:
+  """The mesh axes that a PartitionSpec names."""
+  named = [(d,) if isinstance(d, str) else d or () for d in spec]
+  return {axis for axes in named for axis in axes}
+
+
+def _vary_beyond(spec, tree):
+  names = set(jax.sharding.get_abstract_mesh().manual_axes) - axes_of(spec)
+  axes = tuple(sorted(names))
+  cast = lambda a: jax.lax.pcast(a, axes, to='varying')
+  return jax.tree.map(cast, tree) if axes else tree
+
+
+def total(tree: Any) -> Any:
+  """Inside of `on_each`: the sum over all devices."""
+  names = jax.sharding.get_abstract_mesh().manual_axes
+  return jax.lax.psum(tree, tuple(names)) if names else tree
 
 
 def off_mesh(tree: Any) -> Any:
@@ -204,69 +206,3 @@ def off_mesh(tree: Any) -> Any:
     return a.addressable_data(0)
 
   return jax.tree.map(one, tree)
-
-
-def take_rows(table: jax.Array, index: jax.Array) -> jax.Array:
-  """table[index] for `index` of axes (batch, length): [B, L, ...]."""
-  if jax.sharding.get_abstract_mesh().empty:
-    return table[index]
-  replicated = [None] * (table.ndim - 1)
-  return table.at[index].get(out_sharding=spec('batch', None, *replicated))
-
-
-def zeros(shape: tuple[int, ...], *axes: str | None) -> jax.Array:
-  """float32 zeros with these logical axes."""
-  if jax.sharding.get_abstract_mesh().empty:
-    return jnp.zeros(shape, jnp.float32)
-  return jnp.zeros(shape, jnp.float32, out_sharding=spec(*axes))
-
-
-def per_device(f: Callable[..., Any], in_axes: Any, out_axes: Any) -> Any:
-  """Runs `f` on each device's share of the arguments.
-
-  Replicated arguments are marked as differing by device, so that their
-  gradients, which each device makes from its own tokens, are summed.
-
-  Args:
-    f: a function of arrays.
-    in_axes: for each argument the tuple of its logical axes.
-    out_axes: the same for the results, or 'sum' for one that is summed.
-  """
-  mesh = jax.sharding.get_abstract_mesh()
-  if mesh.empty:
-    return f
-  names = tuple(mesh.axis_names)
-
-  def local(*args):
-    args = [
-      a
-      if set(names) <= _axes_of(axes)
-      else jax.lax.pcast(
-        a, tuple(sorted(set(names) - _axes_of(axes))), to='varying'
-      )
-      for a, axes in zip(args, in_axes, strict=True)
-    ]
-    outs = f(*args)
-    flat = outs if isinstance(outs, tuple) else (outs,)
-    flat = tuple(
-      jax.lax.psum(o, names) if axes == 'sum' else o
-      for o, axes in zip(flat, _as_list(out_axes), strict=True)
-    )
-    return flat if isinstance(outs, tuple) else flat[0]
-
-  out_specs = tuple(
-    P() if axes == 'sum' else spec(*axes) for axes in _as_list(out_axes)
-  )
-  return jax.shard_map(
-    local,
-    in_specs=tuple(spec(*axes) for axes in in_axes),
-    out_specs=out_specs if isinstance(out_axes, list) else out_specs[0],
-  )
-
-
-def _as_list(out_axes):
-  return out_axes if isinstance(out_axes, list) else [out_axes]
-
-
-def _axes_of(axes):
-  return {name for axis in axes for name in _RULES.get(axis, ())}

@@ -9,15 +9,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+from jax.sharding import PartitionSpec as P
 
 from zaya_jax import config as config_lib
-from zaya_jax import losses, mesh
+from zaya_jax import losses, mesh, partition
+from zaya_jax.context import layout
 from zaya_jax.model import zaya
 from zaya_jax.optim import balance
 from zaya_jax.optim import optimizer as optimizer_lib
 from zaya_jax.optim import schedule as schedule_lib
 
 Batch = dict[str, jax.Array]
+_ROWS = mesh.spec('batch', 'length')
 
 
 @jax.tree_util.register_dataclass
@@ -54,12 +57,12 @@ def make_init(config: config_lib.Config) -> Callable[[], TrainState]:
   def init() -> TrainState:
     model_key, sample_key = jax.random.split(jax.random.key(config.seed))
     params, buffers = zaya.init(config.model, model_key)
-    params = mesh.scatter_params(params)
+    params = partition.place(params)
     return TrainState(
       step=jnp.int32(0),
       params=params,
       buffers=buffers,
-      opt_state=optimizer.init(params),
+      opt_state=optimizer.init(partition.divide(params)),
       balance_state=balancer.init(buffers),
       skipped=jnp.int32(0),
       bad_steps=jnp.int32(0),
@@ -83,24 +86,33 @@ def make_train_step(
       config, state.params, state.buffers, batch
     )
     grad_norm = optax.tree.norm(grads)
-    updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+    good = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
+    updates, opt_state = optimizer.update(
+      grads, state.opt_state, partition.divide(state.params)
+    )
     buffers, balance_state = balance.update(
       balancer, state.buffers, state.balance_state, load_NX, num_experts
     )
     updated = dataclasses.replace(
       state,
-      params=optax.apply_updates(state.params, updates),
+      params=None,
       buffers=buffers,
       opt_state=opt_state,
       balance_state=balance_state,
       bad_steps=jnp.int32(0),
     )
     skipped = dataclasses.replace(
-      state, skipped=state.skipped + 1, bad_steps=state.bad_steps + 1
+      state,
+      params=None,
+      skipped=state.skipped + 1,
+      bad_steps=state.bad_steps + 1,
     )
-    good = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
     new = jax.tree.map(functools.partial(jnp.where, good), updated, skipped)
-    new = dataclasses.replace(new, step=state.step + 1)
+    new = dataclasses.replace(
+      new,
+      step=state.step + 1,
+      params=partition.apply_updates(state.params, updates, good),
+    )
     measured = {
       'train/loss': loss,
       'optim/grad_norm': grad_norm,
@@ -122,42 +134,76 @@ def loss_and_grads(
 ) -> tuple[jax.Array, dict[str, Any], jax.Array]:
   """Mean loss over the counting tokens, its gradients, the router's load.
 
-  The batch is computed in `--optim.accumulation` parts, one after another.
-  Each part is divided by the tokens of the whole batch, so the sum is what one
-  large batch gives.
+  Each device computes its tokens in `--optim.accumulation` parts, one after
+  another, and divides by the tokens of the whole batch; so the sum over parts
+  and devices is what one large batch gives. Gradients are summed in float32,
+  over the devices once, and come divided as the optimizer's state.
   """
-  parts = config.optim.accumulation
-  tokens = jnp.maximum(jnp.sum(batch['weights'], dtype=jnp.float32), 1.0)
+  shapes = jax.tree.map(
+    lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), params
+  )
 
-  def loss_fn(params, part):
-    nats, load = losses.next_token(
-      zaya.bind(config.model, params, buffers), part
+  def local(params, buffers, batch):
+    counting = jnp.sum(batch['weights'], dtype=jnp.float32)
+    tokens = jnp.maximum(mesh.total(counting), 1.0)
+
+    def loss_fn(params, part):
+      model = zaya.bind(config.model, params, buffers)
+      nats, load = losses.next_token(model, part, config.mesh.context_mode)
+      return nats / tokens, load
+
+    loss, load, grads = _accumulate(
+      jax.value_and_grad(loss_fn, has_aux=True),
+      params,
+      batch,
+      config.optim.accumulation,
     )
-    return nats / tokens, load
+    grads = partition.sum_gradients(grads, shapes)
+    return mesh.total(loss), grads, mesh.total(load)
 
-  grad_fn = jax.value_and_grad(loss_fn, has_aux=True)
+  return mesh.on_each(
+    local,
+    in_specs=(partition.param_specs(params), P(), _ROWS),
+    out_specs=(P(), partition.part_specs(params), P()),
+  )(params, buffers, batch)
+
+
+def _accumulate(grad_fn, params, batch, parts):
+  """Sums of loss, load and gradients over parts of this device's rows."""
   if parts == 1:
     (loss, load), grads = grad_fn(params, batch)
-    return loss, grads, load
+    return loss, load, grads
 
   def add_part(sums, part):
     (loss, load), grads = grad_fn(params, part)
-    return jax.tree.map(jnp.add, sums, (loss, grads, load)), None
+    return jax.tree.map(jnp.add, sums, (loss, load, grads)), None
 
-  zeros = jax.tree.map(
-    jnp.zeros_like, jax.eval_shape(lambda: _flat(grad_fn(params, batch)))
+  shapes = jax.eval_shape(grad_fn, params, batch)
+  (loss, load), grads = mesh.vary(
+    jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)
   )
-  return jax.lax.scan(add_part, zeros, _interleave(batch, parts))[0]
+  return jax.lax.scan(add_part, (loss, load, grads), _interleave(batch, parts))[
+    0
+  ]
 
 
 def make_eval_step(
-  config: config_lib.ModelConfig,
+  config: config_lib.ModelConfig, context_mode: str = 'gather'
 ) -> Callable[[Any, Any, Batch], tuple[jax.Array, jax.Array]]:
   """(params, buffers, batch) -> sums of nats and of counting tokens."""
 
+  def local(params, buffers, batch):
+    model = zaya.bind(config, params, buffers)
+    nats, _ = losses.next_token(model, batch, context_mode)
+    counting = jnp.sum(batch['weights'], dtype=jnp.float32)
+    return mesh.total((nats, counting))
+
   def eval_step(params, buffers, batch):
-    nats, _ = losses.next_token(zaya.bind(config, params, buffers), batch)
-    return nats, jnp.sum(batch['weights'], dtype=jnp.float32)
+    return mesh.on_each(
+      local,
+      in_specs=(partition.param_specs(params), P(), _ROWS),
+      out_specs=(P(), P()),
+    )(params, buffers, batch)
 
   return eval_step
 
@@ -188,11 +234,15 @@ def load_metrics(load_NX: jax.Array, num_experts: int) -> dict[str, jax.Array]:
 
 
 def put_batch(device_mesh: jax.sharding.Mesh, batch: Any) -> Batch:
-  """Moves a batch of NumPy arrays onto the mesh, rows over the data axes.
+  """Moves a batch of NumPy arrays onto the mesh.
 
-  Of several processes each gives its own rows, those of `mesh.data_shard`.
+  Rows are divided over the data axes, and the tokens of each over `context`, in
+  zig-zag order. Of several processes each gives its own rows, those of
+  `mesh.data_shard`, and all of their tokens.
   """
-  rows = mesh.sharding(device_mesh, 'batch', None)
+  rows = mesh.sharding(device_mesh, 'batch', 'length')
+  if (parts := device_mesh.shape.get('context', 1)) > 1:
+    batch = layout.divide(batch, parts)
   if jax.process_count() == 1:
     return jax.device_put(batch, rows)
   index, count = mesh.data_shard(device_mesh)
@@ -210,11 +260,6 @@ def put_batch(device_mesh: jax.sharding.Mesh, batch: Any) -> Batch:
 
 def _updates_done(state):
   return state.step - state.skipped
-
-
-def _flat(value_and_grads):
-  (loss, load), grads = value_and_grads
-  return loss, grads, load
 
 
 def _interleave(batch, parts):

@@ -14,6 +14,7 @@ from zaya_jax import corpus as corpus_lib
 from zaya_jax import (
   decode,
   distributed,
+  fields,
   flags,
   flops,
   inherit,
@@ -26,6 +27,7 @@ from zaya_jax import mesh as mesh_lib
 from zaya_jax import start as start_lib
 from zaya_jax import step as step_lib
 from zaya_jax.checkpoint import lock, manager, meta
+from zaya_jax.context import layout
 from zaya_jax.optim import labels
 
 _STOPPED = 75  # Exit code: stopped by a signal, resumable.
@@ -71,7 +73,7 @@ def _train(config) -> int:
   first = distributed.process() == 0
   config = inherit.settings(config)
   mesh = mesh_lib.make_mesh(config.mesh)
-  _check_batch(config, mesh.size)
+  _check_divides(config, mesh)
   with contextlib.ExitStack() as open_:
     if first:
       open_.enter_context(lock.RunLock(config.run_dir))
@@ -90,15 +92,27 @@ def _train(config) -> int:
     return _Loop(config, mesh, corpus, saved, report).run(start, signal)
 
 
-def _check_batch(config, devices) -> None:
-  parts = devices * config.optim.accumulation
+def _check_divides(config, mesh) -> None:
+  """Whether the axes of the mesh divide what they are to divide."""
+  across = mesh.size // mesh.shape['context']
+  parts = across * config.optim.accumulation
   if config.data.batch_size % parts:
     raise config_lib.UsageError(
       f'--data.batch_size={config.data.batch_size} must be a multiple of '
-      f'{parts}: {devices} devices times --optim.accumulation='
+      f'{parts}: {across} groups of devices times --optim.accumulation='
       f'{config.optim.accumulation}; change one of them, or use fewer devices '
       'with --mesh.replica.'
     )
+  experts = config.model.num_experts
+  if experts % mesh.shape['expert']:
+    raise config_lib.UsageError(
+      f'--mesh.expert={mesh.shape["expert"]} does not divide '
+      f'--model.num_experts={experts}; choose one of '
+      f'{fields.divisors(experts)}.'
+    )
+  layout.check(
+    config.data.seq_len, mesh.shape['context'], config.model.conv_context
+  )
 
 
 def _make_reporter(config, mesh, start) -> metrics.Reporter:
@@ -123,7 +137,9 @@ class _Loop:
   def __init__(self, config, mesh, corpus, saved, report):
     self.config, self.mesh, self.corpus = config, mesh, corpus
     self.saved, self.report = saved, report
-    self.eval_step = jax.jit(step_lib.make_eval_step(config.model))
+    self.eval_step = jax.jit(
+      step_lib.make_eval_step(config.model, config.mesh.context_mode)
+    )
     self.metrics: dict[str, float] = {}  # The newest, for checkpoints.
     self.tokens = 0
 

@@ -4,6 +4,9 @@
 import jax
 
 from ops.experts import blocked, few
+from ops.experts.blocked import permute, sort_by_expert
+
+__all__ = ('expert_mlp', 'expert_mlp_rows', 'permute', 'sort_by_expert')
 
 
 def expert_mlp(

@@ -19,13 +19,24 @@ class MeshConfig:
   fsdp: int = field(
     1,
     'Devices among which parameters are divided as well; replica times fsdp '
-    'share a batch.',
+    'times expert share a batch.',
+    minimum=1,
+  )
+  expert: int = field(
+    1,
+    'Devices among which the experts of each layer are divided.',
     minimum=1,
   )
   context: int = field(
     1,
-    'Devices among which decoding divides the tokens of its cache.',
+    'Devices among which the tokens of each row are divided, or with '
+    '--mode=generate those of the cache.',
     minimum=1,
+  )
+  context_mode: Literal['gather', 'ring'] = field(
+    'gather',
+    'How attention meets keys of other devices: gather all of them, or pass '
+    'them around in a ring, which holds two parts at a time.',
   )
 
   def __post_init__(self) -> None:

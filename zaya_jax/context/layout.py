@@ -33,6 +33,25 @@ def order(length: int, n: int, *, zigzag: bool = True) -> np.ndarray:
   return rows.reshape(-1)
 
 
+def check(length: int, n: int, look_back: int) -> None:
+  """Whether rows of `length` tokens can be divided among `n` devices.
+
+  Raises:
+    UsageError: if their chunks would differ, or be shorter than the
+      `look_back` tokens that convolutions need of the chunk before.
+  """
+  if n == 1:
+    return
+  order(length, n)
+  chunk, least = length // (2 * n), max(look_back, 1)
+  if chunk < least:
+    raise config_lib.UsageError(
+      f'--mesh.context={n} leaves {chunk} tokens of --data.seq_len={length} in '
+      f'a chunk and the convolutions look back {least}; lower it or take at '
+      f'least {2 * n * least} tokens.'
+    )
+
+
 def divide(batch: Any, n: int, *, zigzag: bool = True) -> Any:
   """A batch whose arrays [B, L, ...] stand in the order of the devices.
 

@@ -246,8 +246,15 @@ class ZayaLM(model_api.TemplateLM):
 
 @functools.partial(jax.jit, static_argnums=0)
 def _log_probs(config, params, buffers, tokens_BL, index_BK, targets_BK):
-  model = zaya.bind(config, params, buffers)
-  return losses.log_probs(model, tokens_BL, index_BK, targets_BK)
+  def local(params, buffers, *rows):
+    return losses.log_probs(zaya.bind(config, params, buffers), *rows)
+
+  rows = mesh_lib.spec('batch', None)
+  return mesh_lib.on_each(
+    local,
+    in_specs=(mesh_lib.spec(), mesh_lib.spec(), rows, rows, rows),
+    out_specs=(rows, rows),
+  )(params, buffers, tokens_BL, index_BK, targets_BK)
 
 
 def _split(rows: Sequence[Any], size: int) -> Iterable[Sequence[Any]]:

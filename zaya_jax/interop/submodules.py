@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from zaya_jax import config as config_lib
-from zaya_jax import mesh
 from zaya_jax.model import block as block_lib
 from zaya_jax.model import cca, decoder, layers, moe, zaya
 
@@ -61,7 +60,7 @@ def _forward(config, params, buffers, tokens_BL, mask_BL):
     attend_segments=mask_BL,
     rope=tuple(layers.rope_table(positions, config.d_rope, t) for t in thetas),
   )
-  x_BLD = mesh.take_rows(model.embed[...], tokens_BL)
+  x_BLD = model.embed[...][tokens_BL]
   x_BLD = layers.affine(x_BLD, model.input_scale, model.input_bias)
   found = {'embed': x_BLD}
   state_BLR = jnp.zeros((*x_BLD.shape[:2], config.d_router))

@@ -18,8 +18,11 @@ from flax import nnx
 
 import ops
 from zaya_jax import config as config_lib
+from zaya_jax import mesh
+from zaya_jax.context import gather, halo, ring_attention
 from zaya_jax.model import layers
 
+AXIS = 'context'  # Of the mesh: it divides the tokens of each row.
 # Lower bound of a head's norm; Hugging Face takes the same for float32.
 _NORM_EPS = float(jnp.finfo(jnp.float32).eps)
 
@@ -35,12 +38,30 @@ class Context:
     attend_segments: [B, L] int or bool: tokens attend to those of the same
       value; None: to all.
     rope: cosines and sines, [B, L, R], of full and of sliding layers.
+    divided: what is known of tokens on other devices; None: there are none.
   """
 
   mask: jax.Array | None
   segments: jax.Array | None
   attend_segments: jax.Array | None
   rope: tuple[tuple[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
+  divided: 'Divided | None' = None
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Divided:
+  """Rows whose tokens are divided over the mesh axis `context`, in zig-zag.
+
+  Attributes:
+    before: [B, 2, T] int, segments of the tokens before each of the two chunks.
+    segments: [B, n * L], `attend_segments` of all devices; None: all the same.
+    mode: 'gather' all keys, or pass them on in a 'ring'.
+  """
+
+  before: jax.Array
+  segments: jax.Array | None
+  mode: str = dataclasses.field(metadata={'static': True})
 
 
 class CCA(nnx.Module):
@@ -94,14 +115,7 @@ class CCA(nnx.Module):
     cos, sin = _rope(context.rope, slides)
     q_BLHC = layers.rotate(q_BLHC, cos, sin).astype(h_BLD.dtype)
     k_BLKC = layers.rotate(k_BLKC, cos, sin).astype(h_BLD.dtype)
-    o_BLHC = ops.attention(
-      q_BLHC,
-      k_BLKC,
-      v_BLKC,
-      q_segments_BL=context.attend_segments,
-      k_segments_BS=context.attend_segments,
-      window=self._window(slides),
-    )
+    o_BLHC = _attention(q_BLHC, k_BLKC, v_BLKC, context, self._window(slides))
     o_BLX = o_BLHC.reshape(*o_BLHC.shape[:2], -1)
     return layers.linear(o_BLX, self.out, self._bias('out'))
 
@@ -122,20 +136,42 @@ class CCA(nnx.Module):
       jnp.concatenate([getattr(self, name)[...] for name in names], axis=-1),
       self._biases(names),
     )
-    z_BLZ = out_BLX[..., : sum(widths[:2])]
-    current_BLX, delayed_BLX = jnp.split(
-      out_BLX[..., sum(widths[:2]) :], 2, axis=-1
+    z_BLZ, current_BLX, delayed_BLX = jnp.split(
+      out_BLX, [sum(widths[:2]), sum(widths[:3])], axis=-1
     )
-    y_BLZ = self.convolve(z_BLZ, context.segments)
+    y_BLZ, past_BLX = self.look_back(z_BLZ, delayed_BLX, context)
     mean_q, mean_k = qk_mean(*jnp.split(z_BLZ, widths[:1], axis=-1), *heads)
     y_q, y_k = jnp.split(y_BLZ, widths[:1], axis=-1)
     q_BLHC = normalize(y_q.reshape(mean_q.shape) + mean_q)
     k_BLKC = normalize(y_k.reshape(mean_k.shape) + mean_k)
     k_BLKC *= self.temperature[...][None, None, :, None]
-    v_BLKC = jnp.concatenate(
-      [current_BLX, self.delay(delayed_BLX, context.segments)], axis=-1
-    ).reshape(*mean_k.shape)
-    return q_BLHC, k_BLKC, v_BLKC
+    v_BLKC = jnp.concatenate([current_BLX, past_BLX], axis=-1)
+    return q_BLHC, k_BLKC, v_BLKC.reshape(*mean_k.shape)
+
+  def look_back(
+    self, z_BLZ: jax.Array, v_BLX: jax.Array, context: Context
+  ) -> tuple[jax.Array, jax.Array]:
+    """`convolve` and `delay`; one message where tokens are divided."""
+    divided, segments_BL = context.divided, context.segments
+    if divided is None:
+      return self.convolve(z_BLZ, segments_BL), self.delay(v_BLX, segments_BL)
+    if segments_BL is None:
+      segments_BL = jnp.zeros(z_BLZ.shape[:2], jnp.int32)
+    width = z_BLZ.shape[-1]
+
+    def both(x_BLX, segments_BL):
+      y_BLZ = self.convolve(x_BLX[..., :width], segments_BL)
+      past_BLX = self.delay(x_BLX[..., width:], segments_BL)
+      return jnp.concatenate([y_BLZ, past_BLX.astype(y_BLZ.dtype)], axis=-1)
+
+    out_BLX = halo.apply(
+      both,
+      jnp.concatenate([z_BLZ, v_BLX], axis=-1),
+      segments_BL,
+      divided.before,
+      axis=AXIS,
+    )
+    return out_BLX[..., :width], out_BLX[..., width:].astype(v_BLX.dtype)
 
   def convolve(
     self, z_BLZ: jax.Array, segments_BL: jax.Array | None
@@ -203,6 +239,30 @@ class CCA(nnx.Module):
     return jnp.where(slides, self.config.sliding_window, jnp.iinfo('int32').max)
 
 
+def divide(
+  config: config_lib.ModelConfig,
+  tokens_BL: jax.Array,
+  segments_BL: jax.Array | None,
+  attend_segments_BL: jax.Array | None,
+  mode: str,
+) -> Divided | None:
+  """What all layers need of other devices' tokens; None: there are none."""
+  if mesh.size(AXIS) == 1:
+    return None
+  if segments_BL is None:
+    segments_BL = jnp.zeros_like(tokens_BL)
+  if attend_segments_BL is not None:
+    attend_segments_BL = jax.lax.all_gather(
+      attend_segments_BL, AXIS, axis=1, tiled=True
+    )
+  count = max(config.conv_context, 1)  # Values come from one token before.
+  return Divided(
+    before=halo.segments(segments_BL, count, axis=AXIS),
+    segments=attend_segments_BL,
+    mode=mode,
+  )
+
+
 def joint_kernel(
   depthwise_IZ: jax.Array,
   depthwise_bias_Z: jax.Array,
@@ -261,6 +321,28 @@ def normalize(x_BLHC: jax.Array) -> jax.Array:
   square = jnp.sum(jnp.square(x_BLHC), axis=-1, keepdims=True)
   scale = jax.lax.rsqrt(jnp.maximum(square, _NORM_EPS**2))
   return x_BLHC * scale * x_BLHC.shape[-1] ** 0.5
+
+
+def _attention(q_BLHC, k_BLKC, v_BLKC, context, window):
+  divided = context.divided
+  if divided is None:
+    return ops.attention(
+      q_BLHC,
+      k_BLKC,
+      v_BLKC,
+      q_segments_BL=context.attend_segments,
+      k_segments_BS=context.attend_segments,
+      window=window,
+    )
+  attend = {'gather': gather.attention, 'ring': ring_attention.attention}
+  return attend[divided.mode](
+    q_BLHC,
+    k_BLKC,
+    v_BLKC,
+    axis=AXIS,
+    segments_BS=divided.segments,
+    window=window,
+  )
 
 
 def _shift(padded_BLX, lag, context, segments_BL):

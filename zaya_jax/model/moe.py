@@ -11,7 +11,7 @@ from flax import nnx
 import ops
 from zaya_jax import config as config_lib
 from zaya_jax import mesh
-from zaya_jax.model import layers
+from zaya_jax.model import exchange, layers
 from zaya_jax.model import router as router_lib
 
 
@@ -25,29 +25,14 @@ class Experts(nnx.Module):
 
   def __call__(self, h_BLD: jax.Array, choice_BL: jax.Array) -> jax.Array:
     """[B, L, D] each token through its expert; zeros for the skip class."""
-
-    def local(h_BLD, choice_BL, gate_up_EDF, down_EFD):
-      y_TD = ops.expert_mlp(
-        h_BLD.reshape(-1, h_BLD.shape[-1]),
-        choice_BL.reshape(-1),
-        gate_up_EDF,
-        down_EFD,
-      )
-      return y_TD.reshape(h_BLD.shape)
-
-    apply = mesh.per_device(
-      local,
-      in_axes=[
-        ('batch', None, None),
-        ('batch', None),
-        (None,) * 3,
-        (None,) * 3,
-      ],
-      out_axes=('batch', None, None),
+    gate_up, down = (
+      w[...].astype(h_BLD.dtype) for w in (self.gate_up, self.down)
     )
-    dtype = h_BLD.dtype
-    gate_up, down = self.gate_up[...], self.down[...]
-    return apply(h_BLD, choice_BL, gate_up.astype(dtype), down.astype(dtype))
+    apply = ops.expert_mlp if mesh.size('expert') == 1 else exchange.expert_mlp
+    y_TD = apply(
+      h_BLD.reshape(-1, h_BLD.shape[-1]), choice_BL.reshape(-1), gate_up, down
+    )
+    return y_TD.reshape(h_BLD.shape)
 
 
 def weigh(

@@ -19,7 +19,7 @@ import numpy as np
 from flax import nnx
 
 from zaya_jax import config as config_lib
-from zaya_jax import mesh
+from zaya_jax import mesh, partition
 from zaya_jax.model import block, cca, layers
 from zaya_jax.model import router as router_lib
 
@@ -79,6 +79,7 @@ class Zaya(nnx.Module):
     attention_mask: jax.Array | None = None,
     segment_ids: jax.Array | None = None,
     positions: jax.Array | None = None,
+    context_mode: str = 'gather',
   ) -> Features:
     """Everything below the head.
 
@@ -89,10 +90,13 @@ class Zaya(nnx.Module):
         token sees another document.
       positions: [B, L] int for the rotary embedding; None: 0, 1, ... in each
         row, padding not counted.
+      context_mode: of `cca.Context`, where tokens of a row are divided.
     """
     mask = None if attention_mask is None else attention_mask.astype(bool)
-    context = _context(self.config, tokens_BL, mask, segment_ids, positions)
-    x_BLD = mesh.take_rows(mesh.gather(self.embed[...]), tokens_BL)
+    context = _context(
+      self.config, tokens_BL, mask, segment_ids, positions, context_mode
+    )
+    x_BLD = self._whole('embed')[tokens_BL]
     x_BLD = layers.affine(x_BLD, self.input_scale, self.input_bias)
     counts = mask if segment_ids is None else segment_ids > 0
     x_BLD, load_NX = self._run_layers(x_BLD, context, counts)
@@ -113,15 +117,21 @@ class Zaya(nnx.Module):
 
   def head_matrix(self, dtype: jnp.dtype) -> jax.Array:
     """[V, D] rows of the output head, the embedding if they are tied."""
-    head = self.embed if self.config.tie_embeddings else self.head
-    return mesh.gather(head[...].astype(dtype))
+    name = 'embed' if self.config.tie_embeddings else 'head'
+    return self._whole(name).astype(dtype)
 
   def head_vector(self) -> jax.Array | None:
     """[V] bias of the output head, or None."""
     return self.head_bias[...] if self.config.head_bias else None
 
+  def _whole(self, name):
+    """A matrix outside of the layers, of all devices (FSDP)."""
+    whole = {name: getattr(_abstract(self.config), name)}
+    return partition.gather({name: getattr(self, name)}, whole)[name][...]
+
   def _run_layers(self, x_BLD, context, counts_BL):
     config = self.config
+    whole = _abstract(config).layers
     slides_N = None
     if config.sliding_layers:
       slides_N = np.isin(range(config.num_layers), config.sliding_layers)
@@ -129,16 +139,14 @@ class Zaya(nnx.Module):
     def layer(carry, inputs):
       x_BLD, state_BLR = carry
       params, slides = inputs
-      params = mesh.gather(params)  # Of this layer alone (FSDP).
+      params = partition.gather(params, whole, 'layers/')
       x_BLD, routes = params(x_BLD, state_BLR, context, slides)
       load_X = router_lib.count(routes.choice, config.num_classes, counts_BL)
       return (x_BLD, routes.state), load_X
 
     if config.remat == 'block':
       layer = jax.checkpoint(layer, prevent_cse=False)
-    state_BLR = mesh.zeros(
-      (*x_BLD.shape[:2], config.d_router), 'batch', None, None
-    )
+    state_BLR = mesh.vary(jnp.zeros((*x_BLD.shape[:2], config.d_router)))
     (x_BLD, _), load_NX = jax.lax.scan(
       layer, (x_BLD, state_BLR), (self.layers, slides_N)
     )
@@ -180,7 +188,7 @@ def bind(
   return nnx.merge(graphdef(config), params_state, buffers_state)
 
 
-def _context(config, tokens_BL, mask, segment_ids, positions):
+def _context(config, tokens_BL, mask, segment_ids, positions, context_mode):
   """The attention context of a batch."""
   if positions is None:
     real = jnp.ones(tokens_BL.shape, bool) if mask is None else mask
@@ -189,9 +197,11 @@ def _context(config, tokens_BL, mask, segment_ids, positions):
     layers.rope_table(positions, config.d_rope, theta)
     for theta in (config.rope_theta, config.sliding_rope_theta)
   ]
+  segments = mask if segment_ids is None else segment_ids
   return cca.Context(
     mask=mask,
     segments=segment_ids,
-    attend_segments=mask if segment_ids is None else segment_ids,
+    attend_segments=segments,
+    divided=cca.divide(config, tokens_BL, segment_ids, segments, context_mode),
     rope=(tables[0], tables[1] if config.sliding_layers else tables[0]),
   )

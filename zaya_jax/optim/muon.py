@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Muon (Jordan et al., 2024) as an optax transform over stacks of matrices."""
 
+import math
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 import ops
@@ -63,7 +65,7 @@ def scale_by_muon(
 
     parts = jax.tree_util.tree_map_with_path(halves, ahead)
     leaves, structure = jax.tree.flatten(parts)
-    if mesh.num_parts() == 1:
+    if math.prod(mesh.sizes().values()) == 1:
       done = [orthogonalize(u, steps=steps, dtype=dtype) for u in leaves]
     else:
       done = orthogonalize_on_mesh(leaves, steps=steps, dtype=dtype)
@@ -85,44 +87,49 @@ def orthogonalize_on_mesh(
   """`orthogonalize` of each array, whole matrices divided among the devices.
 
   Matrices of one shape, or its transpose, become one stack, which is padded to
-  a multiple of the devices. It is resharded once so that each device has
-  matrices of its own, and once back: within the iteration nothing is sent.
+  a multiple of the devices. One all-to-all brings each device whole matrices of
+  its own, and one takes them back: within the iteration nothing is sent.
 
   Args:
-    leaves: [..., m, n], divided as `mesh.scatter` does.
+    leaves: [..., m, n], divided as `partition.part_spec` says.
     steps: Newton-Schulz iterations.
     dtype: type of the iteration; None: that of the arrays.
 
   Returns:
     Arrays of the same shapes, divided alike.
   """
-  stacks = {}
-  for i, u in enumerate(leaves):
-    tall = u if u.shape[-2] >= u.shape[-1] else u.mT
-    stacks.setdefault(tall.shape[-2:], []).append((i, tall))
-  done = [None] * len(leaves)
-  for (rows, columns), members in stacks.items():
-    axes = (None, 'part' if rows % mesh.num_parts() == 0 else None, None)
-    flat = [
-      mesh.reshard(u.reshape(-1, rows, columns), *axes) for _, u in members
-    ]
-    stack = jnp.concatenate(flat)
-    padding = -len(stack) % mesh.num_parts()
-    stack = jnp.pad(stack, ((0, padding), (0, 0), (0, 0)))
-    local = mesh.per_device(
-      lambda x: orthogonalize(x, steps=steps, dtype=dtype),
-      in_axes=[('matrices', None, None)],
-      out_axes=('matrices', None, None),
-    )
-    stack = mesh.reshard(
-      local(mesh.reshard(stack, 'matrices', None, None)), *axes
-    )
-    begin = 0
-    for (i, u), part in zip(members, flat, strict=True):
-      out = stack[begin : begin + len(part)].reshape(u.shape)
-      begin += len(part)
-      done[i] = out if u.shape == leaves[i].shape else out.mT
-  return done
+  specs = [jax.typeof(u).sharding.spec for u in leaves]
+  shapes, cuts = [u.shape[-2:] for u in leaves], [_cut(spec) for spec in specs]
+
+  def local(*leaves):
+    done = [None] * len(leaves)
+    stacks = {}
+    for i, (shape, (dim, axes)) in enumerate(zip(shapes, cuts, strict=True)):
+      wide = shape[0] < shape[1]
+      if wide and dim:
+        dim = -3 - dim
+      stacks.setdefault((max(shape), min(shape), dim, axes), []).append(
+        (i, wide)
+      )
+    for (*_, dim, axes), members in stacks.items():
+      tall = [leaves[i].mT if wide else leaves[i] for i, wide in members]
+      flat = [u.reshape(-1, *u.shape[-2:]) for u in tall]
+      stack = _on_devices(
+        lambda x: orthogonalize(x, steps=steps, dtype=dtype),
+        jnp.concatenate(flat),
+        dim,
+        axes,
+      )
+      ends = np.cumsum([len(part) for part in flat])[:-1]
+      parts = zip(members, tall, jnp.split(stack, ends), strict=True)
+      for (i, wide), u, out in parts:
+        out = out.reshape(u.shape)
+        done[i] = out.mT if wide else out
+    return done
+
+  return mesh.on_each(
+    local, in_specs=tuple(specs), out_specs=specs, replicated=True
+  )(*leaves)
 
 
 def orthogonalize(
@@ -131,3 +138,44 @@ def orthogonalize(
   """[..., m, n] orthogonalized, each element about 0.2 in root mean square."""
   scale = _RMS * max(u.shape[-2:]) ** 0.5
   return scale * ops.newton_schulz(u, steps=steps, dtype=dtype)
+
+
+def _cut(spec) -> tuple[int | None, tuple[str, ...]]:
+  """Which of the last two dimensions is divided, -2 or -1, by which axes.
+
+  Of matrices that are whole: None, and the axes along which there are copies.
+  """
+  for dim in (-2, -1):
+    if spec[dim]:
+      axes = spec[dim]
+      return dim, (axes,) if isinstance(axes, str) else tuple(axes)
+  taken = mesh.axes_of(spec)
+  return None, tuple(
+    a for a, n in mesh.sizes().items() if n > 1 and a not in taken
+  )
+
+
+def _on_devices(f, stack, dim, axes):
+  """F of a stack, each device of `axes` computing some of its matrices.
+
+  Args:
+    f: of [M, rows, columns].
+    stack: the same, but for the dimension that is divided, if one is.
+    dim: that dimension, -2 or -1; None: all devices have the same.
+    axes: of the mesh.
+  """
+  n = math.prod(mesh.size(a) for a in axes)
+  if n == 1:
+    return f(stack)
+  count = len(stack)
+  stack = jnp.pad(stack, ((0, -count % n), (0, 0), (0, 0)))
+  if dim is None:
+    each = len(stack) // n
+    first = jax.lax.axis_index(axes) * each
+    mine = jax.lax.dynamic_slice_in_dim(stack, first, each)
+    stack = jax.lax.all_gather(f(mine), axes, tiled=True)
+  else:
+    dim += stack.ndim
+    whole = jax.lax.all_to_all(stack, axes, 0, dim, tiled=True)
+    stack = jax.lax.all_to_all(f(whole), axes, dim, 0, tiled=True)
+  return stack[:count]

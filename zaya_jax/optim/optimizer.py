@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import optax
 
 from zaya_jax import config as config_lib
-from zaya_jax.optim import labels, muon, schedule, zero
+from zaya_jax.optim import labels, muon, schedule
 
 
 def make_optimizer(
@@ -34,10 +34,8 @@ def make_optimizer(
   }
   label = lambda params: labels.label(params, optimizer=config.name)
   clip = optax.clip_by_global_norm(config.clip_norm)
-  return zero.partition(
-    optax.chain(
-      clip if config.clip_norm else optax.identity(),
-      optax.partition(groups, label),
-      optax.scale_by_learning_rate(schedule.make_schedule(config, num_steps)),
-    )
+  return optax.chain(
+    clip if config.clip_norm else optax.identity(),
+    optax.partition(groups, label),
+    optax.scale_by_learning_rate(schedule.make_schedule(config, num_steps)),
   )
