@@ -21,7 +21,7 @@ import typing
 from collections.abc import Sequence
 
 from zaya_jax import config as config_lib
-from zaya_jax import flags
+from zaya_jax import flags, launcher
 
 _MODES = {
   'train': 'zaya_jax.train:train',
@@ -62,6 +62,7 @@ def main(argv: Sequence[str]) -> int:
     return 0
   try:
     config = flags.parse(argv[1:])
+    _check_alone(config)
   except config_lib.UsageError as error:
     return _fail(error, error.exit_code)
   _set_environment()
@@ -104,6 +105,21 @@ def _rule(setting: flags.Setting) -> str:
   if low is not None and high is not None:
     return f'[{low} to {high}]'
   return '' if low is None else f'[at least {low}]'
+
+
+def _check_alone(config: config_lib.Config) -> None:
+  """Refuses several processes where each would write the same output."""
+  if config.mode == 'train':
+    return
+  # Those of a plan need not be there: only a launcher can have started them.
+  planned = config.mode == 'plan'
+  place = config_lib.DistributedConfig() if planned else config.distributed
+  count = launcher.find(place, os.environ).processes
+  if count > 1:
+    raise config_lib.UsageError(
+      f'--mode={config.mode} runs in one process, and this is one of {count}; '
+      'start it once (srun --ntasks=1, or without the launcher).'
+    )
 
 
 def _set_environment() -> None:
