@@ -13,12 +13,22 @@ from zaya_jax.interop import errors
 _LOCK = '.lock'
 
 
-def check(output: str) -> str:
+def check(output: str, source: str = '') -> str:
   """The path of a new folder, without a slash at its end.
 
+  Args:
+    output: the path.
+    source: the folder that is read to write it, if there is one.
+
   Raises:
-    UsageError: if it exists and is not an empty folder.
+    UsageError: if it exists and is not an empty folder, or lies in `source`.
   """
+  inner, outer = map(os.path.realpath, (output, source))
+  if source and os.path.commonpath((inner, outer)) == outer:
+    raise config_lib.UsageError(
+      f'--output={output} lies inside of --source={source}; name a folder '
+      'elsewhere.'
+    )
   if os.path.lexists(output) and not (
     os.path.isdir(output) and not os.listdir(output)
   ):

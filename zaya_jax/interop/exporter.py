@@ -31,7 +31,7 @@ from zaya_jax.interop import (
 )
 
 _BIAS = 'buffers/layers/router/balance_bias'
-_SPARE = 2**26  # Free bytes asked for besides the tensors.
+_SMALL = 2**16  # Bytes of settings and card, at the most.
 
 
 class Leaf(Protocol):
@@ -70,8 +70,8 @@ def main(config: config_lib.Config) -> None:
   """Writes the folder `--output` from the model `--source`.
 
   Raises:
-    UsageError: if a flag is missing, `--output` is in use, or the layout cannot
-      represent the model.
+    UsageError: if a flag is missing, `--output` is in use or in `--source`, or
+      the layout cannot represent the model.
     CheckpointError: if the checkpoint is missing or damaged.
     FolderError: if a Hugging Face folder cannot be read, or the disk is full.
   """
@@ -80,7 +80,7 @@ def main(config: config_lib.Config) -> None:
     raise config_lib.UsageError(
       '--mode=export needs --source=RUN_DIR and --output=DIR.'
     )
-  output = aside.check(os.path.abspath(output))
+  output = aside.check(os.path.abspath(output), source)
   found = _open_folder(source) if hf.is_folder(source) else _open_run(source)
   layout = config.export.layout
   hf_config.to_hf(found.config, layout)  # Refused now rather than at the end.
@@ -88,7 +88,7 @@ def main(config: config_lib.Config) -> None:
   print(*(f'note: {note}' for note in notes), sep='\n', end='\n' * any(notes))
   tensors = plan(found, layout, config.export.dtype)
   size = sum(tensor.nbytes for tensor in tensors)
-  with aside.folder(output, size + _SPARE) as partial:
+  with aside.folder(output, size + _bytes_besides(found, tensors)) as partial:
     _write_small_files(pathlib.Path(partial), found, layout, tensors, notes)
     shards.write(partial, tensors, shards.SHARD_BYTES)
   print(f'exported {source} to {output} ({size:,} bytes, {layout} layout)')
@@ -150,6 +150,16 @@ def plan(
 
 def _read(row: hf_table.Row, leaf: Leaf, index: tuple[int, ...]) -> np.ndarray:
   return row.axes.write(leaf[index])
+
+
+def _bytes_besides(source: Source, tensors: list[shards.Tensor]) -> int:
+  """Bytes of all that is written besides the tensors, at the most."""
+  files = [os.path.join(source.folder, name) for name in hf.KEPT]
+  kept = sum(os.path.getsize(file) for file in files if os.path.isfile(file))
+  tokenizer = len(source.tokenizer.to_json()) if source.tokenizer else 0
+  # Each tensor has a line in a header, and one in the index.
+  names = sum(256 + 2 * len(tensor.name) for tensor in tensors)
+  return _SMALL + kept + tokenizer + names
 
 
 def _write_small_files(folder, source, layout, tensors, notes) -> None:

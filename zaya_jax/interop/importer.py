@@ -25,7 +25,7 @@ def main(config: config_lib.Config) -> None:
   """Writes the run `--output` from the folder `--source`.
 
   Raises:
-    UsageError: if a flag is missing or `--output` is in use.
+    UsageError: if a flag is missing, or `--output` in use or in `--source`.
     FolderError: if the folder cannot be read, or the disk is full.
   """
   source, output = config.source, config.output
@@ -37,7 +37,7 @@ def main(config: config_lib.Config) -> None:
     raise config_lib.UsageError(
       f'--source={source} is not a folder; name a Hugging Face ZAYA folder.'
     )
-  output = aside.check(output)
+  output = aside.check(output, source)
   model = dataclasses.replace(
     hf.read_config(source), dtype=config.model.dtype, remat=config.model.remat
   )

@@ -28,6 +28,17 @@ def test_folder_has_what_was_written_and_nothing_else(tmp_path):
   assert os.listdir(output) == ['file']
 
 
+def test_folder_inside_of_the_source_is_refused(tmp_path):
+  source = tmp_path / 'source'
+  source.mkdir()
+  (tmp_path / 'link').symlink_to(source)
+  for inside in ('source', 'source/a/b', 'link/a'):
+    with pytest.raises(config_lib.UsageError, match='lies inside of --source'):
+      aside.check(f'{tmp_path}/{inside}', str(source))
+  for outside in ('source-2', 'a'):
+    aside.check(f'{tmp_path}/{outside}', str(source))
+
+
 def test_what_a_killed_process_left_is_replaced(tmp_path):
   partial = tmp_path / 'out.partial'
   (partial / 'folder').mkdir(parents=True)

@@ -313,12 +313,19 @@ def test_missing_flags_and_folders_in_use_are_refused(tmp_path, run):
 def test_full_disk_is_told_before_anything_is_written(
   tmp_path, run, monkeypatch
 ):
-  usage = shutil.disk_usage(tmp_path)._replace(free=2**20)
-  monkeypatch.setattr(shutil, 'disk_usage', lambda path: usage)
-  with pytest.raises(errors.FolderError, match='1,048,576 are free') as raised:
-    export(run, tmp_path / 'out')
-  assert raised.value.exit_code == 3
-  assert not list(tmp_path.iterdir())
+  whole = export(run, tmp_path / 'whole')
+  size = sum(file.stat().st_size for file in whole.iterdir())
+  usage = shutil.disk_usage(tmp_path)
+  for free, fits in ((size - 1, False), (size + 2**18, True)):
+    known = usage._replace(free=free)
+    monkeypatch.setattr(shutil, 'disk_usage', lambda path, known=known: known)
+    if fits:
+      export(run, tmp_path / 'out')
+      continue
+    with pytest.raises(errors.FolderError, match=f'{free:,} are free') as found:
+      export(run, tmp_path / 'out')
+    assert found.value.exit_code == 3
+    assert [path.name for path in tmp_path.iterdir()] == ['whole']
 
 
 def test_failure_half_way_leaves_nothing(tmp_path, run, monkeypatch):
