@@ -15,14 +15,13 @@ import sys
 
 import numpy as np
 import pytest
-import safetensors
-import safetensors.torch
+import safetensors.numpy
 import torch
 import transformers
 
 import zaya_jax
 from pipelines import tokenizer as tokenizer_lib
-from tests import legacy, runs, tiny
+from tests import bits, legacy, runs, tiny
 from tests.parity import cases, pairs, peer
 from zaya_jax.interop import hub_files
 
@@ -128,31 +127,12 @@ def model(request, model_of) -> Model:
   return model_of(request.param)
 
 
-def tensors(folder: pathlib.Path) -> dict[str, torch.Tensor]:
-  """By name, from all files."""
-  found = {}
-  for file in folder.glob('*.safetensors'):
-    with safetensors.safe_open(file, framework='pt') as f:
-      assert f.metadata() == {'format': 'pt'}
-      found |= {name: f.get_tensor(name) for name in f.keys()}
-  return found
-
-
-def assert_same_bits(found, wanted):
-  assert found.keys() == wanted.keys()
-  for name, value in wanted.items():
-    assert found[name].dtype == value.dtype, name
-    assert found[name].shape == value.shape, name
-    bits = [torch.atleast_1d(t).view(torch.uint8) for t in (found[name], value)]
-    assert torch.equal(*bits), name
-
-
 def test_tensors_come_back_to_the_bit(model, tmp_path):
   back = model.native
   if model.layout == 'legacy':
     back = tmp_path / 'back'
     command('export', model.run, back, '--export.layout=legacy')
-  assert_same_bits(tensors(back), tensors(model.source))
+  bits.assert_same(bits.read(back), bits.read(model.source))
 
 
 def test_greedy_tokens_are_identical(model):
@@ -202,12 +182,12 @@ def test_exported_folder_gives_our_logits(model, achieved):
 def test_other_weights_are_noticed(model_of, tmp_path):
   """What the tests above compare does depend on the tensors."""
   model = model_of('plain')
-  values = tensors(model.native)
+  values = bits.read(model.native)
   name = 'model.layers.1.mlp.experts.gate_up_proj'
-  values[name] = values[name].roll(values[name].shape[1] // 2, dims=1)
+  values[name] = np.roll(values[name], values[name].shape[1] // 2, axis=1)
   for file in model.native.glob('*.json'):
     (tmp_path / file.name).write_bytes(file.read_bytes())
-  safetensors.torch.save_file(
+  safetensors.numpy.save_file(
     values, tmp_path / 'model.safetensors', metadata={'format': 'pt'}
   )
   tokens = np.random.default_rng(1).integers(3, VOCAB, (2, 32), np.int32)
@@ -215,7 +195,7 @@ def test_other_weights_are_noticed(model_of, tmp_path):
   found = peer.logits(load(tmp_path), tokens, np.ones_like(tokens))
   assert np.abs(found - wanted).max() / np.ptp(wanted) > 100 * LOGITS
   with pytest.raises(AssertionError):
-    assert_same_bits(values, tensors(model.source))
+    bits.assert_same(values, bits.read(model.source))
 
 
 @pytest.mark.parametrize('kind', ['bytes', 'bpe'])
@@ -234,10 +214,10 @@ def test_generated_tokens_are_the_same(tmp_path, kind):
   rows = [np.insert(ours.tokenizer.encode(text), 0, bos) for text in prompts]
   wanted = np.stack(list(ours.tokens(rows, 40)), axis=1)
   theirs = load(tmp_path / 'out')
-  stored = tensors(tmp_path / 'out')
+  stored = bits.read(tmp_path / 'out')
   for key, bias in theirs.named_buffers():  # See `find_notes`.
     if key.endswith('balancing_biases'):
-      bias.copy_(stored[key])
+      bias.copy_(torch.from_numpy(stored[key]))
   tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / 'out')
   inputs = tokenizer(prompts, padding=True, return_tensors='pt')
   grown = theirs.generate(**inputs, max_new_tokens=40)

@@ -10,11 +10,9 @@ import jax
 import ml_dtypes
 import numpy as np
 import pytest
-import safetensors
-import safetensors.numpy
 
 from pipelines import tokenizer as tokenizer_lib
-from tests import legacy, runs, tiny
+from tests import bits, legacy, runs, tiny
 from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import layout as places
 from zaya_jax.interop import (
@@ -49,26 +47,6 @@ def import_folder(source, output) -> pathlib.Path:
     config_lib.Config(mode='import', source=str(source), output=str(output))
   )
   return output
-
-
-def read(folder: pathlib.Path) -> dict[str, np.ndarray]:
-  """Every tensor of a folder, by the library that others read it with."""
-  found = {}
-  for file in sorted(folder.glob('*.safetensors')):
-    with safetensors.safe_open(file, framework='numpy') as f:
-      assert f.metadata() == {'format': 'pt'}
-    part = safetensors.numpy.load_file(file)
-    assert not found.keys() & part.keys()
-    found |= part
-  return found
-
-
-def assert_same_bits(found, wanted):
-  assert found.keys() == wanted.keys()
-  for name, value in wanted.items():
-    assert found[name].dtype == value.dtype, name
-    assert found[name].shape == value.shape, name
-    assert found[name].tobytes() == value.tobytes(), name
 
 
 @pytest.fixture(scope='module')
@@ -115,7 +93,7 @@ def test_import_then_export_gives_the_same_bits(
   run = import_folder(source, tmp_path / 'run')
   layout = 'native' if kind == 'native' else 'legacy'
   found = export(run, tmp_path / 'out', layout=layout)
-  assert_same_bits(read(found), read(source))
+  bits.assert_same(bits.read(found), bits.read(source))
   files = list(found.glob('*.safetensors'))
   assert (len(files) > 2) == sharded
   before, after = (
@@ -131,13 +109,13 @@ def test_layouts_are_converted_without_a_run(tmp_path, case):
     legacy.write(tmp_path / 'a', legacy.config(case), legacy.tensors(case))
   )
   native = export(source, tmp_path / 'b')
-  assert not read(native).keys() & {'model.final_norm.weight'}
+  assert not bits.read(native).keys() & {'model.final_norm.weight'}
   settings = json.loads((native / 'config.json').read_text())
   assert settings['num_hidden_layers'] == case.layers
   assert settings['max_position_embeddings'] == 4096
   assert (settings['eos_token_id'], settings['bos_token_id']) == (1, 2)
   again = export(native, tmp_path / 'c', layout='legacy')
-  assert_same_bits(read(again), read(source))
+  bits.assert_same(bits.read(again), bits.read(source))
 
 
 def test_run_is_read_back(tmp_path, run):
@@ -153,8 +131,8 @@ def test_run_is_read_back(tmp_path, run):
 
 
 def test_bfloat16_is_rounded_but_for_the_balancing_bias(tmp_path, run):
-  found = read(export(run, tmp_path / 'out', dtype='bfloat16'))
-  exact = read(export(run, tmp_path / 'exact'))
+  found = bits.read(export(run, tmp_path / 'out', dtype='bfloat16'))
+  exact = bits.read(export(run, tmp_path / 'exact'))
   for name, value in found.items():
     wanted = FLOAT32 if 'balancing_biases' in name else BFLOAT16
     assert value.dtype == wanted
@@ -359,7 +337,7 @@ def test_one_tensor_at_a_time_is_in_memory(tmp_path):
   assert index['metadata']['total_size'] == count * size * 4
   assert len(set(index['weight_map'].values())) == 4
   assert index['weight_map']['t39'] == 'model-00004-of-00004.safetensors'
-  found = read(tmp_path)
+  found = bits.read(tmp_path)
   assert all((found[f't{i}'] == i).all() for i in range(count))
 
 
