@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An optimizer's update alone: what runs it, and how long it takes."""
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import optax
+
+from zaya_jax import config as config_lib
+from zaya_jax import partition
+from zaya_jax.optim import optimizer as optimizer_lib
+
+_WARM_UP = 3
+
+# (gradients, optimizer's state, parameters) -> (parameters, state)
+Update = Callable[[Any, Any, Any], tuple[Any, Any]]
+
+
+def ours(config: config_lib.Config) -> tuple[Callable[[Any], Any], Update]:
+  """What makes the optimizer's state from parameters, and the update of a step.
+
+  Gradients come where the step sums them, divided as the state; parameters are
+  gathered to where they live.
+  """
+  optimizer = optimizer_lib.make_optimizer(config.optim, config.num_steps)
+
+  def update(grads, opt_state, params):
+    updates, opt_state = optimizer.update(
+      grads, opt_state, partition.divide(params)
+    )
+    return partition.apply_updates(params, updates, True), opt_state
+
+  return lambda params: optimizer.init(partition.divide(params)), update
+
+
+def peer(
+  optimizer: optax.GradientTransformation,
+) -> tuple[Callable[[Any], Any], Update]:
+  """The same of any optimizer, wherever its arrays are."""
+
+  def update(grads, opt_state, params):
+    updates, opt_state = optimizer.update(grads, opt_state, params)
+    return optax.apply_updates(params, updates), opt_state
+
+  return optimizer.init, update
+
+
+def only(tree: Any, kinds: Any, kind: str) -> Any:
+  """The part of a nested dict whose leaves are of one kind.
+
+  Args:
+    tree: the nested dict.
+    kinds: of each leaf, as `labels.label` says.
+    kind: 'muon', for example.
+  """
+  if not isinstance(tree, dict):
+    return tree
+  found = {k: only(v, kinds[k], kind) for k, v in tree.items()}
+  wanted = lambda k: kinds[k] == kind or isinstance(kinds[k], dict) and found[k]
+  return {k: v for k, v in found.items() if wanted(k)}
+
+
+def gradients(params: Any) -> Any:
+  """Any numbers instead of gradients, where the step sums them."""
+  halves = lambda params: jax.tree.map(lambda a: a / 2, params)
+  return jax.jit(lambda params: partition.divide(halves(params)))(params)
+
+
+def compile_update(
+  update: Update, *args: Any, keep: bool = False
+) -> jax.stages.Compiled:
+  """Compiles it for these arguments; results lie where the arguments are.
+
+  Args:
+    update: to compile.
+    *args: its gradients, state and parameters.
+    keep: whether the arguments are still wanted; otherwise it is in place.
+  """
+  grads, opt_state, params = args
+  there = jax.tree.map(lambda a: a.sharding, (params, opt_state))
+  program = jax.jit(
+    update, donate_argnums=() if keep else (1, 2), out_shardings=there
+  )
+  return program.lower(grads, opt_state, params).compile()
+
+
+def median_s(
+  programs: Sequence[jax.stages.Compiled],
+  arguments: Sequence[tuple[Any, Any, Any]],
+  repeats: int,
+) -> list[float]:
+  """The median seconds of each; they take turns, and use up the arguments."""
+  seconds = [[] for _ in programs]
+  arguments = [list(each) for each in arguments]
+  for i in range(_WARM_UP + repeats):
+    for program, each, spent in zip(programs, arguments, seconds, strict=True):
+      started = time.perf_counter()
+      params, state = jax.block_until_ready(program(*each))
+      if i >= _WARM_UP:
+        spent.append(time.perf_counter() - started)
+      each[1:] = state, params
+  return [statistics.median(spent) for spent in seconds]
