@@ -134,7 +134,8 @@ class Model:
         '(max_position_embeddings).'
       )
     texts = [_Text(self.tokenizer, stop) for _ in rows]
-    for next_B in self.tokens(rows, max_tokens, temperature, top_p, seed):
+    how = {'temperature': temperature, 'top_p': top_p, 'seed': seed}
+    for next_B in self.tokens(rows, max_tokens, **how):
       for text, token in zip(texts, next_B, strict=True):
         text.push(token)
       if on_text:
@@ -154,29 +155,15 @@ class Model:
     return np.asarray(prompt)
 
   def tokens(
-    self,
-    rows: Sequence[np.ndarray],
-    max_tokens: int,
-    temperature: float = 0.0,
-    top_p: float = 1.0,
-    seed: int = 0,
+    self, rows: Sequence[np.ndarray], max_tokens: int, **how: float
   ) -> Iterator[list[int]]:
-    """Yields, `max_tokens` times at most, the next token of each row.
-
-    Args:
-      rows: as in `decoding.Decoder.tokens`, like the rest.
-      max_tokens: tokens to add at most.
-      temperature: 0: the likeliest token.
-      top_p: as in `generate`.
-      seed: of the samples.
+    """Like `decoding.Decoder.tokens`, until all rows have ended.
 
     Yields:
       A list of B ints; -1 for a row that has ended.
     """
     done_B = np.zeros(len(rows), bool)
-    for token_B in self.decoder.tokens(
-      rows, max_tokens, temperature=temperature, top_p=top_p, seed=seed
-    ):
+    for token_B in self.decoder.tokens(rows, max_tokens, **how):
       done_B |= np.isin(token_B, self.stop_ids)
       yield np.where(done_B, -1, token_B).tolist()
       if done_B.all():

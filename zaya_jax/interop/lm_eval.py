@@ -155,7 +155,7 @@ class ZayaLM(model_api.TemplateLM):
         begin = end
     batch = jax.device_put(
       (tokens_BL, index_BK, targets_BK),
-      mesh_lib.sharding(self._mesh, 'batch', None),
+      mesh_lib.sharding(self._mesh, 'batch', 'length'),
     )
     with jax.set_mesh(self._mesh):
       nats_BK, likeliest_BK = jax.device_get(
@@ -204,9 +204,8 @@ class ZayaLM(model_api.TemplateLM):
     tail = 1 + max(len(text.encode()) for text in stop)
     ids = [[] for _ in rows]
     done = [False] * len(rows)
-    for next_B in self._model.tokens(
-      rows, max_tokens, temperature, top_p, seed
-    ):
+    how = {'temperature': temperature, 'top_p': top_p, 'seed': seed}
+    for next_B in self._model.tokens(rows, max_tokens, **how):
       for i, token in enumerate(next_B):
         if token < 0 or done[i]:
           done[i] = True
@@ -249,7 +248,7 @@ def _log_probs(config, params, buffers, tokens_BL, index_BK, targets_BK):
   def local(params, buffers, *rows):
     return losses.log_probs(zaya.bind(config, params, buffers), *rows)
 
-  rows = mesh_lib.spec('batch', None)
+  rows = mesh_lib.spec('batch', 'length')
   return mesh_lib.on_each(
     local,
     in_specs=(mesh_lib.spec(), mesh_lib.spec(), rows, rows, rows),
