@@ -14,6 +14,7 @@ import sys
 import numpy as np
 import pytest
 
+from tests import tiny
 from zaya_jax import flags, flops, main, models
 from zaya_jax.checkpoint import lock
 
@@ -21,19 +22,9 @@ ROOT = pathlib.Path(__file__).parents[2]
 TEXT = ''.join(
   f'{i} times {j} is {i * j}.\n' for i in range(30) for j in range(30)
 )
-SETTINGS = """
+SETTINGS = [*tiny.FLAGS, *"""
 --num_steps=30
---model.num_layers=2
---model.d_model=16
---model.num_heads=2
---model.num_kv_heads=1
---model.head_dim=8
---model.num_experts=2
---model.d_expert=16
---model.d_router=8
---data.seq_len=32
 --data.batch_size=4
---data.record_tokens=1024
 --optim.lr=1e-2
 --optim.warmup_steps=3
 --checkpoint.every=12
@@ -41,7 +32,7 @@ SETTINGS = """
 --eval.batches=2
 --generate.max_tokens=4
 --prompt=1
-""".split()
+""".split()]  # fmt: skip
 
 # Sends itself a signal after a step, once a checkpoint is complete.
 SIGNALLED = """
