@@ -156,8 +156,7 @@ def on_each(
     replicated: whether `f` vouches that what `out_specs` calls equal on several
       devices is; jax follows sums, not what has been gathered.
   """
-  mesh = jax.sharding.get_abstract_mesh()
-  if mesh.empty:
+  if jax.sharding.get_abstract_mesh().empty:
     return f
   if replicated:
     return jax.shard_map(
@@ -182,16 +181,16 @@ def axes_of(spec: P) -> set[str]:
 
 
 def _vary_beyond(spec, tree):
-  names = set(jax.sharding.get_abstract_mesh().manual_axes) - axes_of(spec)
-  axes = tuple(sorted(names))
+  manual = set(jax.sharding.get_abstract_mesh().manual_axes)
+  axes = tuple(sorted(manual - axes_of(spec)))
   cast = lambda a: jax.lax.pcast(a, axes, to='varying')
   return jax.tree.map(cast, tree) if axes else tree
 
 
 def total(tree: Any) -> Any:
   """Inside of `on_each`: the sum over all devices."""
-  names = jax.sharding.get_abstract_mesh().manual_axes
-  return jax.lax.psum(tree, tuple(names)) if names else tree
+  axes = jax.sharding.get_abstract_mesh().manual_axes
+  return jax.lax.psum(tree, tuple(axes)) if axes else tree
 
 
 def off_mesh(tree: Any) -> Any:

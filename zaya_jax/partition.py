@@ -25,7 +25,7 @@ from zaya_jax import mesh
 _PARTS = ('fsdp', 'replica', 'expert', 'context')
 # A stack of layers beyond this is summed or gathered one layer at a time: what
 # a device sends must be contiguous, and a copy of one layer is smaller.
-_STACK_BYTES = 2**28
+STACK_BYTES = 2**28
 
 
 def param_spec(
@@ -212,7 +212,7 @@ def _beyond(before: P, after: P) -> tuple[int, tuple[str, ...]]:
 
 
 def _by_layer(name, a):
-  return name.startswith('layers/') and a.nbytes > _STACK_BYTES
+  return name.startswith('layers/') and a.nbytes > STACK_BYTES
 
 
 def _is_expert(name):

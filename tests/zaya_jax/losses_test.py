@@ -6,6 +6,7 @@ import contextlib
 import jax
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec as P
 
 from ops.cross_entropy import chunked
 from tests import tiny
@@ -72,24 +73,33 @@ def test_log_probs_are_those_of_the_specification(monkeypatch, devices):
   rng = np.random.default_rng(0)
   tokens_BL = rng.integers(0, 40, (4, 12))
   index_BK, targets_BK = rng.integers(0, 9, (4, 7)), rng.integers(0, 40, (4, 7))
-  rows = []
+  logits_BLV = []
   for tokens_L in tokens_BL[:, :9]:
     logits = zaya_numpy.forward(model, params, buffers, tokens_L).logits
-    rows.append(logits - np.log(np.exp(logits).sum(-1, keepdims=True)))
-  wanted_BKV = np.take_along_axis(np.stack(rows), index_BK[..., None], axis=1)
+    logits_BLV.append(logits - np.log(np.exp(logits).sum(-1, keepdims=True)))
+  wanted_BKV = np.take_along_axis(
+    np.stack(logits_BLV), index_BK[..., None], axis=1
+  )
   targets_BK[:, ::2] = wanted_BKV.argmax(-1)[:, ::2]
   wanted_BK = np.take_along_axis(wanted_BKV, targets_BK[..., None], -1)[..., 0]
 
   monkeypatch.setattr(losses, '_MAX_LOGITS', 40 * 3)
   batch = tokens_BL, index_BK, targets_BK
-  run = jax.jit(
-    lambda p, b, *batch: losses.log_probs(zaya.bind(model, p, b), *batch)
-  )
+  rows = mesh_lib.spec('batch', 'length')
+
+  @jax.jit
+  def run(*args):
+    return mesh_lib.on_each(
+      lambda p, b, *batch: losses.log_probs(zaya.bind(model, p, b), *batch),
+      in_specs=(P(), P(), rows, rows, rows),
+      out_specs=(rows, rows),
+    )(*args)
+
   with contextlib.ExitStack() as stack:
     if devices:
       mesh = mesh_lib.make_mesh(config_lib.MeshConfig(replica=devices))
       stack.enter_context(jax.set_mesh(mesh))
-      batch = jax.device_put(batch, mesh_lib.sharding(mesh, 'batch', None))
+      batch = jax.device_put(batch, mesh_lib.sharding(mesh, 'batch', 'length'))
       arrays = jax.device_put((params, buffers), mesh_lib.sharding(mesh))
       params, buffers = arrays
     found_BK, likeliest_BK = jax.device_get(run(params, buffers, *batch))

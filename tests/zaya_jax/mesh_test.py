@@ -18,8 +18,17 @@ def mesh(replica=0):
 @pytest.mark.parametrize('replica, devices', [(0, 8), (1, 1), (4, 4)])
 def test_mesh_takes_as_many_devices_as_asked_for(replica, devices):
   made = mesh(replica)
-  assert (made.axis_names, made.size) == (('replica', 'fsdp'), devices)
-  assert made.axis_types == (jax.sharding.AxisType.Explicit,) * 2
+  assert (made.axis_names, made.size) == (mesh_lib.AXES, devices)
+  assert made.axis_types == (jax.sharding.AxisType.Explicit,) * 4
+
+
+def test_what_talks_most_are_neighbours():
+  made = mesh_lib.make_mesh(
+    config_lib.MeshConfig(replica=2, expert=2, context=2)
+  )
+  ids = [[d.id for d in group.flat] for group in made.devices.reshape(2, 1, 4)]
+  assert ids == [[0, 1, 2, 3], [4, 5, 6, 7]]
+  assert [d.id for d in made.devices[0, 0, :, 0]] == [0, 2]
 
 
 def test_too_many_devices_are_refused():
@@ -29,31 +38,30 @@ def test_too_many_devices_are_refused():
     mesh(9)
 
 
-def test_parameters_divided_by_a_number_that_does_not_fit_are_refused():
-  with pytest.raises(config_lib.UsageError, match='--mesh.fsdp=3 does not'):
-    mesh_lib.make_mesh(config_lib.MeshConfig(fsdp=3))
+@pytest.mark.parametrize('axis', ['fsdp', 'expert', 'context'])
+def test_an_axis_that_does_not_fit_is_refused(axis):
+  with pytest.raises(config_lib.UsageError, match=f'--mesh.{axis}=3 does not'):
+    mesh_lib.make_mesh(config_lib.MeshConfig(**{axis: 3}))
 
 
-def test_rows_are_cut_and_everything_else_is_whole():
-  assert mesh_lib.spec('batch', None, 'width') == P(
-    ('replica', 'fsdp'), None, None
+def test_rows_and_tokens_are_cut_and_everything_else_is_whole():
+  assert mesh_lib.spec('batch', 'length', 'width') == P(
+    ('replica', 'fsdp', 'expert'), ('context',), None
   )
 
 
 def loss(table, index, weights):
-  """Takes rows of a table, and sums over the devices' shares of them."""
-  rows = mesh_lib.take_rows(table, index)
-  start = mesh_lib.zeros(rows.shape, 'batch', None, None)
+  """Of this device's rows; and these, doubled."""
+  rows = table[index]
+  start = mesh_lib.vary(jnp.zeros(rows.shape))
+  return jnp.sum(jnp.sin(start + rows) * weights[None, None]), 2 * rows
 
-  def local(rows, weights):
-    return jnp.sum(jnp.sin(rows) * weights[None, None]), 2 * rows
 
-  total, doubled = mesh_lib.per_device(
-    local,
-    in_axes=[('batch', None, None), (None,)],
-    out_axes=['sum', ('batch', None, None)],
-  )(start + rows, weights)
-  return total, doubled
+def loss_and_grads(table, index, weights):
+  (value, rows), grads = jax.value_and_grad(loss, argnums=(0, 2), has_aux=True)(
+    table, index, weights
+  )
+  return *mesh_lib.total((value, grads)), rows
 
 
 def test_shares_of_devices_sum_to_what_one_computes():
@@ -61,18 +69,18 @@ def test_shares_of_devices_sum_to_what_one_computes():
   table = jax.random.normal(keys[0], (5, 3))
   index = jax.random.randint(keys[1], (16, 4), 0, 5)
   weights = jax.random.normal(keys[2], (3,))
-  grad = jax.value_and_grad(loss, argnums=(0, 2), has_aux=True)
-  expected = jax.jit(grad)(table, index, weights)
-  made = mesh()
+  expected = jax.jit(loss_and_grads)(table, index, weights)
+  made, rows = mesh(), mesh_lib.spec('batch', 'length')
   with jax.set_mesh(made):
-    whole = mesh_lib.sharding(made)
-    placed = [
-      jax.device_put(table, whole),
-      jax.device_put(index, mesh_lib.sharding(made, 'batch', None)),
-      jax.device_put(weights, whole),
-    ]
-    found = jax.jit(grad)(*placed)
-  assert found[0][1].addressable_shards[0].data.shape == (2, 4, 3)
+    run = mesh_lib.on_each(
+      loss_and_grads, in_specs=(P(), rows, P()), out_specs=(P(), P(), rows)
+    )
+    found = jax.jit(run)(
+      jax.device_put(table, mesh_lib.sharding(made)),
+      jax.device_put(index, mesh_lib.sharding(made, 'batch', 'length')),
+      jax.device_put(weights, mesh_lib.sharding(made)),
+    )
+  assert found[2].addressable_shards[0].data.shape == (2, 4, 3)
   # Sums of 64 float32 numbers in another order.
   jax.tree.map(
     lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6),
