@@ -8,6 +8,7 @@ exists is whole, whatever happened while it was made.
 import contextlib
 import dataclasses
 import fcntl
+import functools
 import os
 import pathlib
 import shutil
@@ -181,18 +182,16 @@ def _write(
     source, held_out, settings.train_tokenizer
   )
   dtype = 'uint16' if tokenizer.vocab_size <= 2**16 else 'uint32'
-  writers = {
-    name: bundle.SplitWriter(
-      folder,
-      name,
-      dtype=dtype,
-      record_tokens=settings.record_tokens,
-      shard_tokens=settings.shard_tokens,
-      window_tokens=settings.window_tokens or settings.record_tokens,
-      pad_id=tokenizer.pad_id,
-    )
-    for name in (split.TRAIN, split.VAL)
-  }
+  new_writer = functools.partial(
+    bundle.SplitWriter,
+    folder,
+    dtype=dtype,
+    record_tokens=settings.record_tokens,
+    shard_tokens=settings.shard_tokens,
+    window_tokens=settings.window_tokens or settings.record_tokens,
+    pad_id=tokenizer.pad_id,
+  )
+  writers = {name: new_writer(name) for name in (split.TRAIN, split.VAL)}
   documents = tokens = 0
   for piece in tokenize.encode(source, held_out, tokenizer):
     writers[piece.split].add(piece)

@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tokenizers import pre_tokenizers
 
 from pipelines import errors, loader, manifest, pack, prepare, tokenizer
 from pipelines.prepare import bundle
@@ -49,9 +50,9 @@ def _batch(folder, seq_len=256, split='train'):
 
 def _ids(text, begin=BEGIN, end=END):
   """By hand: < and > stand for the begin and the end of a turn."""
-  alphabet = tokenizer.pre_tokenizers.ByteLevel.alphabet()
+  alphabet = pre_tokenizers.ByteLevel.alphabet()
   order = {c: i for i, c in enumerate(sorted(alphabet))}
-  pieces = tokenizer.pre_tokenizers.ByteLevel(add_prefix_space=False)
+  pieces = pre_tokenizers.ByteLevel(add_prefix_space=False)
   found = []
   for part in text.replace('<', '\0<\0').replace('>', '\0>\0').split('\0'):
     special = {'<': [begin], '>': [end]}.get(part)
