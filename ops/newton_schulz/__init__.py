@@ -28,4 +28,5 @@ def newton_schulz(
   """
   if x.ndim < 2:
     raise ValueError(f'newton_schulz: needs [..., m, n], got {x.shape}.')
-  return reference.newton_schulz(x, steps=steps, dtype=dtype or x.dtype)
+  with jax.named_scope('newton_schulz'):  # Found in profiles and programs.
+    return reference.newton_schulz(x, steps=steps, dtype=dtype or x.dtype)

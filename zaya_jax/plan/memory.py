@@ -13,21 +13,37 @@ import jax
 
 from ops.cross_entropy import chunked
 from zaya_jax import config as config_lib
-from zaya_jax import step
+from zaya_jax import mesh, partition, step
 from zaya_jax.optim import labels
 from zaya_jax.plan import layout as layout_lib
 from zaya_jax.plan import newton_schulz
 
-_EXPERTS = 'layers/experts/'
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Leaf:
-  """One array of the parameters."""
+  """One array of the parameters, and where it is.
+
+  Attributes:
+    name: its path.
+    shape: whole.
+    muon: whether Muon updates it.
+    held: mesh axes that divide it.
+    cut: axes that divide its optimizer state further.
+    copied: axes along which that state has copies.
+    dim: the dimension that these axes divide, but for `expert`; None: none.
+    shards: devices among which it is divided.
+    parts: devices among which its state is divided.
+  """
 
   name: str
   shape: tuple[int, ...]
   muon: bool
+  held: tuple[str, ...]
+  cut: tuple[str, ...]
+  copied: tuple[str, ...]
+  dim: int | None
+  shards: int
+  parts: int
 
   @property
   def size(self) -> int:
@@ -35,9 +51,9 @@ class Leaf:
     return math.prod(self.shape)
 
   @property
-  def expert(self) -> bool:
-    """Whether the axis `expert` of the mesh divides it."""
-    return self.name.startswith(_EXPERTS)
+  def nbytes(self) -> float:
+    """Of what one device holds, float32."""
+    return 4 * self.size / self.shards
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,15 +73,35 @@ class Memory:
     return sum(dataclasses.astuple(self))
 
 
-def leaves(config: config_lib.Config) -> list[Leaf]:
-  """The parameters of a run."""
+def leaves(config: config_lib.Config, layout: layout_lib.Layout) -> list[Leaf]:
+  """The parameters of a run, placed as `zaya_jax.partition` places them."""
   params = _state(config).params
   groups = jax.tree.leaves(labels.label(params, optimizer=config.optim.name))
   found = jax.tree_util.tree_leaves_with_path(params)
   return [
-    Leaf(name=labels.name(path), shape=leaf.shape, muon=group == 'muon')
+    _leaf(labels.name(path), leaf.shape, group == 'muon', layout)
     for (path, leaf), group in zip(found, groups, strict=True)
   ]
+
+
+def _leaf(name, shape, muon, layout) -> Leaf:
+  before = partition.param_spec(name, shape, layout.sizes)
+  after = partition.part_spec(name, shape, layout.sizes)
+  held, both = mesh.axes_of(before), mesh.axes_of(after)
+  order = lambda axes: tuple(a for a in layout_lib.AXES if a in axes)
+  live = {a for a in layout_lib.AXES if layout.sizes[a] > 1}
+  divided = (d for d, axes in enumerate(after) if axes not in (None, 'expert'))
+  return Leaf(
+    name=name,
+    shape=shape,
+    muon=muon,
+    held=order(held),
+    cut=order(both - held),
+    copied=order(live - both),
+    dim=next(divided, None),
+    shards=layout.size(order(held)),
+    parts=layout.size(order(both)),
+  )
 
 
 def checkpoint_bytes(config: config_lib.Config) -> int:
@@ -74,22 +110,21 @@ def checkpoint_bytes(config: config_lib.Config) -> int:
 
 
 def optimizer_bytes(
-  config: config_lib.Config, devices: int
+  config: config_lib.Config, layout: layout_lib.Layout
 ) -> tuple[float, float]:
-  """Optimizer states that are divided (ZeRO-1), and that are whole everywhere.
-
-  A state is divided along an axis that the number of devices divides; there
-  may be none.
+  """Optimizer states that are divided among all, and those that are not.
 
   Returns:
-    Bytes of one device: its parts, and the whole ones.
+    Bytes of one device: divided among all that hold the same parameter, and
+    those of which some hold copies, for nothing divides them.
   """
-  state, parts, whole = _state(config), 0.0, 0.0
-  for leaf in jax.tree.leaves((state.opt_state, state.balance_state)):
-    if any(n and n % devices == 0 for n in leaf.shape):
-      parts += _nbytes(leaf) / devices
-    else:
-      whole += _nbytes(leaf)
+  parts, whole = 0.0, 0.0
+  for leaf in leaves(config, layout):
+    held = 4 * leaf.size / leaf.parts * (1 if leaf.muon else 2)
+    parts, whole = (
+      (parts, whole + held) if leaf.copied else (parts + held, whole)
+    )
+  whole += sum(map(_nbytes, jax.tree.leaves(_state(config).balance_state)))
   return parts, whole
 
 
@@ -112,20 +147,21 @@ def plan(
     width: bytes of an element in matrix products.
     remat: instead of --model.remat.
   """
-  model, found = config.model, leaves(config)
-  held = sum(leaf.size / _shards(leaf, layout) for leaf in found)
+  model, found = config.model, leaves(config, layout)
+  held = sum(leaf.nbytes for leaf in found)
   kept = layer_activations(model, width) * layout.tokens
   carried = 4 * (model.d_model + model.d_router) * layout.tokens
   saved = carried if (remat or config.model.remat) == 'block' else kept
+  stacks = newton_schulz.stacks(config, layout, found)
   work = max(
     kept + _layer_work(config, layout, found, width),
-    newton_schulz.workspace(_matrices(found), layout.devices, width),
+    newton_schulz.workspace(stacks, width),
   )
   return Memory(
-    parameters=4 * held,
-    optimizer=sum(optimizer_bytes(config, layout.devices)),
-    # A second set holds the sum while the next part is computed.
-    gradients=4 * held * (2 if layout.parts > 1 else 1),
+    parameters=held,
+    optimizer=sum(optimizer_bytes(config, layout)),
+    # This device's own, whole; a second set holds the sum over parts.
+    gradients=held * (2 if layout.parts > 1 else 1),
     activations=model.num_layers * saved,
     logits=_logits(model.vocab_size, layout.tokens, width),
     temporary=work,
@@ -156,21 +192,6 @@ def score_bytes(config: config_lib.Config, layout: layout_lib.Layout) -> float:
   return 4.0 * rows * queries * layout.seq_len
 
 
-def matrices(config: config_lib.Config) -> dict[tuple[int, int], int]:
-  """Muon's matrices: how many of each (rows, columns), rows <= columns."""
-  return _matrices(leaves(config))
-
-
-def _matrices(found: list[Leaf]) -> dict[tuple[int, int], int]:
-  counts = {}
-  for leaf in found:
-    if leaf.muon:
-      shape = tuple(sorted(leaf.shape[-2:]))
-      number = math.prod(leaf.shape[:-2])
-      counts[shape] = counts.get(shape, 0) + number
-  return counts
-
-
 @functools.lru_cache(maxsize=8)
 def _state(config):
   return jax.eval_shape(step.make_init(config))
@@ -180,16 +201,10 @@ def _nbytes(leaf) -> int:
   return math.prod(leaf.shape) * leaf.dtype.itemsize
 
 
-def _shards(leaf: Leaf, layout: layout_lib.Layout) -> int:
-  """Devices among which a parameter and its gradient are divided."""
-  fsdp, experts = layout.sizes['fsdp'], layout.sizes['expert']
-  return fsdp * (experts if leaf.expert else 1)
-
-
 def _layer_work(config, layout, found, width) -> float:
   """Scores with their gradients, and one layer's weights and gradients."""
   per_layer = sum(
-    leaf.size / (layout.sizes['expert'] if leaf.expert else 1)
+    leaf.nbytes / 4 * (layout.sizes['fsdp'] if 'fsdp' in leaf.held else 1)
     for leaf in found
     if leaf.name.startswith('layers/')
   )

@@ -10,8 +10,8 @@ import jax
 from zaya_jax import config as config_lib
 from zaya_jax import flops as flops_lib
 from zaya_jax.plan import chips as chips_lib
-from zaya_jax.plan import layout as layout_lib
 from zaya_jax.plan import (
+  contracts,
   lint,
   memory,
   newton_schulz,
@@ -21,6 +21,7 @@ from zaya_jax.plan import (
   timing,
   traffic,
 )
+from zaya_jax.plan import layout as layout_lib
 
 _PAGE = 4096  # Bytes of a page of a file system.
 _IOPS = 70_000  # Of one store, as in the storage sizing published for ZAYA1.
@@ -46,9 +47,7 @@ def main(config: config_lib.Config) -> None:
   jax.config.update('jax_platforms', 'cpu')
   plan = make(config)
   if config.plan.compile == 'rocm':
-    compiled = rocm.compile_step(config)
-    beside = rocm.compare(plan, compiled)
-    plan['compiled'] = {**compiled, 'compare': beside}
+    plan['compiled'] = compile_step(config, plan)
   report.show(plan)
   for path in outputs:
     text = picture.draw(plan) if path.suffix == '.svg' else _json(plan)
@@ -91,6 +90,20 @@ def make(config: config_lib.Config) -> dict[str, Any]:
   }
 
 
+def compile_step(
+  config: config_lib.Config, plan: dict[str, Any]
+) -> dict[str, Any]:
+  """`rocm.compile_step`, beside the plan of `make`, and its contracts."""
+  compiled = rocm.compile_step(config)
+  chip = chips_lib.CHIPS[config.plan.chip]
+  kept = contracts.check(config, layout_lib.make(config), chip, compiled)
+  return {
+    **compiled,
+    'compare': rocm.compare(plan, compiled),
+    'contracts': [vars(f) for f in kept],
+  }
+
+
 def _json(plan: dict[str, Any]) -> str:
   return json.dumps(plan, indent=2) + '\n'
 
@@ -106,7 +119,7 @@ def _memory(config, layout, chip, held) -> dict[str, Any]:
     remat: memory.plan(config, layout, chip.width, remat).activations
     for remat in ('none', 'block')
   }
-  _, whole = memory.optimizer_bytes(config, layout.devices)
+  _, whole = memory.optimizer_bytes(config, layout)
   return {
     **vars(held),
     'optimizer_whole': whole,
@@ -119,19 +132,17 @@ def _memory(config, layout, chip, held) -> dict[str, Any]:
 
 def _muon(config, layout, times, collectives) -> dict[str, float]:
   """What Muon adds to a step."""
-  shapes = memory.matrices(config)
+  stacks = newton_schulz.stacks(config, layout, memory.leaves(config, layout))
   steps = config.optim.newton_schulz_steps
-  whole = newton_schulz.flops(shapes, steps)
+  whole = newton_schulz.flops(stacks, steps)
   model = flops_lib.per_token(config.model, config.data.seq_len).total
   seconds = sum(c.seconds for c in collectives if c.what == 'Muon')
   seconds += sum(p.seconds for p in times.update if p.name == 'Newton-Schulz')
   return {
-    'matrices': sum(shapes.values()),
+    'matrices': sum(stack.count for stack in stacks),
     'flops': whole,
-    'flops_symmetric': newton_schulz.flops(shapes, steps, symmetric=True),
-    'flops_busiest_device': newton_schulz.busiest(
-      shapes, steps, layout.devices
-    ),
+    'flops_symmetric': newton_schulz.flops(stacks, steps, symmetric=True),
+    'flops_busiest_device': newton_schulz.busiest(stacks, steps),
     'share_of_flops': whole / (whole + model * layout.step_tokens),
     'share_of_time': seconds / times.step,
   }

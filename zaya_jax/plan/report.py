@@ -13,9 +13,9 @@ _WIDTH = 100  # Columns in a pipe or a file; a terminal has its own.
 
 def show(plan: dict[str, Any]) -> None:
   """Prints the plan of `planner.make`."""
-  console = rich.console.Console(highlight=False)
+  console = rich.console.Console(highlight=False, markup=False)
   if not console.is_terminal:
-    console = rich.console.Console(highlight=False, width=_WIDTH)
+    console = rich.console.Console(highlight=False, markup=False, width=_WIDTH)
   for title, columns, rows in (
     _summary(plan),
     _flops(plan),
@@ -23,7 +23,7 @@ def show(plan: dict[str, Any]) -> None:
     _collectives(plan),
     _time(plan),
     *_compiled(plan),
-    _lint(plan),
+    _rules('sizes on MI300X', plan['lint']),
   ):
     if rows:
       _table(console, title, columns, rows)
@@ -173,8 +173,13 @@ def _compiled(plan):
     for name, (formula, real) in found['compare'].items()
   ]
   columns = ('', 'formula', 'compiler', 'difference')
-  title = f'compiled by XLA:ROCm for gfx942 in {seconds(found["seconds"])}'
-  yield title, columns, rows
+  yield (
+    f'compiled by XLA:ROCm for gfx942 in {seconds(found["seconds"])}, with '
+    f'{nbytes(found["host_bytes"])} of this machine',
+    columns,
+    rows,
+  )
+  yield _rules('contracts of the compiled step', found['contracts'])
   kernels = [
     (name, f'{k["sites"]:,}', f'{k["launches"]:,}')
     for name, k in found['kernels'].items()
@@ -182,16 +187,16 @@ def _compiled(plan):
   yield 'kernels of a step', ('', 'in the text', 'launches, at least'), kernels
 
 
-def _lint(plan):
+def _rules(title, found):
   rows = [
     (
       'ok' if f['good'] else 'CHANGE',
       f['rule'] if f['good'] else f'{f["rule"]}. {f["advice"]}',
       f['value'],
     )
-    for f in plan['lint']
+    for f in found
   ]
-  return 'sizes on MI300X', ('', 'rule', 'here'), rows
+  return title, ('', 'rule', 'here'), rows
 
 
 def title(plan: dict[str, Any]) -> str:

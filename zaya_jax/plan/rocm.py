@@ -13,6 +13,7 @@ from typing import Any
 
 from zaya_jax import config as config_lib
 from zaya_jax import flags
+from zaya_jax.plan import contracts
 
 ROOT = pathlib.Path(__file__).parents[2]
 _TIMEOUT_S = 1800
@@ -37,8 +38,9 @@ def compile_step(
     home: the environment with the plugin and the libraries it wants.
 
   Returns:
-    seconds; arguments and temporary, bytes of a device; collectives and
-    kernels as `hlo.read` has them.
+    seconds and host_bytes that it took; arguments and temporary, bytes of a
+    device; what `hlo.read` returns; rematerialized, how often the compiler
+    warned that it would gather an array whole to divide it anew.
 
   Raises:
     UsageError: if there is no such environment, or the step refuses the mesh.
@@ -67,13 +69,15 @@ def compile_step(
     env={
       **environment,
       'JAX_PLATFORMS': 'cpu',
+      'JAX_TRACEBACK_FILTERING': 'off',  # So that the error is what ends it.
       'LD_LIBRARY_PATH': str(home / 'stubs'),
       'PYTHONPATH': str(ROOT),
       'XLA_FLAGS': _XLA_FLAGS,
     },
   )
   if not done.returncode:
-    return json.loads(done.stdout)
+    warnings = done.stderr.count(contracts.WARNING)
+    return {**json.loads(done.stdout), 'rematerialized': warnings}
   last = (done.stderr.strip().splitlines() or ['nothing was said'])[-1]
   if done.returncode == config_lib.UsageError.exit_code:
     raise config_lib.UsageError(last)

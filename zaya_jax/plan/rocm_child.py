@@ -10,8 +10,10 @@ import functools
 import importlib.util
 import json
 import pathlib
+import resource
 import sys
 import time
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -31,21 +33,28 @@ def main() -> None:
   # What asks for the backend while the step is traced must not hear 'cpu'.
   jax.default_backend = lambda: 'gpu'
   start = time.monotonic()
-  compiled = _compile(config, _devices(config.plan.devices))
-  memory = compiled.memory_analysis()
-  found = {
-    'seconds': time.monotonic() - start,
-    'arguments': memory.argument_size_in_bytes,
-    'temporary': memory.temp_size_in_bytes,
-    **hlo.read(compiled.as_text()),
-  }
-  json.dump(found, sys.stdout)
+  found = compile_step(config, _devices(config.plan.devices), 'rocm')
+  peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+  seconds = time.monotonic() - start
+  json.dump({'seconds': seconds, 'host_bytes': peak, **found}, sys.stdout)
 
 
-def _compile(config: config_lib.Config, devices: list[jax.Device]):
+def compile_step(
+  config: config_lib.Config, devices: list[jax.Device], platform: str
+) -> dict[str, Any]:
+  """Compiles the training step and says what is in it.
+
+  Args:
+    config: of the run.
+    devices: of its mesh.
+    platform: theirs.
+
+  Returns:
+    arguments and temporary, bytes of a device, and what `hlo.read` returns.
+  """
   device_mesh = mesh.make_mesh(config.mesh, devices)
   shape = (config.data.batch_size, config.data.seq_len)
-  rows = mesh.sharding(device_mesh, 'batch', None)
+  rows = mesh.sharding(device_mesh, 'batch', 'length')
   names = ('tokens', 'targets', 'segment_ids', 'positions')
   batch = {
     **{n: jax.ShapeDtypeStruct(shape, jnp.int32, sharding=rows) for n in names},
@@ -55,7 +64,13 @@ def _compile(config: config_lib.Config, devices: list[jax.Device]):
     state = jax.eval_shape(jax.jit(step.make_init(config)))
     train_step = jax.jit(step.make_train_step(config), donate_argnums=0)
     traced = train_step.trace(arrays.on_mesh(state, device_mesh), batch)
-    return traced.lower(lowering_platforms=('rocm',)).compile()
+    compiled = traced.lower(lowering_platforms=(platform,)).compile()
+  memory = compiled.memory_analysis()
+  return {
+    'arguments': memory.argument_size_in_bytes,
+    'temporary': memory.temp_size_in_bytes,
+    **hlo.read(compiled.as_text()),
+  }
 
 
 def _devices(count: int) -> list[jax.Device]:

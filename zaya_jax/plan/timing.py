@@ -94,7 +94,7 @@ def executed(model: config_lib.ModelConfig, seq_len: int) -> dict[str, float]:
 
 
 def _passes(config, layout, chip) -> list[Part]:
-  model, leaves = config.model, memory.leaves(config)
+  model, leaves = config.model, memory.leaves(config, layout)
   tokens = layout.tokens * layout.parts
   flops = executed(model, layout.seq_len)
   passes = (4 if model.remat == 'block' else 3) * layout.parts
@@ -124,14 +124,14 @@ def _passes(config, layout, chip) -> list[Part]:
 
 
 def _update(config, layout, chip) -> list[Part]:
-  leaves, shapes = memory.leaves(config), memory.matrices(config)
-  size = sum(leaf.size for leaf in leaves)
-  fsdp = layout.sizes['fsdp']
+  leaves = memory.leaves(config, layout)
   # Reads and writes in float32: gradient, states, update of a device's share;
   # parameters and updates of all that it holds.
-  moved = 4 * size * (8 / layout.devices + 3 / fsdp)
+  parts = sum(4 * leaf.size / leaf.parts for leaf in leaves)
+  moved = 8 * parts + 3 * sum(leaf.nbytes for leaf in leaves)
   iterations = config.optim.newton_schulz_steps
-  flops = newton_schulz.busiest(shapes, iterations, layout.devices)
+  stacks = newton_schulz.stacks(config, layout, leaves)
+  flops = newton_schulz.busiest(stacks, iterations)
   return [
     _part(config, chip, 'Newton-Schulz', flops, 0.0),
     _part(config, chip, 'update', 0.0, moved),

@@ -6,13 +6,15 @@ them, and a latency for each halving of the group. Between nodes, gathers and
 reductions use the network cards of all devices that take part in a node.
 """
 
+import collections
 import dataclasses
 import math
 
 from zaya_jax import config as config_lib
+from zaya_jax import partition
 from zaya_jax.plan import chips as chips_lib
 from zaya_jax.plan import layout as layout_lib
-from zaya_jax.plan import memory
+from zaya_jax.plan import memory, newton_schulz
 
 EFFICIENCY = 0.8  # Of a link, for large messages.
 LATENCY = 15e-6  # Seconds, for each halving of a group.
@@ -103,39 +105,49 @@ def _make(layout, chip, what, kind, axes, count, total) -> Collective:
     seconds=seconds(layout, chip, kind, axes, count, total),
     local=layout.local(axes, chip.node),
     size=layout.size(axes),
-    hidden=what.startswith('gradients'),
+    # Only those of FSDP are ready, and sent, before the backward pass ends.
+    hidden=what == 'gradients' and axes == ('fsdp',),
   )
 
 
 def _parameters(config, layout, chip):
-  """ZeRO-1 over all copies of a parameter; FSDP gathers each layer twice."""
-  leaves, parts = memory.leaves(config), layout.parts
-  layers, fsdp = config.model.num_layers, layout.sizes['fsdp']
-  groups = {}
+  """FSDP gathers each layer, and again by remat; ZeRO-1 sums and gathers once.
+
+  All in float32. What no axis divides is reduced whole.
+  """
+  del chip
+  leaves = memory.leaves(config, layout)
+  again = 2 if config.model.remat == 'block' else 1
+  fsdp = layout.sizes['fsdp']
+  found = collections.defaultdict(lambda: [0, 0.0])
+
+  def add(what, kind, axes, calls, total):
+    known = found[what, kind, axes]
+    known[0] += calls
+    known[1] += total
+
   for leaf in leaves:
-    split = layout.sizes['expert'] > 1 and leaf.expert
-    axes = tuple(a for a in layout_lib.AXES if not (split and a == 'expert'))
-    share = layout.sizes['expert'] if split else 1
-    groups[axes] = groups.get(axes, 0) + leaf.size / share
-  for axes, size in groups.items():
-    copies = tuple(axis for axis in axes if axis != 'fsdp')
-    if fsdp > 1:
-      gathered = 2 * parts * chip.width * size
-      calls = parts * (layers + 1)
-      yield 'weights', 'all-gather', ('fsdp',), 2 * calls, gathered
-      summed = parts * 4 * size
-      yield 'gradients', 'reduce-scatter', ('fsdp',), calls, summed
-    held = 4 * size / fsdp
-    yield 'gradients', 'reduce-scatter', copies, parts, parts * held
-    yield 'updates', 'all-gather', copies, 1, held
-  shapes = memory.matrices(config)
-  if shapes:
-    # Stacks of whole matrices, padded to as many as there are devices.
-    share = sum(
-      -(-count // layout.devices) * m * n for (m, n), count in shapes.items()
-    )
-    calls = 2 * len(shapes)  # There and back.
-    yield 'Muon', 'all-to-all', layout_lib.AXES, calls, 2 * 4 * share
+    calls = layers = 1
+    if leaf.name.startswith('layers/'):
+      layers = config.model.num_layers
+      calls = layers if leaf.nbytes > partition.STACK_BYTES else 1
+    if 'fsdp' in leaf.held:
+      times = again if layers > 1 else 1
+      each = layout.parts * leaf.nbytes * fsdp
+      one = layout.parts * layers
+      add('weights', 'all-gather', ('fsdp',), times * one, times * each)
+      add('gradients', 'reduce-scatter', ('fsdp',), one, each)
+    if leaf.cut:
+      add('gradients', 'reduce-scatter', leaf.cut, calls, leaf.nbytes)
+      add('updates', 'all-gather', leaf.cut, calls, leaf.nbytes)
+    if leaf.copied:
+      held = 4 * leaf.size / leaf.parts
+      add('gradients', 'all-reduce', leaf.copied, calls, held)
+  for stack in newton_schulz.stacks(config, layout, leaves):
+    kind, calls = ('all-gather', 1) if stack.whole else ('all-to-all', 2)
+    add('Muon', kind, stack.axes, calls, 4 * calls * stack.sent)
+  for (what, kind, axes), (calls, total) in found.items():
+    yield what, kind, axes, calls, total
 
 
 def _experts(config, layout, chip):
@@ -149,17 +161,37 @@ def _experts(config, layout, chip):
 def _context(config, layout, chip):
   """Keys and values of whole rows, their gradients, and what convolutions see.
 
-  The halo is the earlier tokens of the convolutions and one delayed value.
+  Keys and values are gathered forward and backward, or passed on n - 1 times in
+  each pass; their gradients are float32. The halo of each of a device's two
+  chunks comes from a neighbor.
   """
-  model = config.model
-  kv = model.num_kv_heads * model.head_dim
+  model, n = config.model, layout.sizes['context']
   again = 2 if model.remat == 'block' else 1
   layers = model.num_layers * layout.parts
-  rows = chip.width * layout.rows * layers
-  whole = rows * layout.seq_len * 2 * kv
+  part = layers * layout.rows * layout.columns * 2
+  part *= model.num_kv_heads * model.head_dim
   axes = ('context',)
-  yield 'keys, values', 'all-gather', axes, again * layers, again * whole
-  yield 'their gradients', 'reduce-scatter', axes, layers, whole
-  halo = rows * (model.conv_context * model.d_qk + kv / 2)
-  calls = (again + 1) * layers
-  yield 'halo', 'permute', axes, 2 * calls, (again + 1) * halo
+  if config.mesh.context_mode == 'ring':
+    calls, each = layers * (n - 1), part * (n - 1)
+    times = again + 1
+    yield (
+      'keys, values',
+      'permute',
+      axes,
+      times * calls,
+      (times * chip.width * each),
+    )
+    yield 'their gradients', 'permute', axes, calls, 4 * each
+  else:
+    yield (
+      'keys, values',
+      'all-gather',
+      axes,
+      2 * layers,
+      (2 * chip.width * part * n),
+    )
+    yield 'their gradients', 'reduce-scatter', axes, layers, 4 * part * n
+  width = model.d_qk + model.num_kv_heads * model.head_dim // 2
+  calls = 2 * (again + 1) * layers
+  tokens = max(model.conv_context, 1) * layout.rows
+  yield 'halo', 'permute', axes, calls, calls * chip.width * tokens * width

@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a compiled step keeps to; and for each rule a step that breaks it."""
+
+import contextlib
+import math
+import os
+import tempfile
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import ops
+from ops.experts import reference
+from tests import tiny
+from zaya_jax import config as config_lib
+from zaya_jax import mesh, partition
+from zaya_jax.plan import chips, contracts, rocm, rocm_child
+from zaya_jax.plan import layout as layout_lib
+
+ROCM = pytest.mark.skipif(
+  not (rocm.ROOT / '.venv-rocm' / '.compiler').exists(),
+  reason='make rocm-venv',
+)
+MESHES = {
+  'zero': {},
+  'fsdp': {'fsdp': 4},
+  'experts': {'expert': 2},
+  'gather': {'context': 2},
+  'ring': {'context': 4, 'context_mode': 'ring'},
+  'all': {'fsdp': 2, 'expert': 2, 'context': 2},
+}
+RING = 'the ring sends while it computes'
+
+
+def _config(devices=8, **sizes):
+  """2,048 tokens a device, which no other size is, and too many for a chunk."""
+  model = tiny.config(
+    num_layers=3, d_model=32, num_heads=4, head_dim=8, num_experts=6,
+    d_expert=24, d_router=8, vocab_size=2**16, remat='block',
+  )  # fmt: skip
+  context = sizes.get('context', 1)
+  return config_lib.Config(
+    model=model,
+    data=config_lib.DataConfig(
+      batch_size=2 * devices // context, seq_len=1024 * context
+    ),
+    mesh=config_lib.MeshConfig(**sizes),
+    plan=config_lib.PlanConfig(devices=devices),
+  )
+
+
+def _compile(config):
+  with _errors() as said:
+    found = rocm_child.compile_step(config, jax.devices(), 'cpu')
+  return {**found, 'rematerialized': said[0].count(contracts.WARNING)}
+
+
+@contextlib.contextmanager
+def _errors():
+  """A list of what is written to stderr meanwhile, by the compiler too."""
+  said, kept = [], os.dup(2)
+  with tempfile.TemporaryFile('w+') as file:
+    os.dup2(file.fileno(), 2)
+    try:
+      yield said
+    finally:
+      os.dup2(kept, 2)
+      os.close(kept)
+      file.seek(0)
+      said.append(file.read())
+
+
+def _broken(config, compiled):
+  chip = chips.CHIPS[config.plan.chip]
+  found = contracts.check(config, layout_lib.make(config), chip, compiled)
+  return {f.rule.split(':')[0]: f.value for f in found if not f.good}
+
+
+@pytest.fixture(scope='module')
+def zero():
+  return _compile(_config())
+
+
+def test_zero_keeps_its_contracts(zero):
+  assert not _broken(_config(), zero)
+
+
+@pytest.mark.parametrize('name', ['fsdp', 'ring', 'all'])
+def test_step_keeps_its_contracts(name):
+  config = _config(**MESHES[name])
+  broken = _broken(config, _compile(config))
+  # On a CPU nothing is sent while it computes.
+  assert set(broken) == ({RING} if name == 'ring' else set())
+
+
+def test_large_stacks_are_summed_and_gathered_layer_by_layer(monkeypatch):
+  monkeypatch.setattr(partition, 'STACK_BYTES', 2**12)
+  config = _config()
+  compiled = _compile(config)
+  assert not _broken(config, compiled)
+  sums = [m for m in compiled['messages'] if m['kind'] == 'reduce-scatter']
+  assert 3 in {m['calls'] for m in sums} and 1 in {m['calls'] for m in sums}
+
+
+def _whole_sums(grads, params):
+  """What `partition.sum_gradients` must not do: sum all, then take a part."""
+  del params
+  specs = partition.part_specs(grads)
+
+  def one(grad, spec):
+    grad = jax.lax.psum(grad, mesh.AXES)
+    for dim, axes in enumerate(spec):
+      if axes:
+        size = grad.shape[dim] // math.prod(
+          mesh.size(a) for a in mesh.axes_of(P(axes))
+        )
+        first = jax.lax.axis_index(axes) * size
+        grad = jax.lax.pcast(grad, axes, to='varying')
+        grad = jax.lax.dynamic_slice_in_dim(grad, first, size, dim)
+    return grad
+
+  return jax.tree.map(one, grads, specs)
+
+
+def _twice(sum_gradients):
+  def sums(grads, params):
+    half = jax.tree.map(lambda g: g / 2, grads)
+    other = jax.tree.map(lambda g: jnp.sin(g) / 2, grads)
+    parts = sum_gradients(half, params), sum_gradients(other, params)
+    return jax.tree.map(jnp.add, *parts)
+
+  return sums
+
+
+def _divided_newton_schulz(x, *, steps, dtype):
+  """Sums over devices in each iteration, as matrices that are cut would."""
+  del dtype
+  with jax.named_scope('newton_schulz'):
+    return jax.lax.fori_loop(
+      0, steps, lambda _, y: jax.lax.pmean(y @ y.mT @ y, 'replica'), x
+    )
+
+
+def _whole_logits(x, head, targets, weights, bias=None):
+  del bias
+  logits = jnp.dot(x, head.T, preferred_element_type=jnp.float32)
+  nats = jax.nn.logsumexp(logits, 1) - logits[jnp.arange(len(x)), targets]
+  return jnp.sum(nats * weights)
+
+
+@pytest.mark.parametrize(
+  'place, name, wrong, rules',
+  [
+    (
+      partition,
+      'sum_gradients',
+      _whole_sums,
+      {
+        'gradients are summed once',
+        'only what nothing divides is summed whole',
+      },
+    ),
+    (
+      partition,
+      'sum_gradients',
+      _twice(partition.sum_gradients),
+      {'gradients are summed once'},
+    ),
+    (
+      ops,
+      'newton_schulz',
+      _divided_newton_schulz,
+      {
+        'nothing is sent within Newton-Schulz',
+        'only what nothing divides is summed whole',
+      },
+    ),
+    (
+      ops,
+      'linear_cross_entropy',
+      _whole_logits,
+      {'logits of all tokens are never held'},
+    ),
+    (
+      ops,
+      'expert_mlp',
+      reference.expert_mlp,
+      {'no array of [experts, tokens, width]'},
+    ),
+  ],
+)
+def test_step_that_breaks_a_contract_is_told(
+  place, name, wrong, rules, monkeypatch
+):
+  monkeypatch.setattr(place, name, wrong)
+  config = _config()
+  assert set(_broken(config, _compile(config))) & rules
+
+
+def test_array_that_is_gathered_whole_is_warned_of():
+  device_mesh = jax.make_mesh((2, 4), ('a', 'b'), (AxisType.Auto,) * 2)
+  where = lambda *axes: NamedSharding(device_mesh, P(*axes))
+
+  def step(x):
+    x = jax.lax.with_sharding_constraint(jnp.sin(x), where('a', 'b', None))
+    return jax.lax.with_sharding_constraint(jnp.cos(x), where(None, 'a', 'b'))
+
+  x = jax.ShapeDtypeStruct((8, 8, 8), jnp.float32)
+  with _errors() as said:
+    jax.jit(step).lower(x).compile()
+  assert contracts.WARNING in said[0]
+
+
+def test_step_that_does_not_fit_is_told(zero):
+  full = {**zero, 'temporary': 192e9, 'rematerialized': 1}
+  assert set(_broken(_config(), full)) == {
+    'peak below 192 GB',
+    'nothing is gathered whole to be divided anew',
+  }
+
+
+@ROCM
+@pytest.mark.parametrize('devices', [8, 1024])
+@pytest.mark.parametrize('name', MESHES)
+def test_rocm_keeps_the_contracts(name, devices):
+  config = _config(devices=devices, **MESHES[name])
+  assert not _broken(config, rocm.compile_step(config))

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a compiled step must keep to, whoever changes the program next.
+
+The compiler is free to add messages and copies; each rule here names one that
+would cost a run on many devices dearly.
+"""
+
+import itertools
+import math
+import re
+from typing import Any
+
+from zaya_jax import config as config_lib
+from zaya_jax.plan import chips as chips_lib
+from zaya_jax.plan import layout as layout_lib
+from zaya_jax.plan import lint, traffic
+
+_SMALL = 2**20  # Bytes of all that is summed beside gradients.
+WARNING = 'Involuntary full rematerialization'
+
+
+def check(
+  config: config_lib.Config,
+  layout: layout_lib.Layout,
+  chip: chips_lib.Chip,
+  compiled: dict[str, Any],
+) -> list[lint.Finding]:
+  """All rules, those that hold too.
+
+  Args:
+    config: of the run.
+    layout: of its step.
+    chip: of its devices.
+    compiled: what `rocm.compile_step` returns.
+  """
+  # The names of autodiff's passes: jvp() forward, transpose(jvp()) backward.
+  messages = [m for m in compiled['messages'] if 'jvp(' not in m['scope']]
+  found = [
+    *_newton_schulz(config, compiled),
+    *_zero(config, layout, chip, messages),
+    _logits(config, layout, compiled['arrays']),
+    _dense(config, layout, compiled['arrays']),
+    _rematerialized(compiled),
+    _peak(compiled, chip.memory),
+  ]
+  if layout.sizes['context'] > 1 and config.mesh.context_mode == 'ring':
+    found.append(_ring(compiled['messages']))
+  return found
+
+
+def _newton_schulz(config, compiled):
+  if config.optim.name != 'muon':
+    return
+  inside = [m for m in compiled['messages'] if 'newton_schulz' in m['scope']]
+  # Without a loop of that name there would be nothing to look at.
+  known = any('newton_schulz' in name for name in compiled['loops'])
+  yield lint.Finding(
+    rule='nothing is sent within Newton-Schulz',
+    value=f'{len(inside)} messages' if known else 'not found',
+    good=known and not inside,
+    advice='Each device must hold whole matrices: optim.muon.',
+  )
+
+
+def _zero(config, layout, chip, messages):
+  """One sum of gradients and one gather of parameters, of known bytes."""
+  planned = [
+    c
+    for c in traffic.plan(config, layout, chip)
+    if c.what in ('gradients', 'updates', 'Muon')
+    and not (c.hidden or c.kind == 'all-to-all')
+  ]
+  for kind, what, slack in (
+    ('reduce-scatter', 'gradients are summed once', 0),
+    ('all-reduce', 'only what nothing divides is summed whole', _SMALL),
+    ('all-gather', 'parameters are gathered once', 0),
+  ):
+    known = [c for c in planned if c.kind == kind]
+    seen = [m for m in messages if m['kind'] == kind]
+    bytes_ = sum(4 * m['elements'] for m in seen)
+    least, calls = sum(c.bytes for c in known), sum(c.count for c in known)
+    sent, most = sum(m['calls'] for m in seen), calls + (8 if slack else 0)
+    float32 = kind == 'all-gather' or all(m['dtype'] == 'f32' for m in seen)
+    yield lint.Finding(
+      rule=f'{what}: {kind}, {least:,.0f} bytes in {calls:,} calls at most',
+      value=f'{bytes_:,} in {sent:,}' + ('' if float32 else ', not float32'),
+      good=0 <= bytes_ - least <= slack and sent <= most and float32,
+      advice='See zaya_jax.partition; the compiler may join calls.',
+    )
+
+
+def _logits(config, layout, arrays):
+  """Of all tokens of a part, float32."""
+  vocab = config.model.vocab_size
+  found = [
+    name
+    for name, dims in _shapes(arrays)
+    if name.startswith('f32')
+    and vocab in dims
+    and math.prod(dims) >= vocab * layout.tokens
+    and _has_run(dims, layout.tokens)
+  ]
+  return lint.Finding(
+    rule='logits of all tokens are never held',
+    value=', '.join(found) or 'none',
+    good=not found,
+    advice='Use ops.linear_cross_entropy, which takes chunks of tokens.',
+  )
+
+
+def _dense(config, layout, arrays):
+  """Each token at each expert."""
+  model = config.model
+  width, experts = min(model.d_model, model.d_expert), model.num_experts
+  found = [
+    name
+    for name, dims in _shapes(arrays)
+    if experts in dims
+    and math.prod(dims) >= experts * layout.tokens * width
+    and _has_run(_without(dims, experts), layout.tokens)
+  ]
+  return lint.Finding(
+    rule='no array of [experts, tokens, width]',
+    value=', '.join(found) or 'none',
+    good=not found,
+    advice='Sort tokens by expert, as ops.expert_mlp does.',
+  )
+
+
+def _rematerialized(compiled):
+  count = compiled['rematerialized']
+  return lint.Finding(
+    rule='nothing is gathered whole to be divided anew',
+    value=f'{count} warnings',
+    good=not count,
+    advice=f'XLA says "{WARNING}": name the sharding where it changes.',
+  )
+
+
+def _peak(compiled, capacity):
+  peak = compiled['arguments'] + compiled['temporary']
+  return lint.Finding(
+    rule=f'peak below {capacity / 1e9:,.0f} GB',
+    value=f'{peak / 1e9:,.1f} GB, {(capacity - peak) / 1e9:+,.1f} GB spare',
+    good=peak <= capacity,
+    advice='Lower --data.batch_size, or raise --mesh.fsdp or '
+    '--optim.accumulation.',
+  )
+
+
+def _ring(messages):
+  """Keys and values on their way while others are in use."""
+  # Halos are small, and wanted at once.
+  size = lambda m: m['bytes'] / m['calls']
+  sent = [m for m in messages if m['kind'] == 'collective-permute']
+  large = [m for m in sent if size(m) > max(map(size, sent)) / 16]
+  hidden = [m for m in large if m['hidden']]
+  return lint.Finding(
+    rule='the ring sends while it computes',
+    value=f'{len(hidden)} of {len(large)}',
+    good=bool(large) and len(hidden) == len(large),
+    advice='Ask for the next keys before the present ones are used.',
+  )
+
+
+def _shapes(arrays):
+  for name in arrays:
+    yield name, tuple(int(n) for n in re.findall(r'\d+', name.split('[')[1]))
+
+
+def _has_run(dims, product):
+  """Whether neighboring dimensions have this product, as rows x length."""
+  return any(
+    math.prod(dims[i:j]) == product
+    for i, j in itertools.combinations(range(len(dims) + 1), 2)
+  )
+
+
+def _without(dims, one):
+  place = dims.index(one)
+  return dims[:place] + dims[place + 1 :]
