@@ -213,6 +213,6 @@ def _layer_work(config, layout, found, width) -> float:
 
 
 def _logits(vocab: int, tokens: int, width: int) -> float:
-  """Logits and their gradient, float32, and that in the compute type."""
+  """Logits, float32, and their gradient in the compute type."""
   chunk = chunked.chunk_tokens(tokens, vocab)
-  return float(chunk) * vocab * (4 + 4 + width)
+  return float(chunk) * vocab * (4 + width)

@@ -61,8 +61,9 @@ def stacks(
     count = halves * math.prod(leaf.shape[:-2])
     owners, axes, side = leaf.parts, leaf.copied, None
     if leaf.dim in range(len(leaf.shape))[-2:]:
-      owners = layout.sizes['expert'] if 'expert' in leaf.held else 1
-      axes = tuple(a for a in (*leaf.held, *leaf.cut) if a != 'expert')
+      apart = {'expert'} & {*leaf.held}  # Whole experts, not a cut.
+      owners = layout.size(tuple(apart))
+      axes = tuple(a for a in (*leaf.held, *leaf.cut) if a not in apart)
       side = leaf.dim - len(leaf.shape)
       side = -3 - side if rows < columns else side  # Wide ones are turned.
     key = min(rows, columns), max(rows, columns), axes, side

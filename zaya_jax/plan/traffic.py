@@ -106,7 +106,7 @@ def _make(layout, chip, what, kind, axes, count, total) -> Collective:
     local=layout.local(axes, chip.node),
     size=layout.size(axes),
     # Only those of FSDP are ready, and sent, before the backward pass ends.
-    hidden=what == 'gradients' and axes == ('fsdp',),
+    hidden=what == 'layer gradients',
   )
 
 
@@ -136,7 +136,7 @@ def _parameters(config, layout, chip):
       each = layout.parts * leaf.nbytes * fsdp
       one = layout.parts * layers
       add('weights', 'all-gather', ('fsdp',), times * one, times * each)
-      add('gradients', 'reduce-scatter', ('fsdp',), one, each)
+      add('layer gradients', 'reduce-scatter', ('fsdp',), one, each)
     if leaf.cut:
       add('gradients', 'reduce-scatter', leaf.cut, calls, leaf.nbytes)
       add('updates', 'all-gather', leaf.cut, calls, leaf.nbytes)

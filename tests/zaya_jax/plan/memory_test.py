@@ -62,7 +62,7 @@ def test_memory_in_passing_is_about_that_of_the_compiler():
     name: jax.ShapeDtypeStruct(
       shape,
       jnp.float32 if name == 'weights' else jnp.int32,
-      sharding=mesh.sharding(device_mesh, 'batch', None),
+      sharding=mesh.sharding(device_mesh, 'batch', 'length'),
     )
     for name in names
   }

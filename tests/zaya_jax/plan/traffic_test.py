@@ -14,41 +14,65 @@ def _layout(**sizes):
   return layout.Layout(sizes=sizes, parts=1, rows=1, columns=64, seq_len=64)
 
 
-def _plan(shape, *words):
+def _list(shape, *words):
   config = released.parse(*words)
-  found = traffic.plan(config, shape, chips.CHIPS['mi300x'])
-  return {(c.kind, c.what): c for c in found}
+  return traffic.plan(config, shape, chips.CHIPS['mi300x'])
+
+
+def _plan(shape, *words):
+  return {(c.kind, c.what): c for c in _list(shape, *words)}
 
 
 def test_zero_1_is_one_reduce_scatter_and_one_all_gather():
   found = _plan(_layout(replica=1024))
   gradients = found['reduce-scatter', 'gradients']
   updates = found['all-gather', 'updates']
-  assert gradients.count == updates.count == 1
-  assert gradients.bytes == updates.bytes == 4 * PARAMETERS
+  # Two matrices of each expert and two vectors of each merge are large enough
+  # to be sent layer by layer; the router's small matrices, the convolutions,
+  # their biases, its vectors and the temperatures have no dimension that 1,024
+  # divides.
+  whole = 40 * (2 * 256**2 + 256 * 17 + 2 * 10 * 128**2)
+  whole += 40 * (4 * 1280 + 5 * 256 + 2)
+  assert found['all-reduce', 'gradients'].bytes == 4 * whole
+  assert gradients.bytes == updates.bytes == 4 * (PARAMETERS - whole)
+  assert gradients.count == updates.count == 178
   # Momentum to whole matrices, and updates back. 1,024 devices have one of
-  # each shape at most: the stacks are padded.
-  one = 2048 * (4096 + 2048 + 1024 + 256 + 128) + 256 * (256 + 17)
-  assert found['all-to-all', 'Muon'].bytes == 2 * 4 * one
-  # 8 divides every number of matrices.
-  eight = _plan(_layout(replica=8))['all-to-all', 'Muon'].bytes
-  assert eight == 2 * 4 * 8_289_167_360 / 8
+  # each shape at most: the stacks are padded. q and out are divided along
+  # different sides, so they are not of one stack.
+  stacks = 2048 * (4096 + 2048 + 1024 + 1024 + 256 + 128)
+  assert found['all-to-all', 'Muon'].bytes == 2 * 4 * stacks
+  # Results of those that are whole everywhere.
+  assert found['all-gather', 'Muon'].bytes == 4 * 1024 * 256 * (256 + 17)
   assert set(found) == {
     ('reduce-scatter', 'gradients'), ('all-gather', 'updates'),
-    ('all-to-all', 'Muon'), ('all-reduce', 'loss, norm, load'),
+    ('all-reduce', 'gradients'), ('all-to-all', 'Muon'),
+    ('all-gather', 'Muon'), ('all-reduce', 'loss, norm, load'),
   }  # fmt: skip
+
+
+def test_eight_devices_divide_every_number_of_matrices():
+  eight = _plan(_layout(replica=8))['all-to-all', 'Muon'].bytes
+  assert eight == 2 * 4 * 8_289_167_360 / 8
 
 
 def test_one_device_sends_nothing():
   assert not _plan(_layout())
 
 
-def test_fsdp_gathers_weights_twice_and_reduces_gradients_once():
+def test_fsdp_gathers_layers_twice_and_reduces_gradients_once():
   found = _plan(_layout(fsdp=8))
-  # bfloat16, forward and backward.
-  assert found['all-gather', 'weights'].bytes == 2 * 2 * PARAMETERS
-  assert found['reduce-scatter', 'gradients'].bytes == 4 * PARAMETERS
-  assert ('all-gather', 'updates') not in found
+  embedding = 262_272 * 2048
+  vectors = 2048 * 3 + 40 * (2048 * 10 + 1280 * 2 + 256 * 5 + 2)
+  matrices = PARAMETERS - embedding - vectors
+  # float32, forward and, by remat, backward; the embedding once.
+  assert found['all-gather', 'weights'].bytes == 4 * (2 * matrices + embedding)
+  once = _plan(_layout(fsdp=8), '--model.remat=none')['all-gather', 'weights']
+  assert once.bytes == 4 * (matrices + embedding)
+  # Vectors are whole, their state is not: reduced in the end, like ZeRO-1.
+  sums = [c for c in _list(_layout(fsdp=8)) if 'gradients' in c.what]
+  assert sum(c.bytes for c in sums) == 4 * PARAMETERS
+  (layers,) = [c for c in sums if c.hidden]
+  assert layers.bytes == 4 * (matrices + embedding)
 
 
 def test_experts_move_each_token_there_and_back():
@@ -62,20 +86,22 @@ def test_experts_move_each_token_there_and_back():
 
 
 def test_context_gathers_512_values_a_token_and_layer():
-  config = released.parse(
-    '--data.seq_len=32768', '--data.batch_size=512', '--model.remat=none'
-  )
+  words = '--data.seq_len=32768', '--data.batch_size=512', '--model.remat=none'
   shape = layout.Layout(
     sizes={'replica': 1, 'fsdp': 1, 'expert': 1, 'context': 2},
     parts=1, rows=1, columns=16384, seq_len=32768,
   )  # fmt: skip
-  found = traffic.plan(config, shape, chips.CHIPS['mi300x'])
-  found = {(c.kind, c.what): c for c in found}
-  # 32 MiB a layer of 32,768 tokens.
-  assert found['all-gather', 'keys, values'].bytes == 40 * 32 * 2**20
-  # Two tokens of 1,280 channels, one of 128; forward and backward.
-  halo = found['permute', 'halo'].bytes
-  assert halo == 2 * 40 * 2 * (2 * 1280 + 128)
+  found = _plan(shape, *words)
+  # 32 MiB a layer of 32,768 tokens, forward and backward; gradients float32.
+  assert found['all-gather', 'keys, values'].bytes == 2 * 40 * 32 * 2**20
+  assert found['reduce-scatter', 'their gradients'].bytes == 40 * 64 * 2**20
+  # Two tokens of 1,280 channels and 128 before each of two chunks; forward and
+  # backward.
+  halo = found['permute', 'halo']
+  assert (halo.count, halo.bytes) == (160, 160 * 2 * 2 * (1280 + 128))
+  ring = _plan(shape, *words, '--mesh.context_mode=ring')
+  assert ring['permute', 'keys, values'].bytes == 2 * 40 * 16 * 2**20
+  assert ring['permute', 'their gradients'].bytes == 40 * 32 * 2**20
 
 
 @pytest.mark.parametrize(
