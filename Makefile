@@ -15,7 +15,8 @@ ROCM := .venv-rocm
 # pyenv runs another version than its global one only when told so.
 python := $(if $(filter python3.%,$(name)),PYENV_VERSION=$(name:python%=%)) $(PYTHON)
 
-.PHONY: help quickstart test lint format parity rocm-venv bazel-test lock clean
+.PHONY: help quickstart test lint format parity rocm-venv plan-1024 bazel-test \
+  lock clean
 
 help:
 	@echo 'make quickstart  train a small ZAYA1 model on real text, about 3 minutes'
@@ -24,6 +25,7 @@ help:
 	@echo 'make format      let ruff write the format'
 	@echo 'make parity      compare with the Hugging Face model (installs PyTorch)'
 	@echo 'make rocm-venv   the compiler for --plan.compile=rocm; needs gcc, no GPU'
+	@echo 'make plan-1024   a step of ZAYA1-8B compiled for 1,024 MI300X; no GPU'
 	@echo 'make bazel-test  the tests once more, by Bazel'
 	@echo 'make lock        write requirements_lock.txt anew'
 	@echo 'make clean       remove environments and caches; keeps runs/'
@@ -48,6 +50,10 @@ parity: $(PARITY)/.parity
 	@$(PARITY)/bin/python -m pytest tests/parity $(ARGS)
 
 rocm-venv: $(ROCM)/.compiler
+
+# As in CI: at most 3 minutes and 8 GB, and each contract of the step holds.
+plan-1024: $(VENV)/.core $(ROCM)/.compiler
+	@PYTHONPATH=. $(VENV)/bin/python ci/plan_1024.py
 
 bazel-test: $(VENV)/.dev
 	@ZAYA_PYTHON=$(abspath $(VENV))/bin/python ci/bazel_offline.sh //... $(ARGS)

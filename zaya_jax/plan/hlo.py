@@ -28,7 +28,8 @@ _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _TARGET = re.compile(r'custom_call_target="([^"]+)"')
 _NAME = re.compile(r'op_name="([^"]*)"')
 # {{0,1},{2,3}}, [2,4]<=[8], or axes of a mesh: mesh['a'=2,'b'=4] {'b'}.
-_LISTED = re.compile(r'(?:replica_groups|source_target_pairs)=\{\{([\d,]*)\}')
+_LISTED = re.compile(r'replica_groups=\{\{([\d,]*)\}')
+_PAIRS = re.compile(r'source_target_pairs=\{((?:\{\d+,\d+\},?)*)\}')
 _IOTA = re.compile(r'replica_groups=\[\d+,(\d+)\]')
 _AXES = re.compile(r'replica_groups=mesh\[([^\]]*)\] \{([^}]*)\}')
 
@@ -44,7 +45,7 @@ class Message:
       comes out; of a ragged one, the smaller, for the other is room.
     elements: the same.
     dtype: of what is sent; several are joined by '+'.
-    group: devices that take part, in each group.
+    group: devices that take part, in each group; 0: all there are.
     scope: where the program asked for it: names of its loops, then its own.
     loops: how often each loop around it runs, the outermost first.
     hidden: whether it is started, and kernels run before it is waited for.
@@ -104,7 +105,9 @@ class _Program:
       self.arrays |= {f'{kind}[{dims}]' for kind, dims in _ARRAY.findall(shape)}
       kind = operation.removesuffix('-start')
       if kind in _KINDS:
-        self.messages.append(_message(lines, place, kind, loops, times))
+        message = _message(lines, place, kind, loops, times)
+        if message.group != 1:  # Who is alone sends nothing.
+          self.messages.append(message)
       elif kernel := _kernel(operation, line):
         self.kernels[kernel]['launches'] += times
         self.kernels[kernel]['sites'] += 1
@@ -191,15 +194,26 @@ def _scope(line: str) -> str:
 
 
 def _group(line: str) -> int:
-  """Devices of a group; of a permute, those of the whole ring or line."""
+  """Devices of a group; of a permute, those of the ring or line; 0: all."""
   if found := _AXES.search(line):
     sizes = dict(re.findall(r"'(\w+)'=(\d+)", found[1]))
     return math.prod(int(sizes[a]) for a in re.findall(r"'(\w+)'", found[2]))
-  found = _IOTA.search(line)
-  if found:
+  if found := _IOTA.search(line):
     return int(found[1])
-  found = _LISTED.search(line)
-  return len(found[1].split(',')) if found else 1
+  if found := _LISTED.search(line):
+    return len(found[1].split(','))
+  found = _PAIRS.search(line)
+  return _chain(re.findall(r'(\d+),(\d+)', found[1])) if found else 0
+
+
+def _chain(pairs: list[tuple[str, str]]) -> int:
+  """Devices along which a permute passes something on."""
+  after, seen = dict(pairs), []
+  place = min({*after} - {*after.values()} or after, default=None, key=int)
+  while place is not None and place not in seen:
+    seen.append(place)
+    place = after.get(place)
+  return len(seen)
 
 
 def _arrays(shape: str, operation: str) -> list[tuple[str, int]]:

@@ -17,9 +17,9 @@ from zaya_jax.plan import contracts
 
 ROOT = pathlib.Path(__file__).parents[2]
 _TIMEOUT_S = 1800
-# Without a GPU nothing can be tuned, and products in Triton that are not tuned
-# may not compile at all.
-_XLA_FLAGS = '--xla_gpu_enable_triton_gemm=false'
+# Compiled as it would run. (Of its flags triton_gemm=false is needed: products
+# in Triton that nothing has tuned, for want of a GPU, may not compile.)
+_ENVIRONMENT = ROOT / 'deploy' / 'mi300x.env'
 
 
 class CompileError(RuntimeError):
@@ -72,7 +72,7 @@ def compile_step(
       'JAX_TRACEBACK_FILTERING': 'off',  # So that the error is what ends it.
       'LD_LIBRARY_PATH': str(home / 'stubs'),
       'PYTHONPATH': str(ROOT),
-      'XLA_FLAGS': _XLA_FLAGS,
+      'XLA_FLAGS': _xla_flags(),
     },
   )
   if not done.returncode:
@@ -82,6 +82,11 @@ def compile_step(
   if done.returncode == config_lib.UsageError.exit_code:
     raise config_lib.UsageError(last)
   raise CompileError(f'--plan.compile=rocm failed: {last}')
+
+
+def _xla_flags() -> str:
+  lines = _ENVIRONMENT.read_text().splitlines()
+  return next(x for x in lines if x.startswith('XLA_FLAGS=')).partition('=')[2]
 
 
 def compare(plan: dict[str, Any], compiled: dict[str, Any]) -> dict[str, Any]:
