@@ -102,7 +102,10 @@ def compare(plan: dict[str, Any], compiled: dict[str, Any]) -> dict[str, Any]:
   for collective in plan['collectives']:
     kind = collective['kind'].replace('permute', 'collective-permute')
     sent[kind] = sent.get(kind, 0) + collective['bytes']
-  found = {k: v['bytes'] for k, v in compiled['collectives'].items()}
+  found = {}
+  for kind, counted in compiled['collectives'].items():
+    kind = kind.removeprefix('ragged-')
+    found[kind] = found.get(kind, 0) + counted['bytes']
   kinds = sorted({*sent, *found})
   return {
     'memory kept': [kept, compiled['arguments']],

@@ -64,3 +64,67 @@ custom_call_target="__cublas$lt$matmul"
     'fusion': {'launches': 40, 'sites': 1},
     '__cublas$lt$matmul': {'launches': 1, 'sites': 1},
   }
+
+
+TEXT = """\
+%body.1 (p: (s32[], bf16[16,8])) -> (s32[], bf16[16,8]) {
+  %p = (s32[], bf16[16,8]{1,0}) parameter(0)
+  %s = (bf16[16,8]{1,0}, bf16[16,8]{1,0}) collective-permute-start(%p), \
+source_target_pairs={{0,1},{1,2},{2,3},{3,0},{4,5},{5,6},{6,7},{7,4}}
+  %s.1 = (bf16[2,8]{1,0}, bf16[2,8]{1,0}) collective-permute-start(%p), \
+source_target_pairs={{0,1},{2,3}}
+  %d.1 = bf16[2,8]{1,0} collective-permute-done(%s.1)
+  %f.1 = bf16[16,8]{1,0} fusion(%p), kind=kLoop, calls=%fused
+  %d = bf16[16,8]{1,0} collective-permute-done(%s)
+  ROOT %t = (s32[], bf16[16,8]{1,0}) tuple(%p, %d)
+}
+
+%taken.1 (p: f32[4]) -> f32[4] {
+  ROOT %r = f32[4]{0} all-reduce(%p), replica_groups={}, to_apply=%add
+}
+
+ENTRY %main.2 (p0: f32[4]) -> f32[32] {
+  %p0 = f32[64]{0} parameter(0)
+  %w = (s32[], bf16[16,8]{1,0}) while(%t), condition=%c, body=%body.1, \
+metadata={op_name="jit(step)/jvp()/while"}, \
+backend_config={"known_trip_count":{"n":"40"}}
+  %x = f32[4]{0} conditional(%i, %p0), branch_computations={%taken.1, %other.1}
+  %alone = f32[4]{0} all-reduce(%p0), replica_groups=[8,1]<=[8], to_apply=%add
+  %q = ((f32[64]{0}), f32[16]{0}) reduce-scatter-start(%p0), \
+replica_groups=mesh['a'=2,'b'=4] {'b'}, to_apply=%add, \
+backend_config={"is_sync":true}
+  %f.2 = f32[4]{0} fusion(%p0), kind=kLoop, calls=%fused
+  %qd = f32[16]{0} reduce-scatter-done(%q)
+  %g = f32[256]{0} ragged-all-to-all(%p0, %o), replica_groups=[2,4]<=[8], \
+metadata={op_name="jit(step)/tokens"}
+  ROOT %k = (f32[4]{0}, f32[2]{0}) all-reduce-start(%p0, %p0), \
+replica_groups={{0,1,2,3}}, to_apply=%add
+}
+"""
+
+
+def test_messages_of_a_program_written_by_hand():
+  found = hlo.read(TEXT)['messages']
+  seen = {
+    (m['kind'], m['calls'], m['bytes'], m['dtype'], m['group'], m['hidden'])
+    for m in found
+  }
+  assert seen == {
+    # Four devices pass on what a kernel runs beside; two pairs wait.
+    ('collective-permute', 40, 40 * 256, 'bf16', 4, True),
+    ('collective-permute', 40, 40 * 32, 'bf16', 2, False),
+    ('all-reduce', 1, 16, 'f32', 0, False),  # Of all, in a branch.
+    # What goes in is larger; and it is no message of its own stream.
+    ('reduce-scatter', 1, 256, 'f32', 4, False),
+    ('ragged-all-to-all', 1, 256, 'f32', 4, False),  # 64 values; room for 256.
+    ('all-reduce', 1, 24, 'f32', 4, False),  # Two arrays in one.
+  }
+  scopes = {m['kind']: m['scope'] for m in found}
+  assert scopes['collective-permute'] == 'jit(step)/jvp()/while'
+  assert scopes['ragged-all-to-all'] == 'jit(step)/tokens'
+
+
+def test_arrays_and_loops_are_listed():
+  found = hlo.read(TEXT)
+  assert {'bf16[16,8]', 'f32[64]'} <= set(found['arrays'])
+  assert found['loops'] == ['jit(step)/jvp()/while']

@@ -7,13 +7,17 @@ import pytest
 
 from tests.zaya_jax.plan import released
 from zaya_jax import config, flags
-from zaya_jax.plan import planner, rocm
+from zaya_jax.plan import contracts, planner, rocm
 
 COMPILED = {
   'seconds': 1.0,
   'arguments': 60,
   'temporary': 50,
-  'collectives': {'all-gather': {'calls': 2, 'bytes': 8}},
+  'collectives': {
+    'all-gather': {'calls': 2, 'bytes': 8},
+    'all-to-all': {'calls': 1, 'bytes': 2},
+    'ragged-all-to-all': {'calls': 1, 'bytes': 3},
+  },
   'kernels': {},
 }
 
@@ -28,9 +32,10 @@ def _home(tmp_path, script):
 
 
 def test_child_gets_every_flag_and_its_answer_is_returned(tmp_path):
-  home = _home(tmp_path, f"echo '{json.dumps(COMPILED)}'")
+  warn = f'echo "[SPMD] {contracts.WARNING}. {contracts.WARNING}" >&2'
   settings = released.parse('--plan.devices=8', '--seed=7')
-  assert rocm.compile_step(settings, home) == COMPILED
+  home = _home(tmp_path, f"{warn}; echo '{json.dumps(COMPILED)}'")
+  assert rocm.compile_step(settings, home) == {**COMPILED, 'rematerialized': 2}
   assert flags.parse_flagfile(str(tmp_path / 'flags')) == settings
 
 
@@ -67,6 +72,7 @@ def test_formulas_stand_beside_the_compiler():
     'memory in passing': [40, 50],
     'memory together': [100, 110],
     'all-gather': [7, 8],
+    'all-to-all': [0, 5],
     'collective-permute': [1, 0],
   }
 
