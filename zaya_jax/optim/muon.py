@@ -169,6 +169,8 @@ def _on_devices(f, stack, dim, axes):
     return f(stack)
   count = len(stack)
   stack = jnp.pad(stack, ((0, -count % n), (0, 0), (0, 0)))
+  # XLA:CPU cannot send parts of which it knows that some are padding.
+  stack = jax.lax.optimization_barrier(stack)
   if dim is None:
     each = len(stack) // n
     first = jax.lax.axis_index(axes) * each
