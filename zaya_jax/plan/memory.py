@@ -18,6 +18,8 @@ from zaya_jax.optim import labels
 from zaya_jax.plan import layout as layout_lib
 from zaya_jax.plan import newton_schulz
 
+_ROWS = 2048  # Of a block, in `context.blocks`.
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Leaf:
@@ -186,10 +188,16 @@ def layer_activations(model: config_lib.ModelConfig, width: int) -> float:
 
 
 def score_bytes(config: config_lib.Config, layout: layout_lib.Layout) -> float:
-  """Of the scores of one block of queries, float32: see `ops.attention`."""
+  """Of one block of attention's scores, float32.
+
+  A quarter of the queries meets all keys (`ops.attention`); where rows are
+  divided, blocks of queries meet blocks of keys (`context.blocks`).
+  """
+  rows, keys = layout.rows * config.model.num_heads, layout.seq_len
   queries = min(layout.columns, max(128, -(-layout.columns // 4)))
-  rows = layout.rows * config.model.num_heads
-  return 4.0 * rows * queries * layout.seq_len
+  if layout.sizes['context'] > 1:
+    queries = keys = min(_ROWS, -(-layout.columns // 2))
+  return 4.0 * rows * queries * keys
 
 
 @functools.lru_cache(maxsize=8)

@@ -195,13 +195,15 @@ def _assumptions(chip, config) -> list[str]:
     f'and {chip.nic / 1e9:g} GB/s to other nodes; '
     f'{traffic.EFFICIENCY:.0%} of it is reached, and a group of n adds '
     f'{traffic.LATENCY * 1e6:g} us x log2 n.',
-    'Gradients are reduced behind the backward pass as far as there is time; '
-    'no other message is hidden.',
+    'With FSDP the gradients of a layer are reduced behind the backward pass '
+    'as far as there is time; no other message is hidden.',
     'Experts are evenly loaded; attention counts the keys before a token, '
     'itself included (half of the window); what is computed anew counts in '
     'time, not in FLOPs per token.',
-    'Optimizer states are divided over all devices (ZeRO-1), parameters and '
-    'gradients over fsdp, experts over expert, tokens over all.',
+    'Optimizer states are divided among all devices with the same parameters '
+    '(ZeRO-1), parameters over fsdp, experts over expert, tokens over all; '
+    'each device holds the float32 gradient of its own tokens, as large as '
+    'its parameters.',
     f'Data: {_TOKEN} bytes per token in pages of {_PAGE}, each read once; '
     'scattered reads multiply it by up to 8.',
   ]

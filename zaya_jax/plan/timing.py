@@ -8,6 +8,7 @@ prediction: `--plan.efficiency` brings in what was measured.
 
 import dataclasses
 
+from ops.cross_entropy import chunked
 from zaya_jax import config as config_lib
 from zaya_jax import flops as flops_lib
 from zaya_jax.plan import chips as chips_lib
@@ -106,14 +107,18 @@ def _passes(config, layout, chip) -> list[Part]:
       if leaf.name.startswith(name)
     )
   )
-  scores = memory.score_bytes(config, layout) * 4 * layout.parts
+  # Of all queries with all keys.
+  scores = 4.0 * model.num_heads * tokens * layout.seq_len
+  # Each chunk of tokens reads the head twice and its gradient, which it writes.
+  chunks = tokens / chunked.chunk_tokens(layout.tokens, model.vocab_size)
+  head = model.vocab_size * model.d_model * (8 + 2 * chip.width)
   kept = memory.layer_activations(model, chip.width) * tokens
   read = {
     'projections': reads('layers/attn'),
     'attention': _SCORE_PASSES * scores * model.num_layers * 0.625,
     'router': reads('layers/router'),
     'experts': reads('layers/experts') / layout.sizes['expert'],
-    'head': reads('head' if not model.tie_embeddings else 'embed'),
+    'head': chunks * head,
   }
   found = [
     _part(config, chip, name, cost * tokens, read.get(name, 0.0))

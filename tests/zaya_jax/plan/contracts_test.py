@@ -30,7 +30,7 @@ def _config(devices=8, tied=True, **sizes):
   """2,048 tokens a device, which no other size is, and too many for a chunk."""
   model = tiny.config(
     num_layers=3, d_model=32, num_heads=4, head_dim=8, num_experts=6,
-    d_expert=24, d_router=8, vocab_size=2**16, remat='block',
+    d_expert=24, d_router=8, vocab_size=2**18, remat='block',
     tie_embeddings=tied,
   )  # fmt: skip
   context = sizes.get('context', 1)
