@@ -15,6 +15,7 @@ from zaya_jax.plan import layout as layout_lib
 from zaya_jax.plan import lint, traffic
 
 _SMALL = 2**18  # Elements of all that is summed beside gradients.
+_HIDDEN = 0.75  # Of the messages of a ring.
 WARNING = 'Involuntary full rematerialization'
 
 
@@ -149,7 +150,10 @@ def _peak(compiled, capacity):
 
 
 def _ring(messages):
-  """Keys and values on their way while others are in use."""
+  """Keys and values on their way while others are in use.
+
+  The last message of a pass, of gradients, has nothing to hide behind.
+  """
   # Halos are small, and wanted at once.
   size = lambda m: m['bytes'] / m['calls']
   sent = [m for m in messages if m['kind'] == 'collective-permute']
@@ -158,7 +162,7 @@ def _ring(messages):
   return lint.Finding(
     rule='the ring sends while it computes',
     value=f'{len(hidden)} of {len(large)}',
-    good=bool(large) and len(hidden) == len(large),
+    good=bool(large) and len(hidden) >= _HIDDEN * len(large),
     advice='Ask for the next keys before the present ones are used.',
   )
 

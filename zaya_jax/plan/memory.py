@@ -66,12 +66,12 @@ class Memory:
   optimizer: float
   gradients: float
   activations: float  # Kept for the backward pass.
-  logits: float  # Of the chunk of tokens that the loss is at.
-  temporary: float  # Of one layer backward, or of Newton-Schulz.
+  logits: float  # Of the chunk of tokens that the loss is at, and its head.
+  temporary: float  # Of one layer backward or of Newton-Schulz, beyond that.
 
   @property
   def total(self) -> float:
-    """All kinds, as if all were at their peak together."""
+    """All kinds together."""
     return sum(dataclasses.astuple(self))
 
 
@@ -155,6 +155,7 @@ def plan(
   carried = 4 * (model.d_model + model.d_router) * layout.tokens
   saved = carried if (remat or config.model.remat) == 'block' else kept
   stacks = newton_schulz.stacks(config, layout, found)
+  logits = _logits(config, layout, width)
   work = max(
     kept + _layer_work(config, layout, found, width),
     newton_schulz.workspace(stacks, width),
@@ -162,11 +163,13 @@ def plan(
   return Memory(
     parameters=held,
     optimizer=sum(optimizer_bytes(config, layout)),
-    # This device's own, whole; a second set holds the sum over parts.
-    gradients=held * (2 if layout.parts > 1 else 1),
+    # This device's own, whole, with a second set for the sum over parts; and
+    # its slices of the sum over devices.
+    gradients=held * (2 if layout.parts > 1 else 1)
+    + sum(4 * leaf.size / leaf.parts for leaf in found),
     activations=model.num_layers * saved,
-    logits=_logits(model.vocab_size, layout.tokens, width),
-    temporary=work,
+    logits=logits,
+    temporary=max(0.0, work - logits),
   )
 
 
@@ -210,17 +213,29 @@ def _nbytes(leaf) -> int:
 
 
 def _layer_work(config, layout, found, width) -> float:
-  """Scores with their gradients, and one layer's weights and gradients."""
+  """Scores with their gradients, a layer's weights, gradients and slots."""
   per_layer = sum(
     leaf.nbytes / 4 * (layout.sizes['fsdp'] if 'fsdp' in leaf.held else 1)
     for leaf in found
     if leaf.name.startswith('layers/')
   )
   per_layer /= config.model.num_layers
-  return 3 * score_bytes(config, layout) + (4 + width) * per_layer
+  # What arrives from all peers, goes back, and the gradients of both.
+  peers = layout.sizes['expert']
+  slots = 4 * width * peers * layout.tokens * config.model.d_model
+  return (
+    3 * score_bytes(config, layout)
+    + (4 + width) * per_layer
+    + (slots if peers > 1 else 0)
+  )
 
 
-def _logits(vocab: int, tokens: int, width: int) -> float:
-  """Logits, float32, and their gradient in the compute type."""
-  chunk = chunked.chunk_tokens(tokens, vocab)
-  return float(chunk) * vocab * (4 + width)
+def _logits(config, layout, width) -> float:
+  """Logits, float32, their gradient, and the head, in the compute type.
+
+  With FSDP the head is also gathered, float32, and so is its gradient.
+  """
+  vocab = config.model.vocab_size
+  chunk = chunked.chunk_tokens(layout.tokens, vocab)
+  head = width + (8 if layout.sizes['fsdp'] > 1 else 0)
+  return float(vocab) * (chunk * (4 + width) + config.model.d_model * head)
