@@ -36,7 +36,7 @@ def main() -> int:
     f'together {seconds:.0f} s of {SECONDS}, {most:.2f} GB of {GIGABYTES} GB '
     'of this machine'
   )
-  return int(broken or seconds > SECONDS or most > GIGABYTES)
+  return int(broken > 0 or seconds > SECONDS or most > GIGABYTES)
 
 
 def plan(words):
