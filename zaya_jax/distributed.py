@@ -91,7 +91,33 @@ def session(
     watch.join()
     jax.distributed.shutdown()
   except BaseException as error:
-    _fail(error)
+    fail(error)
+
+
+def fail(error: BaseException) -> None:
+  """Tells all processes why this one ends, and ends it, from any thread.
+
+  At once: Python's own way out waits for the others at a barrier of jax.
+  """
+  code = getattr(error, 'exit_code', 1)
+  if isinstance(error, LostError):
+    time.sleep(_SPREAD_S)  # Who has failed may say why: `_watch` ends us.
+  elif isinstance(error, jax.errors.JaxRuntimeError) and 'loo' in str(error):
+    time.sleep(_SPREAD_S)
+    error, code = LostError(f'{_GONE} ({str(error)[:100]})'), _RESUMABLE
+  elif isinstance(error, KeyboardInterrupt):
+    error, code = LostError('stopped.'), _RESUMABLE
+  if code == 1:
+    logging.getLogger().error('%s', traceback.format_exc())
+  _tell(str(error))
+  _reason[:] = ['', code]
+  why = f'process {process()}: {error}'
+  with contextlib.suppress(jax.errors.JaxRuntimeError):
+    _client().key_value_set(_ENDED, json.dumps([code, why]))
+    if process() == 0:
+      time.sleep(_SPREAD_S)
+  sys.stdout.flush()
+  os._exit(code)
 
 
 def log_file(run_dir: str) -> str:
@@ -229,30 +255,6 @@ def _watch() -> None:
     if process() == 0:  # The store ends with it: let the others read first.
       time.sleep(_SPREAD_S)
     os._exit(code)
-
-
-def _fail(error: BaseException) -> None:
-  """Tells all why this process ends, and ends it.
-
-  At once: Python's own way out waits for the others at a barrier of jax.
-  """
-  code = getattr(error, 'exit_code', 1)
-  if isinstance(error, jax.errors.JaxRuntimeError) and 'loo' in str(error):
-    time.sleep(_SPREAD_S)  # Who has failed may say why: `_watch` ends us.
-    error, code = LostError(f'{_GONE} ({str(error)[:100]})'), _RESUMABLE
-  elif isinstance(error, KeyboardInterrupt):
-    error, code = LostError('stopped.'), _RESUMABLE
-  if code == 1:
-    logging.getLogger().error('%s', traceback.format_exc())
-  _tell(str(error))
-  _reason[:] = ['', code]
-  why = f'process {process()}: {error}'
-  with contextlib.suppress(jax.errors.JaxRuntimeError):
-    _client().key_value_set(_ENDED, json.dumps([code, why]))
-    if process() == 0:
-      time.sleep(_SPREAD_S)
-  sys.stdout.flush()
-  os._exit(code)
 
 
 def _tell(why: str) -> None:

@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two processes of two devices each, really started, beside one of four."""
+"""Several processes, really started, beside one with as many devices.
+
+Few starts: a process needs seconds to import and to compile, and they share two
+cores. Programs of the training step are compiled by each process.
+"""
 
 import json
 import os
 import pathlib
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -13,14 +18,15 @@ import time
 import numpy as np
 import pytest
 
-from tests import fake_srun
+from tests import fake_srun, mesh_table
 from zaya_jax import config as config_lib
 from zaya_jax import launcher, main
+from zaya_jax.checkpoint import layout, listing
 
 ROOT = pathlib.Path(__file__).parents[2]
-STEPS = 12
+EVERY, COMPARED = 6, 20
 SETTINGS = f"""
---num_steps={STEPS}
+--num_steps=100000
 --model.num_layers=1
 --model.d_model=16
 --model.num_heads=2
@@ -32,86 +38,187 @@ SETTINGS = f"""
 --data.seq_len=32
 --data.batch_size=8
 --data.record_tokens=1024
---checkpoint.every=6
+--optim.schedule=constant
+--optim.warmup_steps=2
+--checkpoint.every={EVERY}
+--checkpoint.keep=100000
 --log.every=1
 --eval.batches=1
+--eval.every=0
 --generate.max_tokens=1
 --prompt=1
 --nolog.tensorboard
 """.split()
+PROGRAM = ('zaya_jax.main', *SETTINGS, f'--data.input={__file__}')
+# Of four processes with two devices each: every axis, of both widths, most of
+# them from process to process.
+MESHES = (
+  '--mesh.replica=8',
+  '--mesh.fsdp=8',
+  '--mesh.fsdp=2 --mesh.expert=2 --mesh.context=2',
+  '--mesh.expert=2 --mesh.context=4 --mesh.context_mode=ring',
+)
 
 
-def job(out, run_dir, *args, tasks=2, **environment):
-  """Starts `tasks` processes through the fake srun."""
+_started = []
+
+
+@pytest.fixture(scope='module', autouse=True)
+def nothing_is_left():
+  """Ends what a test has started and not awaited."""
+  yield
+  for process, out in _started:
+    if process.poll() is None:
+      for path in out.glob('*.pid'):
+        os.kill(int(path.read_text()), signal.SIGKILL)
+      process.wait()
+
+
+def start(out, *command, tasks=2, **environment):
+  """Starts `tasks` processes of a module through the fake srun."""
   out.mkdir(exist_ok=True)
-  flags = '--xla_force_host_platform_device_count=2'
   environment |= {
     'FAKE_TASKS': str(tasks),
     'FAKE_OUT': str(out),
     'SLURM_JOB_ID': str(random.randrange(10**6)),
-    'XLA_FLAGS': f'{flags} --xla_backend_optimization_level=0',
+    'XLA_FLAGS': '--xla_force_host_platform_device_count=2 '
+    # Compiles in a third of the time.
+    '--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false',
   }
-  program = [sys.executable, '-m', 'zaya_jax.main', *SETTINGS]
-  return subprocess.Popen(
-    [
-      sys.executable,
-      fake_srun.__file__,
-      *program,
-      f'--data.input={__file__}',
-      f'--run_dir={run_dir}',
-      '--distributed.heartbeat_timeout_s=10',
-      *args,
-    ],
+  process = subprocess.Popen(
+    [sys.executable, fake_srun.__file__, sys.executable, '-m', *command],
     cwd=ROOT,
     env={**os.environ, **environment},
   )
+  _started.append((process, out))
+  return process
 
 
-def wait_for(path, words, process):
-  """Waits until a file has the words."""
-  until = time.monotonic() + 200
-  while not (path.exists() and words in path.read_text()):
-    assert process.poll() is None, path.read_text()
+def job(out, run_dir, *args, **options):
+  """Starts a run."""
+  wait = '--distributed.heartbeat_timeout_s=10'
+  return start(out, *PROGRAM, f'--run_dir={run_dir}', wait, *args, **options)
+
+
+def wait_for(found, process, out):
+  """Waits until a function finds something."""
+  until = time.monotonic() + 150
+  while not found():
+    assert process.poll() is None, (out / '0').read_text()
     assert time.monotonic() < until
     time.sleep(0.05)
+
+
+def says(path, words):
+  return lambda: path.exists() and words in path.read_text()
+
+
+def newest(run_dir):
+  return max(layout.steps(layout.root(str(run_dir))), default=0)
+
+
+def content(run_dir, step):
+  """Hash of all that a checkpoint holds."""
+  found = listing.entry(os.path.join(layout.root(str(run_dir)), str(step)))
+  assert found['valid']
+  return found['state_hash']
+
+
+def stop(out, process, number):
+  os.kill(int((out / f'{process}.pid').read_text()), number)
 
 
 def losses(run_dir):
   lines = (run_dir / 'metrics.jsonl').read_text().splitlines()
   rows = [row for row in map(json.loads, lines) if 'train/loss' in row]
-  assert [row['step'] for row in rows] == list(range(1, STEPS + 1))
-  return [row['train/loss'] for row in rows]
+  rows = {row['step']: row['train/loss'] for row in rows}
+  return [rows[step + 1] for step in range(COMPARED)]
 
 
-def test_two_processes_stop_together_and_go_on_as_one(tmp_path):
-  run_dir, out = tmp_path / 'two', tmp_path / 'out'
-  first = job(out, run_dir)
-  wait_for(out / '0', f'step   1/{STEPS}', first)
-  os.kill(int((out / '1.pid').read_text()), signal.SIGTERM)
-  assert first.wait(100) == 75
-  newest = max(int(p.name) for p in (run_dir / 'checkpoints').iterdir())
-  assert newest < STEPS
+@pytest.fixture(scope='module')
+def interrupted(tmp_path_factory):
+  """A run that was stopped, killed and continued, and its last step."""
+  folder = tmp_path_factory.mktemp('interrupted')
+  run_dir, out = folder / 'run', folder / 'out'
+  process = job(out, run_dir)
+  wait_for(says(out / '0', ' 1/100000'), process, out)
+  stop(out, 1, signal.SIGTERM)
+  assert process.wait(100) == 75
+  step = newest(run_dir)
   for log in ('log.txt', 'logs/process_00001.log'):
     text = (run_dir / log).read_text()
-    assert f'SIGTERM: stopped after step {newest}' in text
+    assert f'SIGTERM: stopped after step {step}' in text
   assert 'step' not in (out / '1').read_text()  # The terminal is process 0's.
-  assert job(out, run_dir).wait(200) == 0
-  assert f'resumed at step {newest}' in (out / '0').read_text()
 
-  settings = [*SETTINGS, f'--data.input={__file__}', '--mesh.replica=4']
-  assert main.main(['zaya_jax', *settings, f'--run_dir={tmp_path}/one']) == 0
+  process = job(out, run_dir)
+  wait_for(lambda: newest(run_dir) > step, process, out)
+  assert f'resumed at step {step}' in (out / '0').read_text()
+  stop(out, 1, signal.SIGKILL)
+  assert process.wait(60) == 128 + 9
+  assert 'error: another process is gone' in (out / '0').read_text()
+
+  last = (newest(run_dir) // EVERY + 1) * EVERY
+  assert job(out, run_dir, f'--num_steps={last}').wait(200) == 0
+  return run_dir, last
+
+
+@pytest.fixture(scope='module')
+def undisturbed(interrupted, tmp_path_factory):
+  """A run as long at least, until one process cannot write its part."""
+  _, last = interrupted
+  folder = tmp_path_factory.mktemp('undisturbed')
+  run_dir, out = folder / 'run', folder / 'out'
+  process = job(out, run_dir)
+  wait_for(lambda: newest(run_dir) >= max(last, COMPARED), process, out)
+  # To a program this is a full disk; its log is smaller.
+  resource.prlimit(
+    int((out / '1.pid').read_text()), resource.RLIMIT_FSIZE, (2**14, 2**14)
+  )
+  assert process.wait(60) == 3
+  return run_dir, (out / '0').read_text()
+
+
+def test_one_process_trains_alike(undisturbed, tmp_path):
+  run_dir, _ = undisturbed
+  settings = [f'--num_steps={COMPARED}', '--mesh.replica=4']
+  command = ['zaya_jax', *PROGRAM[1:], *settings, f'--run_dir={tmp_path}/one']
+  assert main.main(command) == 0
   expected = losses(tmp_path / 'one')
   np.testing.assert_allclose(losses(run_dir), expected, rtol=0, atol=1e-5)
   assert expected[0] - expected[-1] > 1e-2  # Or any order of data would do.
 
 
-def test_killed_process_ends_the_others(tmp_path):
-  out = tmp_path / 'out'
-  process = job(out, tmp_path / 'run', '--num_steps=100000')
-  wait_for(out / '0', 'step       2/', process)
-  os.kill(int((out / '1.pid').read_text()), signal.SIGKILL)
-  assert process.wait(60) == 128 + 9
-  assert 'error: another process is gone' in (out / '0').read_text()
+def test_stopped_and_killed_run_is_the_undisturbed_one_bit_for_bit(
+  interrupted, undisturbed
+):
+  run_dir, last = interrupted
+  assert newest(run_dir) == last
+  assert content(run_dir, last) == content(undisturbed[0], last)
+
+
+def test_process_that_cannot_write_its_part_ends_all(undisturbed):
+  run_dir, terminal = undisturbed
+  last = newest(run_dir)
+  content(run_dir, last)
+  words = f'process 1: Checkpoint {last + EVERY} was not written to'
+  assert words in terminal
+  assert terminal.count('zaya_jax: error:') == 1
+  assert 'the older checkpoints are intact' in terminal
+  assert 'Traceback' not in terminal
+
+
+def test_meshes_across_processes_train_as_one_process(tmp_path):
+  table = tmp_path / 'table.json'
+  process = start(
+    tmp_path / 'out', 'tests.mesh_table', str(table), *MESHES, tasks=4
+  )
+  expected = mesh_table.losses(['--mesh.replica=8'])
+  assert process.wait(300) == 0
+  found = json.loads(table.read_text())
+  assert set(found) == set(MESHES)
+  for losses_of_mesh in found.values():
+    np.testing.assert_allclose(losses_of_mesh, expected, rtol=0, atol=1e-5)
+  assert max(expected) - min(expected) > 1e-2
 
 
 def test_other_settings_are_refused_by_the_name_of_the_flag(tmp_path):
@@ -125,13 +232,26 @@ def test_other_settings_are_refused_by_the_name_of_the_flag(tmp_path):
   assert not (tmp_path / 'run').exists()
 
 
-def test_missing_process_is_one_sentence_and_resumable(tmp_path):
+@pytest.mark.parametrize(
+  'tasks, place',
+  [
+    (2, '--distributed.processes=3'),
+    # Nobody is there: a port that is closed.
+    (
+      1,
+      '--distributed.coordinator=localhost:9 --distributed.processes=2 '
+      '--distributed.process=1',
+    ),
+  ],
+)
+def test_missing_process_is_one_sentence_and_resumable(tmp_path, tasks, place):
   out = tmp_path / 'out'
   wait = '--distributed.initialization_timeout_s=1'
-  process = job(out, tmp_path / 'run', '--distributed.processes=3', wait)
-  assert process.wait(100) == 75
-  assert 'did not meet the others at localhost:' in (out / '1').read_text()
-  assert 'Traceback' not in (out / '1').read_text()
+  process = job(out, tmp_path / 'run', *place.split(), wait, tasks=tasks)
+  assert process.wait(60) == 75
+  text = (out / f'{tasks - 1}').read_text()
+  assert text.count('did not meet the others at localhost:') == 1
+  assert 'Traceback' not in text
 
 
 SLURM = {

@@ -3,13 +3,16 @@
 
 A save that fails (a full disk, most often) never stops training and never
 touches an older checkpoint: it is a warning, and an error only if it is the
-last one.
+last one. Of several processes each writes its part; if one cannot, the others
+would wait for it, so it ends them all.
 """
 
+import dataclasses
 import logging
 import math
 import os
 import shutil
+from collections.abc import Callable
 from typing import Any, Self
 
 import jax
@@ -63,7 +66,8 @@ class Manager:
     """Starts to save; the arrays may be donated as soon as this returns.
 
     Waits for the save before. A failure of that one, or of this one, is logged
-    and training may go on. A step that is on disk already is not saved again.
+    and training may go on; of several processes, all end. A step that is on
+    disk already is not saved again.
 
     Args:
       step: optimizer steps done.
@@ -79,7 +83,7 @@ class Manager:
     found = distributed.first_says(lambda: self._on_disk(step, state))
     if found is not None:
       if found:
-        self._fail(step, found)
+        self._warn(step, found)
       return not found
     meta = {**meta, 'arrays': arrays.describe(state), 'data_index': data_index}
     args = ocp.args.Composite(
@@ -90,7 +94,7 @@ class Manager:
     try:
       self._orbax.save(step, args=args, metrics=self._rank(meta), force=True)
     except reader.FAILURES as error:
-      self._fail(step, errors.cause(error))
+      self._fail(step, error)
       return False
     return True
 
@@ -149,8 +153,15 @@ class Manager:
       best_fn=self._value,  # So that Orbax stores it; the policy decides.
       async_options=ocp.AsyncOptions(timeout_secs=self._config.timeout_s),
     )
+    registry = None
+    if distributed.processes() > 1:
+      handler = _Handler(lambda error: self._end(self._saving, error))
+      registry = ocp.handlers.DefaultCheckpointHandlerRegistry()
+      registry.add(layout.STATE, ocp.args.StandardSave, handler)
     try:
-      return ocp.CheckpointManager(self._root, options=options)
+      return ocp.CheckpointManager(
+        self._root, options=options, handler_registry=registry
+      )
     except ValueError as error:
       raise errors.CheckpointError(
         f'{self._root} holds a checkpoint with a damaged metrics file '
@@ -187,20 +198,76 @@ class Manager:
     try:
       self._orbax.wait_until_finished()
     except reader.FAILURES as error:
-      self._fail(self._saving, errors.cause(error))
+      self._fail(self._saving, error)
     self._saving = None
 
-  def _fail(self, step: int | None, why: str) -> None:
-    self._failure = (
-      f'Checkpoint {step} was not written to {self._root}: {why}; the older '
-      'checkpoints are intact. Make room there for the next one.'
-    )
-    logging.warning('%s', self._failure)
+  def _fail(self, step: int | None, error: Exception) -> None:
+    if distributed.processes() > 1:
+      self._end(step, error)
+    self._warn(step, errors.cause(error))
     if self._saving is not None:
       # Only a fresh manager forgets the step and removes the half of it.
       self._orbax.close()
       self._saving = None
       self._orbax = self._open()
+
+  def _warn(self, step: int | None, why: str) -> None:
+    self._failure = self._sentence(step, why)
+    logging.warning('%s', self._failure)
+
+  def _sentence(self, step: int | None, why: str) -> str:
+    return (
+      f'Checkpoint {step} was not written to {self._root}: {why}; the older '
+      'checkpoints are intact. Make room there for the next one.'
+    )
+
+  def _end(self, step: int | None, error: Exception) -> None:
+    """Ends all processes: none can go on without the part of this one."""
+    failure = errors.CheckpointError(self._sentence(step, errors.cause(error)))
+    if isinstance(error.__cause__ or error, jax.errors.JaxRuntimeError):
+      failure = distributed.LostError(  # It waited; another may say more.
+        f'another process did not finish its part of checkpoint {step} within '
+        f'--checkpoint.timeout_s={self._config.timeout_s}; the older '
+        'checkpoints are intact, and the same command goes on from them.'
+      )
+    distributed.fail(failure)
+
+
+class _Handler(ocp.StandardCheckpointHandler):
+  """Tells of a part that cannot be written as soon as this process knows.
+
+  Orbax itself tells when it has waited for the other processes.
+  """
+
+  def __init__(self, tell: Callable[[Exception], None]):
+    super().__init__()
+    self._tell = tell
+
+  @classmethod
+  def typestr(cls) -> str:
+    """The name on disk, that of the format."""
+    return ocp.StandardCheckpointHandler.typestr()
+
+  async def async_save(self, *args, **kwargs) -> list[Any]:
+    """Starts to write."""
+    started = await super().async_save(*args, **kwargs)
+    return [_Part(part, self._tell) for part in started or ()]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Part:
+  """What is being written, as Orbax's futures."""
+
+  part: Any
+  tell: Callable[[Exception], None]
+
+  def result(self, timeout: float | None = None) -> Any:
+    """Waits for it."""
+    try:
+      return self.part.result(timeout=timeout)
+    except Exception as error:
+      self.tell(error)
+      raise
 
 
 def _save_args(leaf: Any) -> ocp.SaveArgs:

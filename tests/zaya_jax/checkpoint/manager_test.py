@@ -191,6 +191,21 @@ def test_run_outlives_disk_that_was_full(tmp_path, run_python):
   assert folder(tmp_path) == ['1', '3']
 
 
+def test_of_processes_who_fails_says_why_and_who_waited_only_that(
+  make_manager, monkeypatch
+):
+  ended = []
+  waited = TimeoutError('async_write_complete')
+  waited.__cause__ = jax.errors.JaxRuntimeError('DEADLINE_EXCEEDED')
+  with make_manager(timeout_s=7) as checkpoints, monkeypatch.context() as two:
+    two.setattr(manager.distributed, 'fail', ended.append)
+    checkpoints._end(6, waited)
+    checkpoints._end(6, OSError('File too large'))
+  assert [error.exit_code for error in ended] == [75, 3]
+  assert '--checkpoint.timeout_s=7' in str(ended[0])
+  assert 'OSError: File too large' in str(ended[1])
+
+
 def test_normal_run_prints_nothing(tmp_path, run_python):
   done = run_python(SAVE_TWICE + 'm.close()', tmp_path / 'run', '')
   assert (done.returncode, done.stdout, done.stderr) == (0, '', '')
