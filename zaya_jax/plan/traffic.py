@@ -12,6 +12,7 @@ import math
 
 from zaya_jax import config as config_lib
 from zaya_jax import partition
+from zaya_jax.model import exchange
 from zaya_jax.plan import chips as chips_lib
 from zaya_jax.plan import layout as layout_lib
 from zaya_jax.plan import memory, newton_schulz
@@ -151,10 +152,15 @@ def _parameters(config, layout, chip):
 
 
 def _experts(config, layout, chip):
-  """Tokens to their experts and back, forward, backward and again by remat."""
+  """Tokens to their experts and back, forward, backward and again by remat.
+
+  Where the load is about even, one message holds them all.
+  """
   passes = 6 if config.model.remat == 'block' else 4
   calls = passes * config.model.num_layers * layout.parts
-  each = chip.width * layout.tokens * config.model.d_model
+  peers = layout.sizes['expert']
+  rows = peers * exchange.capacity(layout.tokens, peers)
+  each = chip.width * rows * config.model.d_model
   yield 'tokens', 'all-to-all', ('expert',), calls, calls * each
 
 
