@@ -32,15 +32,16 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from benchmarks import record, traffic
-from zaya_jax.context import ring, tree
+from benchmarks.peers import ring_decode
+from zaya_jax.context import tree
 
 HEADS, KV_HEADS, CHANNELS = 8, 2, 128
 CONTEXTS = (1024, 4096, 16384, 65536, 131072)
 WAYS = {
   'one': tree.attention,
   'tree': tree.attention,
-  'ring': ring.rotate_partials,
-  'ring_of_keys': ring.rotate_keys,
+  'ring': ring_decode.rotate_partials,
+  'ring_of_keys': ring_decode.rotate_keys,
 }
 # A way gets no more turns once its turns have taken this long.
 LIMIT_S = 1.0

@@ -7,11 +7,11 @@ import re
 import jax
 import pytest
 
+from benchmarks.peers import ring_decode
 from tests import close
 from tests.zaya_jax.context import cases
-from zaya_jax.context import ring
 
-PEERS = (ring.rotate_partials, ring.rotate_keys)
+PEERS = (ring_decode.rotate_partials, ring_decode.rotate_keys)
 
 
 @functools.cache
