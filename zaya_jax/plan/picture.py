@@ -20,7 +20,8 @@ _PARTS = {
   'elementwise': 'olive', 'Newton-Schulz': 'teal', 'update': 'grey',
 }  # fmt: skip
 _NETWORK = 'red'
-_LATE = ('Muon', 'updates', 'loss, norm, load')  # After the backward pass.
+# After the backward pass.
+_LATE = ('gradients', 'Muon', 'updates', 'loss, norm, load')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -93,8 +94,12 @@ def timeline(plan: dict[str, Any]) -> list[Span]:
       add('network', phase, 'gradients, hidden', f'{_NETWORK}-hatched', hidden,
           now - hidden)  # fmt: skip
     for c in sent:
+      if c['what'] == 'their gradients':  # Those of keys and values.
+        part = float(phase == 'backward')
+      else:
+        part = share
       if c not in late:
-        add('network', phase, c['what'], _NETWORK, c['seconds'] * share)
+        add('network', phase, c['what'], _NETWORK, c['seconds'] * part)
   if reduced > hidden:
     add('network', 'update', 'gradients', _NETWORK, reduced - hidden)
   for c in late:

@@ -94,6 +94,17 @@ def test_timeline_is_the_step_of_the_plan(plan):
       assert after >= start + seconds - 1e-9 * time['step']
 
 
+def test_each_message_is_in_its_phase():
+  words = '--plan.devices=1024', '--mesh.expert=8', '--mesh.context=2'
+  plan = planner.make(released.parse(*words))
+  phases = {}
+  for span in picture.timeline(plan):
+    phases.setdefault(span.name, set()).add(span.phase)
+  assert phases['gradients'] == phases['updates'] == {'update'}
+  assert phases['their gradients'] == {'backward'}
+  assert phases['tokens'] == phases['halo'] == {'forward', 'backward'}
+
+
 def _luminance(color):
   parts = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
   parts = [
