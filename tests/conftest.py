@@ -10,6 +10,8 @@ import sys
 
 from absl import flags
 
+from tests import xla
+
 if 'jax' in sys.modules:
   raise RuntimeError(
     'jax was imported before tests/conftest.py could set it up.'
@@ -20,8 +22,7 @@ os.environ['XLA_FLAGS'] = ' '.join(
   [
     os.environ.get('XLA_FLAGS', ''),
     '--xla_force_host_platform_device_count=8',
-    # Tests compile far longer than they compute: half of the time is saved.
-    '--xla_backend_optimization_level=0',
+    *xla.fast_compile(),
   ]
 )
 # A silent broadcast of [L, D] against [B, L, D] is a bug here.

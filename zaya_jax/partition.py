@@ -17,6 +17,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.experimental import layout
 from jax.sharding import PartitionSpec as P
 
 from zaya_jax import mesh
@@ -143,7 +144,8 @@ def sum_gradients(grads: Any, params: Any) -> Any:
         g = jax.lax.psum_scatter(g, axes, scatter_dimension=dim, tiled=True)
       return jax.lax.psum(g, rest) if rest else g
 
-    if _by_layer(name, grad):
+    sent = any(sizes[axis] > 1 for axis in (*axes, *rest))
+    if sent and _by_layer(name, grad):
       return jax.lax.map(lambda g: reduce(g, dim - 1), grad)
     return reduce(grad, dim)
 
@@ -172,6 +174,9 @@ def apply_updates(params: Any, updates: Any, good: jax.Array) -> Any:
     def add(p, u, dim):
       if axes:
         u = jax.lax.all_gather(u, axes, axis=dim, tiled=True)
+        # Or XLA may transpose all parameters to fit what it has gathered.
+        rows_first = layout.Layout(tuple(range(u.ndim)))
+        u = layout.with_layout_constraint(u, rows_first)
       return jnp.where(good, p + u.astype(p.dtype), p)
 
     if not axes or not _by_layer(name, param):

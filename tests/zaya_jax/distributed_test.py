@@ -18,7 +18,7 @@ import time
 import numpy as np
 import pytest
 
-from tests import fake_srun, mesh_table
+from tests import fake_srun, mesh_table, xla
 from zaya_jax import config as config_lib
 from zaya_jax import launcher, main
 from zaya_jax.checkpoint import layout, listing
@@ -81,9 +81,9 @@ def start(out, *command, tasks=2, **environment):
     'FAKE_TASKS': str(tasks),
     'FAKE_OUT': str(out),
     'SLURM_JOB_ID': str(random.randrange(10**6)),
-    'XLA_FLAGS': '--xla_force_host_platform_device_count=2 '
-    # Compiles in a third of the time.
-    '--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false',
+    'XLA_FLAGS': ' '.join(
+      ['--xla_force_host_platform_device_count=2', *xla.fast_compile()]
+    ),
   }
   process = subprocess.Popen(
     [sys.executable, fake_srun.__file__, sys.executable, '-m', *command],

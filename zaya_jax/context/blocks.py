@@ -76,6 +76,8 @@ def _attention(mode, axis, q, kv, places, window):
 
 
 def _forward(mode, axis, q, kv, places, window):
+  # Or XLA may make masks and scores of all pairs of blocks ahead of the loops.
+  q, places = jax.lax.optimization_barrier((q, places))
   add = functools.partial(_add, q, _of(places, axis), places, window)
   sums = jnp.zeros_like(q[..., :1], jnp.float32)
   state = jnp.zeros_like(q, jnp.float32), sums + reference.HIDDEN, sums
