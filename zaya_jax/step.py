@@ -12,7 +12,7 @@ import optax
 from jax.sharding import PartitionSpec as P
 
 from zaya_jax import config as config_lib
-from zaya_jax import losses, mesh, partition
+from zaya_jax import fields, losses, mesh, partition
 from zaya_jax.context import layout
 from zaya_jax.model import zaya
 from zaya_jax.optim import balance
@@ -47,6 +47,32 @@ class TrainState:
   skipped: jax.Array
   bad_steps: jax.Array
   rng: jax.Array
+
+
+def check(config: config_lib.Config, device_mesh: jax.sharding.Mesh) -> None:
+  """Whether the axes of a mesh divide what they are to divide.
+
+  Raises:
+    UsageError: naming the first that does not, and what would.
+  """
+  sizes = device_mesh.shape
+  across = device_mesh.size // sizes['context']
+  parts = across * config.optim.accumulation
+  if config.data.batch_size % parts:
+    raise config_lib.UsageError(
+      f'--data.batch_size={config.data.batch_size} must be a multiple of '
+      f'{parts}: {across} groups of devices times --optim.accumulation='
+      f'{config.optim.accumulation}; change one of them, or use fewer devices '
+      'with --mesh.replica.'
+    )
+  experts = config.model.num_experts
+  if experts % sizes['expert']:
+    raise config_lib.UsageError(
+      f'--mesh.expert={sizes["expert"]} does not divide '
+      f'--model.num_experts={experts}; choose one of '
+      f'{fields.divisors(experts)}.'
+    )
+  layout.check(config.data.seq_len, sizes['context'], config.model.conv_context)
 
 
 def make_init(config: config_lib.Config) -> Callable[[], TrainState]:

@@ -14,7 +14,6 @@ from zaya_jax import corpus as corpus_lib
 from zaya_jax import (
   decode,
   distributed,
-  fields,
   flags,
   flops,
   inherit,
@@ -27,7 +26,6 @@ from zaya_jax import mesh as mesh_lib
 from zaya_jax import start as start_lib
 from zaya_jax import step as step_lib
 from zaya_jax.checkpoint import lock, manager, meta
-from zaya_jax.context import layout
 from zaya_jax.optim import labels
 
 _STOPPED = 75  # Exit code: stopped by a signal, resumable.
@@ -73,7 +71,7 @@ def _train(config) -> int:
   first = distributed.process() == 0
   config = inherit.settings(config)
   mesh = mesh_lib.make_mesh(config.mesh)
-  _check_divides(config, mesh)
+  step_lib.check(config, mesh)
   with contextlib.ExitStack() as open_:
     if first:
       open_.enter_context(lock.RunLock(config.run_dir))
@@ -90,29 +88,6 @@ def _train(config) -> int:
     report = open_.enter_context(_make_reporter(config, mesh, start))
     signal = open_.enter_context(stop.StopSignal())
     return _Loop(config, mesh, corpus, saved, report).run(start, signal)
-
-
-def _check_divides(config, mesh) -> None:
-  """Whether the axes of the mesh divide what they are to divide."""
-  across = mesh.size // mesh.shape['context']
-  parts = across * config.optim.accumulation
-  if config.data.batch_size % parts:
-    raise config_lib.UsageError(
-      f'--data.batch_size={config.data.batch_size} must be a multiple of '
-      f'{parts}: {across} groups of devices times --optim.accumulation='
-      f'{config.optim.accumulation}; change one of them, or use fewer devices '
-      'with --mesh.replica.'
-    )
-  experts = config.model.num_experts
-  if experts % mesh.shape['expert']:
-    raise config_lib.UsageError(
-      f'--mesh.expert={mesh.shape["expert"]} does not divide '
-      f'--model.num_experts={experts}; choose one of '
-      f'{fields.divisors(experts)}.'
-    )
-  layout.check(
-    config.data.seq_len, mesh.shape['context'], config.model.conv_context
-  )
 
 
 def _make_reporter(config, mesh, start) -> metrics.Reporter:

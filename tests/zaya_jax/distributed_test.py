@@ -18,37 +18,31 @@ import time
 import numpy as np
 import pytest
 
-from tests import fake_srun, mesh_table, xla
+from tests import fake_srun, mesh_table, tiny, xla
 from zaya_jax import config as config_lib
 from zaya_jax import launcher, main
 from zaya_jax.checkpoint import layout, listing
 
 ROOT = pathlib.Path(__file__).parents[2]
 EVERY, COMPARED = 6, 20
-SETTINGS = f"""
---num_steps=100000
---model.num_layers=1
---model.d_model=16
---model.num_heads=2
---model.num_kv_heads=1
---model.head_dim=8
---model.num_experts=2
---model.d_expert=16
---model.d_router=8
---data.seq_len=32
---data.batch_size=8
---data.record_tokens=1024
---optim.schedule=constant
---optim.warmup_steps=2
---checkpoint.every={EVERY}
---checkpoint.keep=100000
---log.every=1
---eval.batches=1
---eval.every=0
---generate.max_tokens=1
---prompt=1
---nolog.tensorboard
-""".split()
+SETTINGS = [
+  *tiny.FLAGS,
+  *f"""
+  --num_steps=100000
+  --model.num_layers=1
+  --data.batch_size=8
+  --optim.schedule=constant
+  --optim.warmup_steps=2
+  --checkpoint.every={EVERY}
+  --checkpoint.keep=100000
+  --log.every=1
+  --eval.batches=1
+  --eval.every=0
+  --generate.max_tokens=1
+  --prompt=1
+  --nolog.tensorboard
+""".split(),
+]
 PROGRAM = ('zaya_jax.main', *SETTINGS, f'--data.input={__file__}')
 # Of four processes with two devices each: every axis, of both widths, most of
 # them from process to process.

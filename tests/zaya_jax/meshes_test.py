@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """However a step is divided among devices, it is the step of one device."""
 
+import dataclasses
 import functools
+import re
 
 import jax
 import numpy as np
 import pytest
 
 from tests import close, meshes
+from zaya_jax import config as config_lib
 from zaya_jax import partition, step
 from zaya_jax.context import halo
 from zaya_jax.model import exchange
@@ -113,3 +116,30 @@ def test_shares_of_memory():
     assert share(layers['experts']) == experts
     # A tiny model has vectors that 8 does not divide.
     assert 1 / 8 <= share(state.opt_state) < 1 / 6
+
+
+@pytest.mark.parametrize(
+  'axes, data, message',
+  [
+    ({'replica': 8}, {'batch_size': 12}, '--data.batch_size=12 must be a mult'),
+    ({'expert': 3}, {'batch_size': 9}, '--mesh.expert=3 does not divide'),
+    (
+      {'context': 2},
+      {'seq_len': 34, 'record_tokens': 68},
+      '--data.seq_len=34 is no multiple of 4',
+    ),
+    ({'context': 8}, {'seq_len': 16}, 'take at least 32 tokens'),
+  ],
+)
+def test_axes_that_divide_nothing_equally_are_refused(axes, data, message):
+  config = meshes.config_of(**axes)
+  data = config_lib.DataConfig(**{'batch_size': 8, **data})
+  config = dataclasses.replace(config, data=data)
+  with pytest.raises(config_lib.UsageError, match=re.escape(message)):
+    step.check(config, meshes.mesh_of(config))
+
+
+def test_axes_that_divide_equally_are_not():
+  for sizes in meshes.SHAPES.values():
+    config = meshes.config_of(**sizes)
+    step.check(config, meshes.mesh_of(config))

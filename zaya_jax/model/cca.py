@@ -18,11 +18,9 @@ from flax import nnx
 
 import ops
 from zaya_jax import config as config_lib
-from zaya_jax import mesh
-from zaya_jax.context import gather, halo, ring_attention
+from zaya_jax.context import divided as divided_lib
 from zaya_jax.model import layers
 
-AXIS = 'context'  # Of the mesh: it divides the tokens of each row.
 # Lower bound of a head's norm; Hugging Face takes the same for float32.
 _NORM_EPS = float(jnp.finfo(jnp.float32).eps)
 
@@ -45,23 +43,7 @@ class Context:
   segments: jax.Array | None
   attend_segments: jax.Array | None
   rope: tuple[tuple[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
-  divided: 'Divided | None' = None
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Divided:
-  """Rows whose tokens are divided over the mesh axis `context`, in zig-zag.
-
-  Attributes:
-    before: [B, 2, T] int, segments of the tokens before each of the two chunks.
-    segments: [B, n * L], `attend_segments` of all devices; None: all the same.
-    mode: 'gather' all keys, or pass them on in a 'ring'.
-  """
-
-  before: jax.Array
-  segments: jax.Array | None
-  mode: str = dataclasses.field(metadata={'static': True})
+  divided: divided_lib.Divided | None = None
 
 
 class CCA(nnx.Module):
@@ -115,7 +97,18 @@ class CCA(nnx.Module):
     cos, sin = _rope(context.rope, slides)
     q_BLHC = layers.rotate(q_BLHC, cos, sin).astype(h_BLD.dtype)
     k_BLKC = layers.rotate(k_BLKC, cos, sin).astype(h_BLD.dtype)
-    o_BLHC = _attention(q_BLHC, k_BLKC, v_BLKC, context, self._window(slides))
+    window = self._window(slides)
+    if context.divided is not None:
+      o_BLHC = context.divided.attention(q_BLHC, k_BLKC, v_BLKC, window)
+    else:
+      o_BLHC = ops.attention(
+        q_BLHC,
+        k_BLKC,
+        v_BLKC,
+        q_segments_BL=context.attend_segments,
+        k_segments_BS=context.attend_segments,
+        window=window,
+      )
     o_BLX = o_BLHC.reshape(*o_BLHC.shape[:2], -1)
     return layers.linear(o_BLX, self.out, self._bias('out'))
 
@@ -152,11 +145,9 @@ class CCA(nnx.Module):
     self, z_BLZ: jax.Array, v_BLX: jax.Array, context: Context
   ) -> tuple[jax.Array, jax.Array]:
     """`convolve` and `delay`; one message where tokens are divided."""
-    divided, segments_BL = context.divided, context.segments
-    if divided is None:
-      return self.convolve(z_BLZ, segments_BL), self.delay(v_BLX, segments_BL)
-    if segments_BL is None:
-      segments_BL = jnp.zeros(z_BLZ.shape[:2], jnp.int32)
+    if context.divided is None:
+      y_BLZ = self.convolve(z_BLZ, context.segments)
+      return y_BLZ, self.delay(v_BLX, context.segments)
     width = z_BLZ.shape[-1]
 
     def both(x_BLX, segments_BL):
@@ -164,13 +155,8 @@ class CCA(nnx.Module):
       past_BLX = self.delay(x_BLX[..., width:], segments_BL)
       return jnp.concatenate([y_BLZ, past_BLX.astype(y_BLZ.dtype)], axis=-1)
 
-    out_BLX = halo.apply(
-      both,
-      jnp.concatenate([z_BLZ, v_BLX], axis=-1),
-      segments_BL,
-      divided.before,
-      axis=AXIS,
-    )
+    x_BLX = jnp.concatenate([z_BLZ, v_BLX], axis=-1)
+    out_BLX = context.divided.look_back(both, x_BLX, context.segments)
     return out_BLX[..., :width], out_BLX[..., width:].astype(v_BLX.dtype)
 
   def convolve(
@@ -239,30 +225,6 @@ class CCA(nnx.Module):
     return jnp.where(slides, self.config.sliding_window, jnp.iinfo('int32').max)
 
 
-def divide(
-  config: config_lib.ModelConfig,
-  tokens_BL: jax.Array,
-  segments_BL: jax.Array | None,
-  attend_segments_BL: jax.Array | None,
-  mode: str,
-) -> Divided | None:
-  """What all layers need of other devices' tokens; None: there are none."""
-  if mesh.size(AXIS) == 1:
-    return None
-  if segments_BL is None:
-    segments_BL = jnp.zeros_like(tokens_BL)
-  if attend_segments_BL is not None:
-    attend_segments_BL = jax.lax.all_gather(
-      attend_segments_BL, AXIS, axis=1, tiled=True
-    )
-  count = max(config.conv_context, 1)  # Values come from one token before.
-  return Divided(
-    before=halo.segments(segments_BL, count, axis=AXIS),
-    segments=attend_segments_BL,
-    mode=mode,
-  )
-
-
 def joint_kernel(
   depthwise_IZ: jax.Array,
   depthwise_bias_Z: jax.Array,
@@ -321,28 +283,6 @@ def normalize(x_BLHC: jax.Array) -> jax.Array:
   square = jnp.sum(jnp.square(x_BLHC), axis=-1, keepdims=True)
   scale = jax.lax.rsqrt(jnp.maximum(square, _NORM_EPS**2))
   return x_BLHC * scale * x_BLHC.shape[-1] ** 0.5
-
-
-def _attention(q_BLHC, k_BLKC, v_BLKC, context, window):
-  divided = context.divided
-  if divided is None:
-    return ops.attention(
-      q_BLHC,
-      k_BLKC,
-      v_BLKC,
-      q_segments_BL=context.attend_segments,
-      k_segments_BS=context.attend_segments,
-      window=window,
-    )
-  attend = {'gather': gather.attention, 'ring': ring_attention.attention}
-  return attend[divided.mode](
-    q_BLHC,
-    k_BLKC,
-    v_BLKC,
-    axis=AXIS,
-    segments_BS=divided.segments,
-    window=window,
-  )
 
 
 def _shift(padded_BLX, lag, context, segments_BL):

@@ -20,6 +20,7 @@ from flax import nnx
 
 from zaya_jax import config as config_lib
 from zaya_jax import mesh, partition
+from zaya_jax.context import divided
 from zaya_jax.model import block, cca, layers
 from zaya_jax.model import router as router_lib
 
@@ -202,6 +203,11 @@ def _context(config, tokens_BL, mask, segment_ids, positions, context_mode):
     mask=mask,
     segments=segment_ids,
     attend_segments=segments,
-    divided=cca.divide(config, tokens_BL, segment_ids, segments, context_mode),
+    divided=divided.make(
+      jnp.zeros_like(tokens_BL) if segment_ids is None else segment_ids,
+      segments,
+      max(config.conv_context, 1),  # Values come from one token before.
+      context_mode,
+    ),
     rope=(tables[0], tables[1] if config.sliding_layers else tables[0]),
   )
