@@ -142,49 +142,32 @@ def reshard(tree: Any, specs: Any) -> Any:
 
 
 def on_each(
-  f: Callable[..., Any], in_specs: Any, out_specs: Any, replicated: bool = False
+  f: Callable[..., Any], in_specs: Any, out_specs: Any
 ) -> Callable[..., Any]:
   """`f` on each device, of its part of the arguments; it sends what it needs.
 
-  Arguments count as different on each device, so that a gradient that `f`
-  takes is that of this device's tokens, and summed only where `f` says so.
+  A gradient that `f` takes is that of this device's tokens, and summed only
+  where `f` says so; hence nothing that sums over devices may be differentiated.
+  `f` vouches that what `out_specs` calls equal on several devices is. (The
+  check of jax, `check_vma`, follows sums but not what has been gathered, and
+  refuses the gradient of the error function in jax 0.12.)
 
   Args:
     f: a function of arrays.
     in_specs: for each argument a PartitionSpec, or a tree of them.
     out_specs: the same for what it returns.
-    replicated: whether `f` vouches that what `out_specs` calls equal on several
-      devices is; jax follows sums, not what has been gathered.
   """
   if jax.sharding.get_abstract_mesh().empty:
     return f
-  if replicated:
-    return jax.shard_map(
-      f, in_specs=in_specs, out_specs=out_specs, check_vma=False
-    )
-
-  def local(*args):
-    return f(*jax.tree.map(_vary_beyond, in_specs, args))
-
-  return jax.shard_map(local, in_specs=in_specs, out_specs=out_specs)
-
-
-def vary(tree: Any) -> Any:
-  """New arrays inside of `on_each`, counted as different on each device."""
-  return _vary_beyond(P(), tree)
+  return jax.shard_map(
+    f, in_specs=in_specs, out_specs=out_specs, check_vma=False
+  )
 
 
 def axes_of(spec: P) -> set[str]:
   """The mesh axes that a PartitionSpec names."""
   named = [(d,) if isinstance(d, str) else d or () for d in spec]
   return {axis for axes in named for axis in axes}
-
-
-def _vary_beyond(spec, tree):
-  manual = set(jax.sharding.get_abstract_mesh().manual_axes)
-  axes = tuple(sorted(manual - axes_of(spec)))
-  cast = lambda a: jax.lax.pcast(a, axes, to='varying')
-  return jax.tree.map(cast, tree) if axes else tree
 
 
 def total(tree: Any) -> Any:

@@ -195,9 +195,9 @@ def apply_updates(params: Any, updates: Any, good: jax.Array) -> Any:
     )
 
   where, parts = param_specs(params), part_specs(params)
-  return mesh.on_each(
-    local, in_specs=(P(), where, parts), out_specs=where, replicated=True
-  )(good, params, updates)
+  return mesh.on_each(local, in_specs=(P(), where, parts), out_specs=where)(
+    good, params, updates
+  )
 
 
 def _specs(rule, params):

@@ -205,8 +205,8 @@ def _accumulate(grad_fn, params, batch, parts):
     return jax.tree.map(jnp.add, sums, (loss, load, grads)), None
 
   shapes = jax.eval_shape(grad_fn, params, batch)
-  (loss, load), grads = mesh.vary(
-    jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)
+  (loss, load), grads = jax.tree.map(
+    lambda a: jnp.zeros(a.shape, a.dtype), shapes
   )
   return jax.lax.scan(add_part, (loss, load, grads), _interleave(batch, parts))[
     0

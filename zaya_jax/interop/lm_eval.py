@@ -253,7 +253,6 @@ def _log_probs(config, params, buffers, tokens_BL, index_BK, targets_BK):
     local,
     in_specs=(mesh_lib.spec(), mesh_lib.spec(), rows, rows, rows),
     out_specs=(rows, rows),
-    replicated=True,  # No token is on another device than its row.
   )(params, buffers, tokens_BL, index_BK, targets_BK)
 
 

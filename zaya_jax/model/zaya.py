@@ -19,7 +19,7 @@ import numpy as np
 from flax import nnx
 
 from zaya_jax import config as config_lib
-from zaya_jax import mesh, partition
+from zaya_jax import partition
 from zaya_jax.context import divided
 from zaya_jax.model import block, cca, layers
 from zaya_jax.model import router as router_lib
@@ -147,7 +147,7 @@ class Zaya(nnx.Module):
 
     if config.remat == 'block':
       layer = jax.checkpoint(layer, prevent_cse=False)
-    state_BLR = mesh.vary(jnp.zeros((*x_BLD.shape[:2], config.d_router)))
+    state_BLR = jnp.zeros((*x_BLD.shape[:2], config.d_router))
     (x_BLD, _), load_NX = jax.lax.scan(
       layer, (x_BLD, state_BLR), (self.layers, slides_N)
     )

@@ -127,9 +127,7 @@ def orthogonalize_on_mesh(
         done[i] = out.mT if wide else out
     return done
 
-  return mesh.on_each(
-    local, in_specs=tuple(specs), out_specs=specs, replicated=True
-  )(*leaves)
+  return mesh.on_each(local, in_specs=tuple(specs), out_specs=specs)(*leaves)
 
 
 def orthogonalize(

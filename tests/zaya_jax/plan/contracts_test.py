@@ -104,7 +104,6 @@ def _whole_sums(grads, params):
           mesh.size(a) for a in mesh.axes_of(P(axes))
         )
         first = jax.lax.axis_index(axes) * size
-        grad = jax.lax.pcast(grad, axes, to='varying')
         grad = jax.lax.dynamic_slice_in_dim(grad, first, size, dim)
     return grad
 
