@@ -4,19 +4,17 @@
 What is compared is checked by `measure` itself: updates that differ raise.
 """
 
-import argparse
 import dataclasses
 
 import jax
 import pytest
 
-from benchmarks import cases, optimizer_step
-from tests.benchmarks import scaling_test
+from benchmarks import optimizer_step
+from tests.benchmarks import tiny_case
 
 
 def config(devices):
-  args = argparse.Namespace(rows=1, parts=1, platform='cpu', chip='h200')
-  return cases.make_config('zero1', devices, args, scaling_test.TINY)
+  return tiny_case.config('zero1', devices, rows=1, parts=1)
 
 
 @pytest.mark.parametrize(

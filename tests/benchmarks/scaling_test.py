@@ -11,33 +11,14 @@ import jax
 import pytest
 
 from benchmarks import cases, record, scaling, updates
+from tests.benchmarks import tiny_case
 from zaya_jax import step
 from zaya_jax.optim import labels
-
-TINY = """
---model.num_layers=2
---model.d_model=16
---model.num_heads=4
---model.num_kv_heads=2
---model.head_dim=4
---model.num_experts=4
---model.d_expert=8
---model.d_router=8
---model.vocab_size=64
---model.dtype=float32
---data.seq_len=32
---data.record_tokens=1024
-""".split()
-
-
-def config(mesh, devices, rows=2):
-  args = argparse.Namespace(rows=rows, parts=2, platform='cpu', chip='h200')
-  return cases.make_config(mesh, devices, args, TINY)
 
 
 @pytest.mark.parametrize('mesh', cases.MESHES)
 def test_every_mesh_takes_all_devices_and_equal_rows(mesh):
-  found = config(mesh, 4)
+  found = tiny_case.config(mesh, 4)
   sizes = vars(found.mesh)
   axes = [n for n in sizes.values() if isinstance(n, int)]
   assert math.prod(axes) == found.plan.devices == 4
@@ -45,7 +26,7 @@ def test_every_mesh_takes_all_devices_and_equal_rows(mesh):
 
 
 def test_case_has_what_was_measured_beside_the_plan():
-  row = json.loads(json.dumps(scaling.measure(config('zero1', 2), 1)))
+  row = json.loads(json.dumps(scaling.measure(tiny_case.config('zero1', 2), 1)))
   assert row['tokens_per_step'] == 2 * 2 * 2 * 32
   assert row['step_s'] > 0 and row['plan']['time']['step'] > 0
   assert 0 < row['muon_s'] and 0 < row['optimizer_s']
@@ -70,7 +51,7 @@ def test_efficiency_is_the_speed_of_a_device_over_that_of_one_alone():
 
 
 def test_muon_alone_is_all_of_its_matrices_and_nothing_else():
-  state = jax.eval_shape(step.make_init(config('zero1', 1)))
+  state = jax.eval_shape(step.make_init(tiny_case.config('zero1', 1)))
   kinds = labels.label(state.params, optimizer='muon')
   only = updates.only(state.params, kinds, 'muon')
   rows = labels.table(state.params, optimizer='muon')
