@@ -84,11 +84,10 @@ def write(
   try:
     with ocp.Checkpointer(handler) as checkpointer:
       checkpointer.save(os.path.abspath(directory), args=args)
-  except KeyboardInterrupt:
+  except BaseException as error:
     writer.stop()
-    raise
-  except reader.FAILURES as error:
-    if getattr(error, 'exit_code', None):  # Of who makes the parts.
+    ours = isinstance(error, reader.FAILURES)
+    if not ours or getattr(error, 'exit_code', None):  # Of who makes the parts.
       raise
     raise errors.CheckpointError(
       f'{directory} cannot be written ({errors.cause(error)}); make room there '
@@ -105,7 +104,7 @@ class _Handler(ocp.type_handlers.NumpyHandler):
     self._stopped, self._writing = False, threading.Lock()
 
   def stop(self) -> None:
-    """Ends the writing, which Orbax does in a thread that Ctrl-C spares."""
+    """Ends the writing: Orbax's thread outlives Ctrl-C and a failed array."""
     self._stopped = True
     with self._writing:
       pass
@@ -116,7 +115,11 @@ class _Handler(ocp.type_handlers.NumpyHandler):
     # Orbax starts all arrays at once. Nothing is awaited here, so that one part
     # of one array is in memory at a time.
     with self._writing:
-      self._write(value, tspec, ts_context)
+      try:
+        self._write(value, tspec, ts_context)
+      except BaseException:
+        self._stopped = True  # The other arrays are in vain.
+        raise
 
   def _write(self, value, tspec, ts_context) -> None:
     if self._stopped:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Streamed checkpoints are those of the manager, one part at a time."""
 
+import errno
 import os
 import shutil
 import signal
@@ -98,6 +99,31 @@ def test_error_of_a_part_is_passed_on_and_nothing_is_left(tmp_path):
   with pytest.raises(errors.CheckpointError, match='the source is gone'):
     stream.write(str(tmp_path / '0'), {'params': {'w': array}}, META)
   assert not (tmp_path / '0').exists()
+
+
+def test_writer_of_which_one_array_failed_writes_no_more(tmp_path):
+  """Orbax gives up at the first failure, and the other arrays go on."""
+  log = []
+
+  def slow(name, broken):
+    def parts():
+      if broken:
+        raise OSError(errno.ENOSPC, 'no space')
+      for row in range(2):
+        time.sleep(0.1)
+        log.append((name, row))
+        yield slice(row, row + 1), np.zeros(1, np.float32)
+
+    return stream.Array((2,), np.dtype(np.float32), (1,), parts)
+
+  tree = {name: slow(name, name == 'a') for name in 'abcd'}
+  with pytest.raises(errors.CheckpointError, match='cannot be written'):
+    stream.write(str(tmp_path / 'run' / '0'), {'params': tree}, META)
+  shutil.rmtree(tmp_path / 'run')
+  made = len(log)
+  time.sleep(0.5)
+  assert len(log) == made == 0
+  assert not list(tmp_path.iterdir())
 
 
 def test_interrupted_writer_writes_no_more(tmp_path):

@@ -268,7 +268,8 @@ def test_little_space_is_noticed_before_anything_is_written(
 
 
 def test_disk_that_fills_up_is_one_sentence_and_leaves_nothing(folder):
-  command = f'{sys.executable} -m zaya_jax.main --mode=import'
+  # -B: Python must not leave a part of a compiled module for others to load.
+  command = f'{sys.executable} -B -m zaya_jax.main --mode=import'
   done = subprocess.run(
     # A file of the run cannot grow beyond 8 KiB.
     f'ulimit -f 8; {command} --source={folder} --output={folder.parent}/run',
