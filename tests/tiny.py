@@ -24,24 +24,26 @@ FLAGS = """
 --data.record_tokens=1024
 """.split()
 
+# A model of two layers and 40 tokens with several heads and experts.
+SIZES = {
+  'num_layers': 2,
+  'd_model': 16,
+  'num_heads': 4,
+  'num_kv_heads': 2,
+  'head_dim': 4,
+  'num_experts': 3,
+  'd_expert': 8,
+  'd_router': 6,
+  'vocab_size': 40,
+  'dtype': 'float32',
+}
+
 _ABOUT_ONE = ('scale', 'norm', 'temperature', 'eda')
 
 
 def config(**changes: Any) -> config_lib.ModelConfig:
-  """A model of two layers and 40 tokens, in float32."""
-  settings = {
-    'num_layers': 2,
-    'd_model': 16,
-    'num_heads': 4,
-    'num_kv_heads': 2,
-    'head_dim': 4,
-    'num_experts': 3,
-    'd_expert': 8,
-    'd_router': 6,
-    'vocab_size': 40,
-    'dtype': 'float32',
-  }
-  return config_lib.ModelConfig(**{**settings, **changes})
+  """A model of `SIZES`."""
+  return config_lib.ModelConfig(**{**SIZES, **changes})
 
 
 def arrays(

@@ -7,17 +7,10 @@ from benchmarks import cases
 from tests import tiny
 from zaya_jax import config as config_lib
 
+_SIZES = {**tiny.SIZES, 'num_experts': 4, 'd_router': 8, 'vocab_size': 64}
 FLAGS = [
   *tiny.FLAGS,
-  *"""
-  --model.num_heads=4
-  --model.num_kv_heads=2
-  --model.head_dim=4
-  --model.num_experts=4
-  --model.d_expert=8
-  --model.vocab_size=64
-  --model.dtype=float32
-""".split(),
+  *(f'--model.{name}={size}' for name, size in _SIZES.items()),
 ]
 
 

@@ -91,14 +91,11 @@ def _messages(config, layout, chip, messages):
 def _logits(config, layout, arrays):
   """Of all tokens of a part, float32."""
   vocab = config.model.vocab_size
-  tokens = {layout.tokens, layout.rows, layout.columns}
+  least = vocab * layout.tokens
   found = [
     name
-    for name, dims in _shapes(arrays)
+    for name in _large(arrays, layout, vocab, least)
     if name.startswith('f32')
-    and vocab in dims
-    and math.prod(dims) >= vocab * layout.tokens
-    and math.prod(tokens & {*dims}) >= layout.tokens
   ]
   return lint.Finding(
     rule='logits of all tokens are never held',
@@ -110,16 +107,10 @@ def _logits(config, layout, arrays):
 
 def _dense(config, layout, arrays):
   """Each token at each expert."""
-  model, tokens = config.model, {layout.tokens, layout.rows, layout.columns}
+  model = config.model
   least = model.num_experts * layout.tokens
   least *= min(model.d_model, model.d_expert)
-  found = [
-    name
-    for name, dims in _shapes(arrays)
-    if model.num_experts in dims
-    and math.prod(dims) >= least
-    and math.prod(tokens & {*dims}) >= layout.tokens
-  ]
+  found = list(_large(arrays, layout, model.num_experts, least))
   return lint.Finding(
     rule='no array of [experts, tokens, width]',
     value=', '.join(found) or 'none',
@@ -167,6 +158,11 @@ def _ring(messages):
   )
 
 
-def _shapes(arrays):
+def _large(arrays, layout, size, least):
+  """Arrays of `least` elements, with all tokens and an axis of `size`."""
+  tokens = {layout.tokens, layout.rows, layout.columns}
   for name in arrays:
-    yield name, tuple(int(n) for n in re.findall(r'\d+', name.split('[')[1]))
+    dims = [int(n) for n in re.findall(r'\d+', name.split('[')[1])]
+    if size in dims and math.prod(tokens & {*dims}) >= layout.tokens:
+      if math.prod(dims) >= least:
+        yield name
