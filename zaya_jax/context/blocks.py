@@ -32,17 +32,37 @@ def attention(
   q_BLHC: jax.Array,
   k_BLKC: jax.Array,
   v_BLKC: jax.Array,
-  segments_BS: jax.Array | None,
-  window: jax.Array | int | None,
+  *,
   axis: str,
-  zigzag: bool,
+  segments_BS: jax.Array | None = None,
+  window: jax.Array | int | None = None,
+  zigzag: bool = True,
 ) -> jax.Array:
-  """See `gather.attention`.
+  """`ops.attention` of whole rows of which each device holds a part.
 
-  `mode` has two functions that bring the keys: forward(add, state, kv, axis)
-  returns the last state of state = add(state, kv, owner), and
-  backward(gradient, d_q, kv, axis) the last d_q of
-  d_q, d_kv = gradient(d_q, kv, owner) and the sum of d_kv of all devices.
+  Runs inside `jax.shard_map`. The device holds the L rows that `layout.order`
+  gives it; all heads are present.
+
+  Args:
+    mode: two functions that bring the keys. forward(add, state, kv, axis)
+      returns the last state of state = add(state, kv, owner), and
+      backward(gradient, d_q, kv, axis) the last d_q of
+      d_q, d_kv = gradient(d_q, kv, owner) and the sum of d_kv of all devices.
+    q_BLHC: [B, L, H, C] queries of this device.
+    k_BLKC: [B, L, K, C] keys of this device; K divides H.
+    v_BLKC: [B, L, K, C] values of this device.
+    axis: the mesh axis over which the rows are divided.
+    segments_BS: [B, n * L] int or bool, the segments of the whole row, device
+      after device, on every device: gathered once, they serve all layers.
+      None: all the same.
+    window: keys that a query sees, its own included; None: all.
+    zigzag: whether the order is zig-zag.
+
+  Returns:
+    [B, L, H, C] in the type of `v_BLKC`.
+
+  Raises:
+    ValueError: if the heads do not divide.
   """
   batch, length, heads, channels = q_BLHC.shape
   kv_heads = k_BLKC.shape[2]

@@ -8,32 +8,11 @@ The gradient rotates once more. Differentiating the loop instead would be as
 exact, but would keep every part that came by, n times the keys: a gather.
 """
 
+import functools
+
 import jax
 
 from zaya_jax.context import blocks
-
-
-def attention(
-  q_BLHC: jax.Array,
-  k_BLKC: jax.Array,
-  v_BLKC: jax.Array,
-  *,
-  axis: str,
-  segments_BS: jax.Array | None = None,
-  window: jax.Array | int | None = None,
-  zigzag: bool = True,
-) -> jax.Array:
-  """The same as `gather.attention`, to the order of sums."""
-  return blocks.attention(
-    (_forward, _backward),
-    q_BLHC,
-    k_BLKC,
-    v_BLKC,
-    segments_BS,
-    window,
-    axis,
-    zigzag,
-  )
 
 
 def _forward(add, state, kv, axis):
@@ -70,3 +49,7 @@ def _rotate(use, state, kv, axis):
 def _pass_on(x, axis):
   n = jax.lax.axis_size(axis)
   return jax.lax.ppermute(x, axis, [(i, (i + 1) % n) for i in range(n)])
+
+
+# See `blocks.attention`.
+attention = functools.partial(blocks.attention, (_forward, _backward))
