@@ -4,7 +4,10 @@
 import jax
 import jax.numpy as jnp
 
+from ops import dispatch
 from ops.newton_schulz import reference
+
+ENGINES = (dispatch.Engine('xla', reference.newton_schulz),)
 
 
 def newton_schulz(
@@ -28,5 +31,7 @@ def newton_schulz(
   """
   if x.ndim < 2:
     raise ValueError(f'newton_schulz: needs [..., m, n], got {x.shape}.')
+  options = {'steps': steps, 'dtype': dtype or x.dtype}
+  run = dispatch.select('newton_schulz', ENGINES, x, **options)
   with jax.named_scope('newton_schulz'):  # Found in profiles and programs.
-    return reference.newton_schulz(x, steps=steps, dtype=dtype or x.dtype)
+    return run(x, **options)

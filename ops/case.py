@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Inputs of an operation, on which its engines are tested and timed."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+# Of what is compared, over the largest value expected: sums of some thousand
+# products in float32, and one rounding to bfloat16 of an intermediate result.
+TOLERANCE = {'float32': 2e-5, 'bfloat16': 2e-2}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Case:
+  """One set of shapes.
+
+  Attributes:
+    name: of the case.
+    arguments: (random generator, dtype of what has the compute type) ->
+      positional and named arguments of the operation.
+    gradients: which positional arguments have a gradient.
+    zaya: whether ZAYA1-8B has this shape: it is timed. Others are small, and
+      awkward: they are tested.
+    flops: the least operations of the value, and of value and gradients.
+    bytes: the least bytes moved, likewise, in bfloat16 where that is the type.
+    tolerance: dtype -> largest error, over the largest value of that output.
+  """
+
+  name: str
+  arguments: Callable[
+    [np.random.Generator, jnp.dtype], tuple[tuple[Any, ...], dict[str, Any]]
+  ]
+  gradients: tuple[int, ...] = ()
+  zaya: bool = False
+  flops: tuple[float, float] = (0, 0)
+  bytes: tuple[float, float] = (0, 0)
+  tolerance: Mapping[str, float] = dataclasses.field(
+    default_factory=lambda: TOLERANCE
+  )

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which engine of an operation runs: the fastest that takes the inputs.
+
+An operation lists its engines, fastest first. Where none is named, the first
+one runs that is meant for the platform and takes the inputs; why others were
+passed over is kept for who asks (`choices`). A named engine runs or raises:
+nothing falls back in silence.
+"""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+
+PLATFORMS = ('cpu', 'cuda', 'rocm')
+
+_named: dict[str, str] = {}
+_target: list[str] = []
+_choices: dict[tuple[str, str], 'Choice'] = {}
+
+
+class UnsupportedError(ValueError):
+  """A named engine cannot run here, or not on these inputs."""
+
+  exit_code = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Engine:
+  """One way to compute an operation.
+
+  Attributes:
+    name: 'xla', 'pallas', 'hip', 'cudnn'.
+    run: the function, of the arguments of the operation.
+    unsupported: of the same arguments: why it cannot run on them, a clause
+      without a full stop, or None.
+    platforms: where it is taken without being named.
+  """
+
+  name: str
+  run: Callable[..., Any]
+  unsupported: Callable[..., str | None] = lambda *_, **__: None
+  platforms: tuple[str, ...] = PLATFORMS
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+  """What was chosen once.
+
+  Attributes:
+    op: the operation.
+    engine: the name of its engine.
+    passed_over: the names of faster engines, each with the reason.
+  """
+
+  op: str
+  engine: str
+  passed_over: tuple[tuple[str, str], ...]
+
+
+def platform() -> str:
+  """One of `PLATFORMS`: what is compiled for, the default device if not told.
+
+  JAX calls both kinds of GPU 'gpu'.
+  """
+  if _target:
+    return _target[-1]
+  device = jax.devices()[0]
+  if device.platform == 'cpu':
+    return 'cpu'
+  return 'rocm' if 'rocm' in device.client.platform_version.lower() else 'cuda'
+
+
+@contextlib.contextmanager
+def compile_for(name: str) -> Iterator[None]:
+  """Inside, `platform` is `name`: for programs that run elsewhere."""
+  _target.append(name)
+  try:
+    yield
+  finally:
+    _target.pop()
+
+
+@contextlib.contextmanager
+def use(**engines: str) -> Iterator[None]:
+  """Inside, operations run on these engines: newton_schulz='xla'.
+
+  What was traced before is not traced anew.
+  """
+  before = dict(_named)
+  _named.update(engines)
+  try:
+    yield
+  finally:
+    _named.clear()
+    _named.update(before)
+
+
+def select(
+  op: str, engines: Sequence[Engine], *args: Any, **kwargs: Any
+) -> Callable[..., Any]:
+  """The function of the engine for these inputs.
+
+  Args:
+    op: the operation.
+    engines: its engines, fastest first; the last takes whatever is allowed.
+    *args: inputs, also abstract ones.
+    **kwargs: inputs, also abstract ones.
+
+  Raises:
+    UnsupportedError: if the named engine does not exist or cannot run.
+  """
+  named, here = _named.get(op, 'auto'), platform()
+  if named != 'auto':
+    engines = [e for e in engines if e.name == named] or _no_engine(
+      op, named, engines
+    )
+  passed_over = []
+  for engine in engines:
+    reason = engine.unsupported(*args, **kwargs)
+    if reason is None and named == 'auto' and here not in engine.platforms:
+      reason = f'on {here} only when named'
+    if reason is None:
+      choice = Choice(op, engine.name, tuple(passed_over))
+      _choices.setdefault((op, engine.name), choice)
+      return engine.run
+    passed_over.append((engine.name, reason))
+  raise UnsupportedError(
+    f'--ops.{op}={named} cannot run here: {reason}; name another engine, or '
+    'auto.'
+  )
+
+
+def choices() -> list[Choice]:
+  """Every engine that was chosen in this process, by operation."""
+  return [_choices[key] for key in sorted(_choices)]
+
+
+def _no_engine(op, named, engines):
+  names = ', '.join(('auto', *(engine.name for engine in engines)))
+  raise UnsupportedError(f'--ops.{op}={named} is no engine of it: {names}.')

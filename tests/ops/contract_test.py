@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every engine of every operation against its meaning in float64.
+
+Kernels run interpreted or emulated here: their programs, not their machines.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ops import dispatch, registry
+
+DTYPES = ('float32', 'bfloat16')
+
+
+def _table():
+  for name in registry.FUNCTIONS:
+    operation = registry.operation(name)
+    for engine in operation.engines:
+      for case in operation.cases:
+        if not case.zaya:
+          for dtype in DTYPES:
+            yield pytest.param(
+              operation,
+              engine.name,
+              case,
+              dtype,
+              id=f'{name}-{engine.name}-{case.name}-{dtype}',
+            )
+
+
+def evaluate(run, case, args, kwargs):
+  """The outputs, then the gradients; NumPy float64."""
+
+  def value(*chosen):
+    full = list(args)
+    for index, array in zip(case.gradients, chosen, strict=True):
+      full[index] = array
+    return run(*full, **kwargs)
+
+  chosen = [args[index] for index in case.gradients]
+  out, vjp = jax.vjp(value, *chosen)
+  rng = np.random.default_rng(1)
+  cotangent = jax.tree.map(
+    lambda a: jnp.asarray(rng.standard_normal(a.shape), a.dtype), out
+  )
+  grads = vjp(cotangent) if chosen else ()
+  return [
+    np.asarray(leaf, np.float64) for leaf in jax.tree.leaves((out, grads))
+  ]
+
+
+def arguments(case, dtype):
+  args, kwargs = case.arguments(np.random.default_rng(0), jnp.dtype(dtype))
+  return jax.tree.map(jnp.asarray, args), kwargs
+
+
+@functools.cache
+def expected(operation, case, dtype):
+  """In float64, of the same rounded inputs."""
+  args, kwargs = case.arguments(np.random.default_rng(0), jnp.dtype(dtype))
+  with jax.enable_x64(True):
+    args = jax.tree.map(_double, args)
+    if 'dtype' in kwargs:
+      kwargs = {**kwargs, 'dtype': jnp.dtype('float64')}
+    return evaluate(operation.reference, case, args, kwargs)
+
+
+def _double(x):
+  x = jnp.asarray(x)
+  return x.astype('float64') if jnp.issubdtype(x.dtype, jnp.floating) else x
+
+
+@pytest.mark.parametrize(('operation', 'engine', 'case', 'dtype'), [*_table()])
+def test_engine_is_the_reference(operation, engine, case, dtype):
+  args, kwargs = arguments(case, dtype)
+  with dispatch.use(**{operation.name: engine}):
+    try:
+      found = evaluate(operation.run, case, args, kwargs)
+    except dispatch.UnsupportedError as error:
+      pytest.skip(str(error))
+  wanted = expected(operation, case, dtype)
+  for got, want in zip(found, wanted, strict=True):
+    assert got.shape == want.shape
+    bound = case.tolerance[dtype] * max(np.abs(want).max(initial=0), 1e-30)
+    np.testing.assert_allclose(got, want, rtol=0, atol=bound)
