@@ -13,7 +13,11 @@ from typing import Any
 from ops import case, dispatch
 
 # Folder -> public function. The folder is the name of the flag.
-FUNCTIONS = {'newton_schulz': 'newton_schulz'}
+FUNCTIONS = {
+  'muon_apply': 'muon_apply',
+  'muon_momentum': 'muon_momentum',
+  'newton_schulz': 'newton_schulz',
+}
 
 
 @dataclasses.dataclass(frozen=True)

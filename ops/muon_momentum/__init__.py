@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Momentum of many matrices, and where Newton-Schulz is to start."""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+
+from ops import dispatch
+from ops.muon_momentum import reference
+
+# XLA makes one kernel of each tensor's arithmetic, one pass over its memory; a
+# kernel for all tensors at once saves launches only.
+ENGINES = (dispatch.Engine('xla', reference.muon_momentum),)
+
+
+def muon_momentum(
+  momenta: Sequence[jax.Array],
+  grads: Sequence[jax.Array],
+  *,
+  decay: float,
+  nesterov: bool = True,
+  dtype: jnp.dtype = jnp.float32,
+) -> tuple[list[jax.Array], list[jax.Array]]:
+  """`m <- decay * m + g`, and `g + decay * m` of the new momentum.
+
+  Args:
+    momenta: float32, of any shapes.
+    grads: of the same shapes, float32 or bfloat16.
+    decay: of the momentum.
+    nesterov: whether to look ahead; else the second result is the new momentum.
+    dtype: of the second result.
+
+  Returns:
+    The new momenta, float32, and what to orthogonalize, in `dtype`.
+
+  Raises:
+    ValueError: if the shapes differ.
+  """
+  momenta, grads = list(momenta), list(grads)
+  if [m.shape for m in momenta] != [g.shape for g in grads]:
+    raise ValueError('muon_momentum: momenta and grads differ in shape.')
+  options = {'decay': decay, 'nesterov': nesterov, 'dtype': jnp.dtype(dtype)}
+  run = dispatch.select('muon_momentum', ENGINES, momenta, grads, **options)
+  with jax.named_scope('muon_momentum'):
+    return run(momenta, grads, **options)

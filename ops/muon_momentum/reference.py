@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The meaning of `ops.muon_momentum`, and its engine in plain XLA."""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+
+
+def muon_momentum(
+  momenta: Sequence[jax.Array],
+  grads: Sequence[jax.Array],
+  *,
+  decay: float,
+  nesterov: bool,
+  dtype: jnp.dtype,
+) -> tuple[list[jax.Array], list[jax.Array]]:
+  """See `ops.muon_momentum`."""
+  grads = [g.astype(m.dtype) for m, g in zip(momenta, grads, strict=True)]
+  new = [decay * m + g for m, g in zip(momenta, grads, strict=True)]
+  ahead = new
+  if nesterov:
+    ahead = [g + decay * m for m, g in zip(new, grads, strict=True)]
+  return new, [a.astype(dtype) for a in ahead]
