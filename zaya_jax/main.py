@@ -9,6 +9,7 @@ checkpoint unusable; 4 numerics gave up; 75 stopped, resumable. An error that
 knows its code carries it as `exit_code`; any other keeps its traceback.
 """
 
+import contextlib
 import errno
 import importlib
 import logging
@@ -33,6 +34,7 @@ _MODES = {
   'export': 'zaya_jax.interop.exporter:main',
   'conform': 'zaya_jax.interop.conformance:main',
   'plan': 'zaya_jax.plan.planner:main',
+  'bench': 'zaya_jax.bench.report:main',
 }
 _UNUSABLE, _STOPPED = 3, 75
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -143,7 +145,8 @@ def _run(config: config_lib.Config) -> int:
     for number in _SIGNALS:
       if signal.getsignal(number) is _end:
         signal.signal(number, signal.default_int_handler)
-    return run(config) or 0
+    with _engines(config):
+      return run(config) or 0
   except KeyboardInterrupt:
     print('zaya_jax: stopped.', file=sys.stderr)
     return _STOPPED
@@ -155,6 +158,15 @@ def _run(config: config_lib.Config) -> int:
     if getattr(error, 'errno', None) == errno.ENOSPC:  # Nobody's bug.
       return _fail(_disk_full(config, error), _UNUSABLE)
     raise
+
+
+def _engines(config: config_lib.Config) -> contextlib.AbstractContextManager:
+  """Inside, operations run on the engines that --ops.* names."""
+  if config.ops == config_lib.OpsConfig():
+    return contextlib.nullcontext()  # Some modes need no jax.
+  from ops import dispatch
+
+  return dispatch.use(**vars(config.ops))
 
 
 def _disk_full(config: config_lib.Config, error: OSError) -> str:

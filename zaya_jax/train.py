@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from ops import dispatch
 from zaya_jax import config as config_lib
 from zaya_jax import corpus as corpus_lib
 from zaya_jax import (
@@ -57,7 +58,8 @@ def train(config: config_lib.Config) -> int:
     raise config_lib.UsageError(
       '--run_dir= must name a folder for what the run writes.'
     )
-  with distributed.session(config, _must_agree(config)) as config:
+  engines = dispatch.use(**vars(config.ops))
+  with engines, distributed.session(config, _must_agree(config)) as config:
     return _train(config)
 
 
@@ -159,6 +161,8 @@ class _Loop:
     with compiling, jax.set_mesh(self.mesh):
       compiled = step.lower(state, batch).compile()
     distributed.barrier('compiled')
+    for note in _engines():
+      self.report.note(note)
     return compiled
 
   def _between(self, step, state, measured, signal) -> bool:
@@ -271,6 +275,19 @@ def _is_due(step: int, every: int) -> bool:
 def _sample_seed(rng: jax.Array, step: int) -> int:
   """A seed for the samples of one step, from the key of the run."""
   return (int(np.asarray(rng)[-1]) + step) % 2**31
+
+
+def _engines() -> list[str]:
+  """Which engine each operation runs on, and why no faster one."""
+  choices = dispatch.choices()
+  names = ', '.join(f'{choice.op} {choice.engine}' for choice in choices)
+  lines = [f'engines: {names}']
+  if dispatch.platform() == 'cpu':
+    return lines  # Where XLA is the fastest.
+  for choice in choices:
+    for name, reason in choice.passed_over:
+      lines.append(f'{choice.op}: {choice.engine}, not {name}: {reason}')
+  return lines
 
 
 def _groups(config, params) -> list[str]:

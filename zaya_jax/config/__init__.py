@@ -23,6 +23,8 @@ LogConfig = training.LogConfig
 MeshConfig = machine.MeshConfig
 DistributedConfig = machine.DistributedConfig
 PlanConfig = machine.PlanConfig
+OpsConfig = machine.OpsConfig
+BenchConfig = machine.BenchConfig
 
 _MODES = Literal[
   'train',
@@ -34,6 +36,7 @@ _MODES = Literal[
   'export',
   'conform',
   'plan',
+  'bench',
 ]
 
 
@@ -125,7 +128,8 @@ class Config:
   output: str = field(
     '',
     'Folder that prepare (empty: --data.dir), import, export and conform '
-    'write, or the .json or .svg file of plan (or both: a.json,a.svg).',
+    'write, the .json or .svg file of plan (or both: a.json,a.svg), or the '
+    '.json file of bench.',
   )
   seed: int = field(
     0,
@@ -156,7 +160,9 @@ class Config:
   eval: EvalConfig = dataclasses.field(default_factory=EvalConfig)
   generate: GenerateConfig = dataclasses.field(default_factory=GenerateConfig)
   export: ExportConfig = dataclasses.field(default_factory=ExportConfig)
+  ops: OpsConfig = dataclasses.field(default_factory=OpsConfig)
   plan: PlanConfig = dataclasses.field(default_factory=PlanConfig)
+  bench: BenchConfig = dataclasses.field(default_factory=BenchConfig)
   log: LogConfig = dataclasses.field(default_factory=LogConfig)
 
   def __post_init__(self) -> None:

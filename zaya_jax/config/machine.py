@@ -71,6 +71,48 @@ class DistributedConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class OpsConfig:
+  """The engine of each operation; auto: the fastest that is meant for it.
+
+  A named engine that cannot run is an error. On a CPU, pallas is interpreted
+  and hip emulated: exact, and slow.
+  """
+
+  newton_schulz: Literal['auto', 'xla'] = field(
+    'auto', 'Orthogonalizes the updates of Muon.'
+  )
+  muon_momentum: Literal['auto', 'xla'] = field(
+    'auto', 'Momentum of Muon, many matrices at a time.'
+  )
+  muon_apply: Literal['auto', 'xla'] = field(
+    'auto', 'Applies the updates of Muon, with weight decay.'
+  )
+
+  def __post_init__(self) -> None:
+    fields.check(self, 'ops.')
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BenchConfig:
+  """What --mode=bench times."""
+
+  op: tuple[str, ...] = field((), 'Operations; none: all.')
+  case: tuple[str, ...] = field(
+    (),
+    'Names of their inputs; none: those of ZAYA1-8B, on a CPU small ones.',
+  )
+  dtype: Literal['bfloat16', 'float32'] = field(
+    'bfloat16', 'Type of matrices and activations.'
+  )
+  repeats: int = field(
+    20, 'Timed calls, of which the median counts.', minimum=1
+  )
+
+  def __post_init__(self) -> None:
+    fields.check(self, 'bench.')
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class PlanConfig:
   """The machine of --mode=plan, which need not be there."""
 

@@ -18,6 +18,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from ops import dispatch
 from zaya_jax import config as config_lib
 from zaya_jax import flags, mesh, step
 from zaya_jax.checkpoint import arrays
@@ -33,7 +34,8 @@ def main() -> None:
   # What asks for the backend while the step is traced must not hear 'cpu'.
   jax.default_backend = lambda: 'gpu'
   start = time.monotonic()
-  found = compile_step(config, _devices(config.plan.devices), 'rocm')
+  with dispatch.compile_for('rocm'):
+    found = compile_step(config, _devices(config.plan.devices), 'rocm')
   peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
   seconds = time.monotonic() - start
   json.dump({'seconds': seconds, 'host_bytes': peak, **found}, sys.stdout)

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""--mode=bench: a table of the operations' engines and peers, and its JSON."""
+
+import json
+import sys
+from typing import Any
+
+import jax
+import rich.box
+import rich.console
+import rich.table
+
+from ops import case as case_lib
+from ops import dispatch, registry
+from zaya_jax import config as config_lib
+from zaya_jax.bench import runner
+
+_COLUMNS = ('engine', 'pass', 'ms', 'TFLOP/s', 'GB/s', 'of limit', 'MB')
+
+
+def main(config: config_lib.Config) -> None:
+  """Times what --bench.* names; writes --output, if it is given, as JSON.
+
+  Raises:
+    UsageError: if an operation or a case has another name.
+  """
+  if config.output and not config.output.endswith('.json'):
+    raise config_lib.UsageError(
+      f'--output={config.output} must end in .json for --mode=bench.'
+    )
+  chosen = _choose(config.bench)
+  device = jax.devices()[0]
+  console = rich.console.Console(highlight=False)
+  console.print(f'{device.device_kind} ({dispatch.platform()})')
+  found = []
+  for operation, case in chosen:
+    print(f'timing {operation.name} {case.name} ...', file=sys.stderr)
+    rows = list(
+      runner.rows(operation, case, config.bench.dtype, config.bench.repeats)
+    )
+    console.print(_table(f'{operation.name} {case.name}', rows))
+    found += rows
+  if config.output:
+    result = {
+      'device': device.device_kind,
+      'platform': dispatch.platform(),
+      'versions': {'jax': jax.__version__},
+      'dtype': config.bench.dtype,
+      'rows': found,
+    }
+    with open(config.output, 'w') as file:
+      json.dump(result, file, indent=2)
+    print(f'wrote {config.output}', file=sys.stderr)
+
+
+def _choose(
+  bench: config_lib.BenchConfig,
+) -> list[tuple[registry.Operation, case_lib.Case]]:
+  known = tuple(registry.FUNCTIONS)
+  for name in bench.op:
+    if name not in known:
+      raise config_lib.UsageError(
+        f'--bench.op={name} is no operation; choose of {", ".join(known)}.'
+      )
+  chosen = [registry.operation(name) for name in bench.op or known]
+  pairs = [(op, case) for op in chosen for case in op.cases]
+  names = sorted({case.name for _, case in pairs})
+  for name in bench.case:
+    if name not in names:
+      raise config_lib.UsageError(
+        f'--bench.case={name} is none of its cases: {", ".join(names)}.'
+      )
+  # A CPU would need minutes for a shape of ZAYA1-8B.
+  large = dispatch.platform() != 'cpu'
+  return [
+    (op, case)
+    for op, case in pairs
+    if (case.name in bench.case if bench.case else case.zaya == large)
+  ]
+
+
+def _table(title: str, rows: list[dict[str, Any]]) -> rich.table.Table:
+  table = rich.table.Table(
+    title=title, title_justify='left', box=rich.box.SIMPLE_HEAD
+  )
+  for name in _COLUMNS:
+    table.add_column(name, justify='left' if name in _COLUMNS[:2] else 'right')
+  for row in rows:
+    if 'skipped' in row:
+      continue
+    limit = row['of_limit']
+    table.add_row(
+      row['engine'],
+      row['pass'],
+      f'{row["ms"]:.3f}',
+      f'{row["tflops"]:.3g}',
+      f'{row["gbps"]:.3g}',
+      '' if limit is None else f'{limit:.0%}',
+      f'{row["temporary_mb"]:.1f}',
+    )
+  skipped = {row['engine']: row['skipped'] for row in rows if 'skipped' in row}
+  table.caption = '\n'.join(f'{k}: {why}' for k, why in skipped.items())
+  table.caption_justify = 'left'
+  return table

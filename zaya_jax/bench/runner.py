@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Times the engines of one operation, and its peers, on one set of inputs."""
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ops import case as case_lib
+from ops import dispatch, registry
+from zaya_jax.bench import peers, timing
+from zaya_jax.plan import chips
+
+
+def rows(
+  operation: registry.Operation,
+  case: case_lib.Case,
+  dtype: str,
+  repeats: int,
+) -> Iterator[dict[str, Any]]:
+  """One row for each engine and peer, forward and with gradients.
+
+  Yields:
+    op, case, engine, pass ('forward', 'both'), and either 'skipped', the reason
+    in words, or ms, the quartiles low_ms and high_ms, tflops, gbps, of_limit
+    (of the time that the chip needs at least; None where that is unknown), and
+    temporary_mb.
+  """
+  args, kwargs = case.arguments(np.random.default_rng(0), jnp.dtype(dtype))
+  args = jax.tree.map(jnp.asarray, args)
+  runs = {engine.name: operation.run for engine in operation.engines}
+  runs |= peers.PEERS.get(operation.name, {})
+  passes = ('forward', 'both') if case.gradients else ('forward',)
+  for name, run in runs.items():
+    for which, direction in enumerate(passes):
+      row = {
+        'op': operation.name,
+        'case': case.name,
+        'engine': name,
+        'pass': direction,
+      }
+      work = case.flops[which], case.bytes[which]
+      engine = name if run is operation.run else 'auto'
+      with dispatch.use(**{operation.name: engine}):
+        program = _program(run, case, kwargs, gradients=direction == 'both')
+        yield row | _measure(program, args, repeats, *work)
+
+
+def _measure(program, args, repeats, flops, bytes_):
+  try:
+    found = timing.measure(program, args, repeats)
+  except dispatch.UnsupportedError as error:
+    return {'skipped': str(error)}
+  except jax.errors.JaxRuntimeError as error:  # Of memory, most likely.
+    return {'skipped': str(error).splitlines()[0]}
+  seconds = found.median_s
+  low, high = found.quartiles_s
+  limit = _limit(flops, bytes_)
+  return {
+    'ms': seconds * 1e3,
+    'low_ms': low * 1e3,
+    'high_ms': high * 1e3,
+    'tflops': flops / seconds / 1e12,
+    'gbps': bytes_ / seconds / 1e9,
+    'of_limit': limit / seconds if limit else None,
+    'temporary_mb': found.temporary_bytes / 1e6,
+  }
+
+
+def _program(
+  run: Callable[..., Any], case: case_lib.Case, kwargs, *, gradients: bool
+) -> Callable[..., Any]:
+  """The operation, or its value and gradients, of positional arguments."""
+  run = functools.partial(run, **kwargs)
+  if not gradients:
+    return lambda *args: run(*args)
+
+  def both(*args):
+    def value(*chosen):
+      full = list(args)
+      for index, array in zip(case.gradients, chosen, strict=True):
+        full[index] = array
+      return run(*full)
+
+    out, vjp = jax.vjp(value, *(args[index] for index in case.gradients))
+    # Gradients of a cotangent that is data, or XLA would fold it.
+    return out, vjp(jax.tree.map(lambda a: (a + 1).astype(a.dtype), out))
+
+  return both
+
+
+def _limit(flops, bytes_) -> float | None:
+  """Seconds that the chip needs at least, None where it is not known."""
+  if dispatch.platform() == 'cpu':
+    return None
+  kind = jax.devices()[0].device_kind.upper()
+  for chip in chips.CHIPS.values():
+    if chip.name in kind:
+      return max(flops / chip.rate, bytes_ / chip.bandwidth) or None
+  return None
