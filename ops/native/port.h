@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+// What kernels share, in the same words for every compiler: waves of 64 lanes,
+// 16-bit floats as bits, matrix instructions, shared memory and launches.
+#pragma once
+#include <hip/hip_runtime.h>
+#include <stdint.h>
+
+constexpr int kWave = 64;  // Lanes of a wave, also where the shim has warps.
+
+#if defined(ZAYA_CUDA)
+// The shim defines bits4, f32x4 and f32x16: nvcc has no vector extensions.
+#define ZAYA_UNROLL _Pragma("unroll")
+#else
+typedef short bits4 __attribute__((vector_size(8)));
+typedef float f32x4 __attribute__((vector_size(16)));
+typedef float f32x16 __attribute__((vector_size(64)));
+#if defined(__clang__)
+#define ZAYA_UNROLL _Pragma("unroll")
+#else
+#define ZAYA_UNROLL
+#endif
+#endif
+
+// 16 bytes: what one lane moves at a time.
+struct alignas(16) bits8 {
+  bits4 half[2];
+};
+
+template <class To, class From>
+__device__ __forceinline__ To bits_of(From from) {
+  static_assert(sizeof(To) == sizeof(From), "");
+  To to;
+  __builtin_memcpy(&to, &from, sizeof(to));
+  return to;
+}
+
+// The two types that matrix instructions take. float_of and T::of convert, the
+// latter to the nearest, ties to even.
+struct bf16 {
+  uint16_t bits;
+  __device__ static __forceinline__ bf16 of(float x) {
+    uint32_t u = bits_of<uint32_t>(x);
+    // Infinity stays; a NaN must not become infinity by rounding.
+    if ((u & 0x7fffffffu) > 0x7f800000u) return {uint16_t(u >> 16 | 0x40)};
+    return {uint16_t((u + 0x7fffu + (u >> 16 & 1u)) >> 16)};
+  }
+};
+struct f16 {
+  uint16_t bits;
+  __device__ static __forceinline__ f16 of(float x) {
+#if defined(ZAYA_CUDA)
+    return {__half_as_ushort(__float2half_rn(x))};
+#else
+    return {bits_of<uint16_t>(_Float16(x))};
+#endif
+  }
+};
+struct f32 {
+  float value;
+  __device__ static __forceinline__ f32 of(float x) { return {x}; }
+};
+
+__device__ __forceinline__ float float_of(bf16 x) {
+  return bits_of<float>(uint32_t(x.bits) << 16);
+}
+__device__ __forceinline__ float float_of(f16 x) {
+#if defined(ZAYA_CUDA)
+  return __half2float(__ushort_as_half(x.bits));
+#else
+  return float(bits_of<_Float16>(x.bits));
+#endif
+}
+__device__ __forceinline__ float float_of(f32 x) { return x.value; }
+
+// D = A B + C by one wave. 32x32x8: lane l has A[l % 32][4 (l / 32) + 0..3] and
+// B[the same k][l % 32]; D[8 (r / 4) + 4 (l / 32) + r % 4][l % 32] in d[r].
+// 16x16x16: A[l % 16][4 (l / 16) + 0..3], B likewise; D[4 (l / 16) + r][l % 16].
+// Any permutation of k that A and B share gives the same product.
+#if defined(__HIP_PLATFORM_AMD__) && !defined(ZAYA_EMULATION)
+typedef _Float16 half4 __attribute__((vector_size(8)));
+__device__ __forceinline__ f32x16 mfma_32x32x8(bf16, bits4 a, bits4 b, f32x16 c) {
+  return __builtin_amdgcn_mfma_f32_32x32x8bf16_1k(a, b, c, 0, 0, 0);
+}
+__device__ __forceinline__ f32x16 mfma_32x32x8(f16, bits4 a, bits4 b, f32x16 c) {
+  return __builtin_amdgcn_mfma_f32_32x32x8f16((half4)a, (half4)b, c, 0, 0, 0);
+}
+__device__ __forceinline__ f32x4 mfma_16x16x16(bf16, bits4 a, bits4 b, f32x4 c) {
+  return __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(a, b, c, 0, 0, 0);
+}
+__device__ __forceinline__ f32x4 mfma_16x16x16(f16, bits4 a, bits4 b, f32x4 c) {
+  return __builtin_amdgcn_mfma_f32_16x16x16f16((half4)a, (half4)b, c, 0, 0, 0);
+}
+#else
+template <class T>
+__device__ __forceinline__ f32x16 mfma_32x32x8(T type, bits4 a, bits4 b, f32x16 c) {
+  return emulated_mfma<32, 8>(type, a, b, c);
+}
+template <class T>
+__device__ __forceinline__ f32x4 mfma_16x16x16(T type, bits4 a, bits4 b, f32x4 c) {
+  return emulated_mfma<16, 16>(type, a, b, c);
+}
+#endif
+
+// The same sum in all lanes of the wave; all of them must come here.
+__device__ __forceinline__ float wave_sum(float x) {
+  ZAYA_UNROLL
+  for (int mask = kWave / 2; mask > 0; mask >>= 1) x += __shfl_xor(x, mask);
+  return x;
+}
+__device__ __forceinline__ float wave_max(float x) {
+  ZAYA_UNROLL
+  for (int mask = kWave / 2; mask > 0; mask >>= 1) {
+    float y = __shfl_xor(x, mask);
+    x = y > x ? y : x;
+  }
+  return x;
+}
+
+// Blocks go round robin to the 8 dies (XCD) of MI300X, each with its own 4 MiB
+// of L2. This gives die d the d-th of eight runs of consecutive work items, so
+// that neighbours share what they read. A permutation of 0 .. count - 1.
+__device__ __forceinline__ int xcd_order(int block, int count) {
+  constexpr int kDies = 8;
+  int die = block % kDies, size = count / kDies, more = count % kDies;
+  return die * size + (die < more ? die : more) + block / kDies;
+}
+
+// A kernel has its shared memory in one struct:
+//   struct Shared { float sums[4]; };
+//   extern "C" __global__ __launch_bounds__(256) void k(...) {
+//     ZAYA_SHARED(Shared, shared);
+// and the host says ZAYA_LAUNCH(k, Shared, grid, block, stream, arguments...).
+// Without any: NoShared. Not templates, so that reports name them.
+struct NoShared {};
+#if defined(ZAYA_EMULATION)
+#define ZAYA_SHARED(type, name) \
+  type& name = *static_cast<type*>(emulation::shared_memory())
+#define ZAYA_LAUNCH(kernel, type, grid, block, stream, ...)   \
+  ((void)(stream), emulation::launch(#kernel, grid, block, sizeof(type), [&] { \
+     kernel(__VA_ARGS__);                                     \
+   }))
+#elif defined(ZAYA_CUDA)
+// Statically nvcc gives 48 KiB.
+#define ZAYA_SHARED(type, name)                                  \
+  extern __shared__ __align__(16) unsigned char zaya_shared[]; \
+  type& name = *reinterpret_cast<type*>(zaya_shared)
+#define ZAYA_LAUNCH(kernel, type, grid, block, stream, ...)             \
+  (cudaFuncSetAttribute(kernel,                                         \
+                        cudaFuncAttributeMaxDynamicSharedMemorySize,    \
+                        sizeof(type)),                                  \
+   kernel<<<grid, block, sizeof(type), stream>>>(__VA_ARGS__))
+#else
+#define ZAYA_SHARED(type, name) __shared__ type name
+#define ZAYA_LAUNCH(kernel, type, grid, block, stream, ...) \
+  kernel<<<grid, block, 0, stream>>>(__VA_ARGS__)
+#endif
