@@ -3,28 +3,70 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-# Coefficients of X <- aX + (bA + cA^2)X with A = X X^T (Jordan et al., 2024).
-COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+from ops.newton_schulz import coefficients as coefficients_lib
+from ops.newton_schulz import gram as gram_lib
+
 # Added to the Frobenius norm: a zero matrix stays zero.
 EPS = 1e-7
 
 
-def newton_schulz(x: jax.Array, *, steps: int, dtype: jnp.dtype) -> jax.Array:
+def newton_schulz(
+  x: jax.Array,
+  *,
+  steps: int,
+  dtype: jnp.dtype,
+  coefficients: str = 'jordan',
+  gram: bool = False,
+) -> jax.Array:
   """See `ops.newton_schulz`."""
-  wide = x.mT if x.shape[-2] > x.shape[-1] else x
-  norm = jnp.linalg.norm(wide.astype(jnp.float32), axis=(-2, -1), keepdims=True)
-  y = (wide / (norm + EPS)).astype(dtype)
-  y = jax.lax.fori_loop(0, steps, lambda _, y: _iterate(y), y).astype(x.dtype)
-  return y.mT if x.shape[-2] > x.shape[-1] else y
+  schedule = coefficients_lib.schedule(coefficients, steps)
+  y, tall = normalize(x, dtype)
+  if gram and y.shape[-1] >= gram_lib.ASPECT * y.shape[-2]:
+    y = gram_lib.iterate(y, schedule, _symmetric, _matmul)
+  else:
+    wide = jnp.promote_types(dtype, jnp.float32)
+    table = jnp.asarray(np.reshape(schedule, (-1, 3)), wide)
+    y, _ = jax.lax.scan(lambda y, abc: (_iterate(y, abc), None), y, table)
+  y = y.astype(x.dtype)
+  return y.mT if tall else y
 
 
-def _iterate(x: jax.Array) -> jax.Array:
-  a, b, c = COEFFICIENTS
+def normalize(x: jax.Array, dtype: jnp.dtype) -> tuple[jax.Array, bool]:
+  """X / ||X|| with no more rows than columns, and whether it was turned.
+
+  The norm and the quotient are at least float32: float16 holds neither the
+  squares of large elements nor a norm beyond 65,504, but every quotient.
+  """
+  tall = x.shape[-2] > x.shape[-1]
+  wide = x.mT if tall else x
+  wide = wide.astype(jnp.promote_types(x.dtype, jnp.float32))
+  norm = jnp.linalg.norm(wide, axis=(-2, -1), keepdims=True)
+  return (wide / (norm + EPS)).astype(dtype), tall
+
+
+def _iterate(x, abc):
+  a, b, c = abc
   gram = _matmul(x, x.mT)
-  return a * x + _matmul(b * gram + c * _matmul(gram, gram), x)
+  factor = (b * gram + c * _matmul(gram, gram)).astype(x.dtype)
+  return (a * x + _matmul(factor, x)).astype(x.dtype)
+
+
+def _symmetric(a, b, c=None, *, alpha=1.0, beta=0.0, diagonal=0.0):
+  out = alpha * _accumulate(a, b.mT)
+  if c is not None:
+    out += beta * c.astype(out.dtype)
+  if diagonal:
+    eye = jnp.eye(out.shape[-1], dtype=out.dtype)
+    out += diagonal * jnp.broadcast_to(eye, out.shape)
+  return out.astype(a.dtype)
 
 
 def _matmul(a, b):
-  out = jnp.matmul(a, b, preferred_element_type=jnp.float32)
-  return out.astype(a.dtype)
+  return _accumulate(a, b).astype(a.dtype)
+
+
+def _accumulate(a, b):
+  wide = jnp.promote_types(a.dtype, jnp.float32)
+  return jnp.matmul(a, b, preferred_element_type=wide)

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Newton-Schulz with symmetric products in Pallas (Triton).
+
+Of A = X X^T and of P = aI + bA + cA^2 one triangle is computed, P in one
+kernel; what is left of a step is one plain product, P X, which XLA has.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from ops.newton_schulz import coefficients as coefficients_lib
+from ops.newton_schulz import gram as gram_lib
+from ops.newton_schulz import reference
+from ops.newton_schulz.symmetric import symmetric_matmul, tile
+
+# Elements of a stack that are iterated at once: 64 matrices of 2048 x 2048,
+# enough to fill any GPU. Temporaries are four times that, 2.1 GB in 16 bits.
+CHUNK = 64 * 2048 * 2048
+
+
+def unsupported(x: jax.Array, **options) -> str | None:
+  """Why it cannot run."""
+  del x
+  if jnp.dtype(options['dtype']).name not in ('float16', 'bfloat16', 'float32'):
+    return f'iterates in float16, bfloat16 or float32, not {options["dtype"]}'
+  return None
+
+
+def newton_schulz(
+  x: jax.Array,
+  *,
+  steps: int,
+  dtype: jnp.dtype,
+  coefficients: str = 'jordan',
+  gram: bool = False,
+) -> jax.Array:
+  """See `ops.newton_schulz`."""
+  *_, m, n = x.shape
+  if not x.size:
+    return x
+  schedule = coefficients_lib.schedule(coefficients, steps)
+
+  def orthogonalize(x_BMN):
+    y, tall = reference.normalize(x_BMN, dtype)
+    y = _iterate(y, schedule, gram).astype(x.dtype)
+    return y.mT if tall else y
+
+  x_BMN = x.reshape(-1, m, n)
+  return _in_chunks(orthogonalize, x_BMN, max(1, CHUNK // (m * n))).reshape(
+    x.shape
+  )
+
+
+def _iterate(x, schedule, gram):
+  _, n, depth = x.shape
+  size = tile(n, depth, x.dtype)
+  # Zeros around X stay zeros: a multiplies them.
+  pads = -n % max(size.m, size.n, size.k), -depth % size.k
+  if any(pads):
+    x = jnp.pad(x, ((0, 0), (0, pads[0]), (0, pads[1])))
+  if gram and depth >= gram_lib.ASPECT * n:
+    x = gram_lib.iterate(x, schedule, symmetric_matmul, _matmul)
+  else:
+    for a, b, c in schedule:
+      gram_BNN = symmetric_matmul(x, x)
+      x = _matmul(
+        symmetric_matmul(
+          gram_BNN, gram_BNN, gram_BNN, alpha=c, beta=b, diagonal=a
+        ),
+        x,
+      )
+  return x[:, :n, :depth]
+
+
+def _in_chunks(function, x, most):
+  """Function of [most, ...] and what is left, one chunk after another."""
+  if x.shape[0] <= most:
+    return function(x)
+  size = -(-x.shape[0] // -(-x.shape[0] // most))
+  whole = x.shape[0] // size * size
+  out = jax.lax.map(function, x[:whole].reshape(-1, size, *x.shape[1:]))
+  out = out.reshape(whole, *x.shape[1:])
+  if whole == x.shape[0]:
+    return out
+  return jnp.concatenate([out, function(x[whole:])])
+
+
+def _matmul(a, b):
+  return jnp.matmul(a, b, preferred_element_type=jnp.float32).astype(a.dtype)

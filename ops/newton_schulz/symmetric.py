@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Symmetric products of stacks of matrices: one triangle is computed.
+
+In Pallas for Triton. A program computes one tile at or beyond the diagonal and
+writes it twice, the second time transposed. Each element has one writer, hence
+the result is symmetric to the bit. Tiles of one matrix come one after another:
+its rows stay in the cache. Offsets of arrays beyond 4 GiB are 64 bits wide:
+Pallas sees to that.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton as plgpu
+
+from ops import dispatch
+from ops import tiles as tiles_lib
+
+
+def symmetric_matmul(
+  a_BNK: jax.Array,
+  b_BNK: jax.Array,
+  c_BNN: jax.Array | None = None,
+  *,
+  alpha: float = 1.0,
+  beta: float = 0.0,
+  diagonal: float = 0.0,
+) -> jax.Array:
+  """`alpha a b^T + beta c + diagonal I`, which must be symmetric.
+
+  Args:
+    a_BNK: [B, N, K]; N and K are multiples of what `tile` says.
+    b_BNK: [B, N, K], `a_BNK` itself or what commutes with it.
+    c_BNN: [B, N, N] symmetric.
+    alpha: of the product.
+    beta: of `c_BNN`.
+    diagonal: added to the diagonal.
+
+  Returns:
+    [B, N, N] in the type of `a_BNK`, summed in float32.
+  """
+  batch, n, depth = a_BNK.shape
+  size = tile(n, depth, a_BNK.dtype)
+  inputs = (a_BNK, b_BNK) if c_BNN is None else (a_BNK, b_BNK, c_BNN)
+  kernel = functools.partial(
+    _kernel, size=size, alpha=alpha, beta=beta, diagonal=diagonal
+  )
+  return pl.pallas_call(
+    kernel,
+    out_shape=jax.ShapeDtypeStruct((batch, n, n), a_BNK.dtype),
+    grid=(num_tiles(n, size), batch),
+    compiler_params=plgpu.CompilerParams(
+      num_warps=size.warps, num_stages=size.stages
+    ),
+    interpret=dispatch.platform() == 'cpu',
+    name='symmetric_matmul',
+  )(*inputs)
+
+
+def tile(n: int, depth: int, dtype: jnp.dtype) -> tiles_lib.Tile:
+  """For [B, n, depth]; n must be a multiple of its m and n, depth of its k."""
+  return tiles_lib.tile('symmetric', dtype).fit(n, n, depth)
+
+
+def num_tiles(n: int, size: tiles_lib.Tile) -> int:
+  """Of one triangle, those on the diagonal included."""
+  large, ratio = _ratio(size)
+  count = n // large
+  return ratio * count * (count + 1) // 2
+
+
+def _ratio(size):
+  large = max(size.m, size.n)
+  return large, large // min(size.m, size.n)
+
+
+def tile_index(t, size: tiles_lib.Tile):
+  """(row, column) of tile t, in tiles: 0, then all that the next one joins.
+
+  The longer side L of a tile counts: its row or column l has (l + 1) L / S
+  tiles, with S the shorter one. Tall tiles thus fill the lower triangle, wide
+  ones the upper, square ones the lower.
+  """
+  _, ratio = _ratio(size)
+  root = jnp.sqrt(8.0 * (t // ratio).astype(jnp.float32) + 1.0)
+  large = ((root - 1.0) * 0.5).astype(jnp.int32)
+  # The root of a float32 may be off by one at the border.
+  first = lambda l: ratio * (l * (l + 1) // 2)
+  large = jnp.where(first(large) > t, large - 1, large)
+  large = jnp.where(first(large + 1) <= t, large + 1, large)
+  small = t - first(large)
+  return (large, small) if size.m >= size.n else (small, large)
+
+
+def _kernel(a_ref, b_ref, *refs, size, alpha, beta, diagonal):
+  c_ref, o_ref = (None, *refs)[-2:]
+  batch = pl.program_id(1)
+  i, j = tile_index(pl.program_id(0), size)
+  rows, columns = pl.ds(i * size.m, size.m), pl.ds(j * size.n, size.n)
+
+  def turn(k, acc):
+    depth = pl.ds(k * size.k, size.k)
+    a = plgpu.load(a_ref.at[batch, rows, depth])
+    b = plgpu.load(b_ref.at[batch, columns, depth])
+    return acc + jax.lax.dot_general(
+      a, b, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32
+    )
+
+  acc = jnp.zeros((size.m, size.n), jnp.float32)
+  acc = jax.lax.fori_loop(0, a_ref.shape[-1] // size.k, turn, acc)
+  ahead = _ahead(i * size.m, j * size.n, acc.shape, 0)
+  if alpha != 1.0:
+    acc *= alpha
+  if c_ref is not None:
+    acc += beta * plgpu.load(c_ref.at[batch, rows, columns]).astype(jnp.float32)
+  if diagonal:
+    acc += jnp.where(ahead == 0, diagonal, 0.0)
+  out = acc.astype(o_ref.dtype)
+  here, mirrored = o_ref.at[batch, rows, columns], o_ref.at[batch, columns, rows]
+  # A tile that meets the diagonal counts on one side of it.
+  near = (i * size.m < (j + 1) * size.n) & (j * size.n < (i + 1) * size.m)
+  sign = 1 if size.m >= size.n else -1
+
+  @pl.when(near)
+  def _():
+    turned = _ahead(i * size.m, j * size.n, out.shape[::-1], 1)
+    plgpu.store(here, out, mask=sign * ahead >= 0)
+    plgpu.store(mirrored, out.T, mask=sign * turned > 0)
+
+  @pl.when(jnp.logical_not(near))
+  def _():
+    plgpu.store(here, out)
+    plgpu.store(mirrored, out.T)
+
+
+def _ahead(row, column, shape, axis):
+  """Row - column of each element; rows of the matrix lie along `axis`."""
+  iota = functools.partial(jax.lax.broadcasted_iota, jnp.int32, shape)
+  return row - column + iota(axis) - iota(1 - axis)
