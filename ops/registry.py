@@ -17,6 +17,7 @@ FUNCTIONS = {
   'muon_apply': 'muon_apply',
   'muon_momentum': 'muon_momentum',
   'newton_schulz': 'newton_schulz',
+  'residual_rms_norm': 'residual_rms_norm',
 }
 
 

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ops.residual_rms_norm` in Triton: each row is read once, forward and back.
+
+A program takes every n-th row. Going back it keeps its part of the vectors'
+gradients in registers, and a second, small sum adds up the programs' parts. The
+new stream is computed again, of the inputs: besides them only 1 / rms of each
+row is kept.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton as plgpu
+
+from ops import dispatch
+
+# What runs at a time, forward and back: on each of the 132 multiprocessors of
+# an H200 two and one, by their registers; on the 304 of an MI300X four and two.
+_PROGRAMS = {'cuda': (264, 132), 'rocm': (1216, 608), 'cpu': (3, 3)}
+# 512 threads: a row of 2048 is 4 numbers of each, of every type. With more of
+# each, bfloat16 and float32 would be laid out differently over the threads, and
+# change places through shared memory.
+_WARPS = {'cuda': 16, 'rocm': 8, 'cpu': 1}
+_LARGEST = 8192  # Longer rows do not fit in the registers of 512 threads.
+
+
+def unsupported(branch_TD, x_TD, *_, **__) -> str | None:
+  """Why not."""
+  if x_TD.size == 0:
+    return 'there are no rows'
+  if x_TD.shape[-1] > _LARGEST:
+    return f'rows of {x_TD.shape[-1]} are longer than {_LARGEST}'
+  return None
+
+
+def residual_rms_norm(
+  *inputs: jax.Array, eps: float, dtype: jnp.dtype
+) -> tuple[jax.Array, jax.Array]:
+  """See `ops.residual_rms_norm`."""
+  return _merge_and_norm(eps, dtype, *inputs)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _merge_and_norm(eps, dtype, *inputs):
+  return _forward_rule(eps, dtype, *inputs)[0]
+
+
+def _forward_rule(eps, dtype, *inputs):
+  shape = inputs[0].shape
+  results = (
+    jax.ShapeDtypeStruct(shape, jnp.float32),
+    jax.ShapeDtypeStruct(shape, dtype),
+    jax.ShapeDtypeStruct(shape[:1], jnp.float32),
+  )
+  new, normed, rstd = _call(
+    functools.partial(_forward, eps=eps), _programs(0, shape), inputs, results
+  )
+  return (new, normed), (*inputs, rstd)
+
+
+def _backward_rule(eps, dtype, saved, cotangents):
+  del eps, dtype
+  branch_TD, x_TD, s_h, b_h, s_r, b_r, *_ = saved
+  programs = _programs(1, x_TD.shape)
+  results = (
+    jax.ShapeDtypeStruct(branch_TD.shape, branch_TD.dtype),
+    jax.ShapeDtypeStruct(x_TD.shape, x_TD.dtype),
+    jax.ShapeDtypeStruct((programs, 4, x_TD.shape[-1]), jnp.float32),
+  )
+  d_branch, d_x, parts = _call(
+    _backward, programs, (*saved, *cotangents), results
+  )
+  total, of_branch, of_x, of_normed = jnp.sum(parts, axis=0)
+  vectors = (
+    of_branch + b_h * total,
+    s_h * total,
+    of_x + b_r * total,
+    s_r * total,
+    of_normed,
+  )
+  return (d_branch, d_x, *vectors)
+
+
+_merge_and_norm.defvjp(_forward_rule, _backward_rule)
+
+
+def _programs(back, shape):
+  return min(shape[0], _PROGRAMS[dispatch.platform()][back])
+
+
+def _call(kernel, programs, inputs, results):
+  here = dispatch.platform()
+  return pl.pallas_call(
+    functools.partial(kernel, shape=(programs, *inputs[0].shape)),
+    grid=(programs,),
+    out_shape=results,
+    compiler_params=plgpu.CompilerParams(num_warps=_WARPS[here], num_stages=1),
+    interpret=here == 'cpu',
+    name='residual_rms_norm',
+  )(*inputs)
+
+
+def _loop(refs, body, carry, shape):
+  """`body(carry, values, store)` of each row of this program.
+
+  The next row is on its way while one is worked on.
+
+  Args:
+    refs: [T, D], or [T], of what is loaded.
+    body: values are float32, 0 where there is no row; store(ref, value).
+    carry: the first one.
+    shape: programs, rows of all programs, numbers in a row.
+  """
+  programs, rows, d_model = shape
+  first = pl.program_id(0)
+  columns, mask_D = _columns(d_model)
+
+  def place(ref, row):
+    if ref.ndim == 1:  # One number of each row.
+      return ref.at[row], row < rows
+    return ref.at[row, columns], mask_D & (row < rows)
+
+  def load(row):
+    places = [place(ref, row) for ref in refs]
+    return [plgpu.load(at, mask=mask, other=0) for at, mask in places]
+
+  def step(n, state):
+    carry, values = state
+    row = first + n * programs
+    ahead = load(row + programs)
+
+    def store(ref, value):
+      at, mask = place(ref, row)
+      plgpu.store(at, value.astype(ref.dtype), mask=mask)
+
+    return body(carry, [v.astype(jnp.float32) for v in values], store), ahead
+
+  steps = pl.cdiv(rows, programs)
+  return jax.lax.fori_loop(0, steps, step, (carry, load(first)))[0]
+
+
+def _columns(d_model):
+  """What a row is loaded by, the next power of two, and which are there."""
+  size = pl.next_power_of_2(d_model)
+  return pl.ds(0, size), jnp.arange(size) < d_model
+
+
+def _forward(*refs, eps, shape):
+  branch, x, *vectors, new, normed, inverse = refs
+  columns, mask = _columns(shape[-1])
+  s_h, b_h, s_r, b_r, scale = (
+    plgpu.load(ref.at[columns], mask=mask, other=0) for ref in vectors
+  )
+
+  def body(carry, values, store):
+    h, r = values
+    z = (h + b_h) * s_h + (r + b_r) * s_r
+    rstd = jax.lax.rsqrt(jnp.sum(z * z) / shape[-1] + eps)
+    store(new, z)
+    store(inverse, rstd)
+    store(normed, z * rstd * scale)
+    return carry
+
+  _loop((branch, x), body, 0, shape)
+
+
+def _backward(*refs, shape):
+  branch, x, *vectors, inverse, d_new, d_normed, d_branch, d_x, parts = refs
+  columns, mask = _columns(shape[-1])
+  s_h, b_h, s_r, b_r, scale = (
+    plgpu.load(ref.at[columns], mask=mask, other=0) for ref in vectors
+  )
+  bias = b_h * s_h + b_r * s_r
+
+  def body(sums, values, store):
+    h, r, rstd, dx, dy = values
+    unit = (h * s_h + r * s_r + bias) * rstd
+    dn = dy * scale
+    dz = dx + rstd * (dn - unit * (jnp.sum(dn * unit) / shape[-1]))
+    store(d_branch, dz * s_h)
+    store(d_x, dz * s_r)
+    # Where there is no row all is zero, and adds nothing.
+    return [
+      a + b for a, b in zip(sums, (dz, dz * h, dz * r, dy * unit), strict=True)
+    ]
+
+  rows = (branch, x, inverse, d_new, d_normed)
+  sums = _loop(rows, body, [jnp.zeros_like(scale)] * 4, shape)
+  for n, part in enumerate(sums):
+    place = parts.at[pl.program_id(0), jnp.int32(n), columns]
+    plgpu.store(place, part, mask=mask)

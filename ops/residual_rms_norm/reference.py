@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The meaning of `ops.residual_rms_norm`, and its engine in plain XLA."""
+
+import jax
+import jax.numpy as jnp
+
+
+def residual_rms_norm(
+  branch_TD: jax.Array,
+  x_TD: jax.Array,
+  branch_scale_D: jax.Array,
+  branch_bias_D: jax.Array,
+  residual_scale_D: jax.Array,
+  residual_bias_D: jax.Array,
+  norm_scale_D: jax.Array,
+  *,
+  eps: float,
+  dtype: jnp.dtype,
+) -> tuple[jax.Array, jax.Array]:
+  """See `ops.residual_rms_norm`."""
+  branch = _affine(branch_TD, branch_scale_D, branch_bias_D)
+  new = branch + _affine(x_TD, residual_scale_D, residual_bias_D)
+  mean_square = jnp.mean(jnp.square(new), axis=-1, keepdims=True)
+  normed = new * jax.lax.rsqrt(mean_square + eps) * _row(norm_scale_D, new)
+  return new, normed.astype(dtype)
+
+
+def _affine(x_TD, scale_D, bias_D):
+  # At least float32; float64 where a test asks for it.
+  x_TD = x_TD.astype(jnp.promote_types(x_TD.dtype, jnp.float32))
+  return (x_TD + _row(bias_D, x_TD)) * _row(scale_D, x_TD)
+
+
+def _row(vector_D, x_TD):
+  return vector_D.reshape((1,) * (x_TD.ndim - 1) + vector_D.shape)

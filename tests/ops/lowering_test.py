@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every Pallas engine becomes a Triton kernel at the shapes of ZAYA1-8B.
+
+Nothing is compiled or run: this is what jax does on a machine without a GPU.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ops import dispatch, registry
+
+
+class _Zeros(np.random.Generator):
+  """Draws at no cost."""
+
+  def __init__(self):
+    super().__init__(np.random.PCG64(0))
+
+  def standard_normal(self, size=None, dtype=np.float64, out=None):
+    del out
+    return np.broadcast_to(np.zeros((), dtype), size or ())
+
+
+def _table():
+  for name in registry.FUNCTIONS:
+    operation = registry.operation(name)
+    if 'pallas' in (engine.name for engine in operation.engines):
+      for case in operation.cases:
+        if case.zaya:
+          yield pytest.param(operation, case, id=f'{name}-{case.name}')
+
+
+def _value_and_gradients(operation, case, kwargs):
+  def run(*args):
+    def value(*chosen):
+      full = list(args)
+      for index, array in zip(case.gradients, chosen, strict=True):
+        full[index] = array
+      return operation.run(*full, **kwargs)
+
+    out, vjp = jax.vjp(value, *(args[index] for index in case.gradients))
+    return out, vjp(out)
+
+  return run
+
+
+@pytest.mark.parametrize('platform', ['cuda', 'rocm'])
+@pytest.mark.parametrize(('operation', 'case'), [*_table()])
+def test_pallas_lowers_for_gpus(operation, case, platform):
+  args, kwargs = case.arguments(_Zeros(), jnp.dtype('bfloat16'))
+  args = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), args)
+  run = _value_and_gradients(operation, case, kwargs)
+  with (
+    dispatch.compile_for(platform),
+    dispatch.use(**{operation.name: 'pallas'}),
+  ):
+    try:
+      traced = jax.jit(run).trace(*args)
+    except dispatch.UnsupportedError as error:
+      pytest.skip(str(error))
+    text = traced.lower(lowering_platforms=(platform,)).as_text()
+  assert text.count('__gpu$xla.gpu.triton') >= 1 + bool(case.gradients)
