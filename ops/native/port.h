@@ -8,10 +8,11 @@
 constexpr int kWave = 64;  // Lanes of a wave, also where the shim has warps.
 
 #if defined(ZAYA_CUDA)
-// The shim defines bits4, f32x4 and f32x16: nvcc has no vector extensions.
+// The shim defines bits4, bits8, f32x4, f32x16: nvcc has no vector extensions.
 #define ZAYA_UNROLL _Pragma("unroll")
 #else
 typedef short bits4 __attribute__((vector_size(8)));
+typedef short bits8 __attribute__((vector_size(16)));  // What a lane moves.
 typedef float f32x4 __attribute__((vector_size(16)));
 typedef float f32x16 __attribute__((vector_size(64)));
 #if defined(__clang__)
@@ -21,10 +22,12 @@ typedef float f32x16 __attribute__((vector_size(64)));
 #endif
 #endif
 
-// 16 bytes: what one lane moves at a time.
-struct alignas(16) bits8 {
-  bits4 half[2];
-};
+__device__ __forceinline__ bits4 half_of(bits8 x, int half) {
+  bits4 out;
+  ZAYA_UNROLL
+  for (int i = 0; i < 4; ++i) out[i] = x[4 * half + i];
+  return out;
+}
 
 template <class To, class From>
 __device__ __forceinline__ To bits_of(From from) {

@@ -88,7 +88,7 @@ __device__ __forceinline__ void multiply(const uint16_t (&stage)[2][kTile * kSta
         ZAYA_UNROLL
         for (int j = 0; j < 2; ++j)
           sums[i][j] =
-              mfma_32x32x8(T(), a[i].half[half], b[j].half[half], sums[i][j]);
+              mfma_32x32x8(T(), half_of(a[i], half), half_of(b[j], half), sums[i][j]);
   }
 }
 
@@ -96,26 +96,46 @@ struct Scales {
   float alpha, beta, shift;
 };
 
-// Writes four rows of a column and, as one column of four, their mirror.
-template <class T>
-__device__ __forceinline__ void write(const float* sums, Scales s, const uint16_t* b,
-                             uint16_t* c, int n, int row, int column) {
-  if (row >= n || column >= n) return;
-  bits4 mirror;
-  bool whole = n % 4 == 0 && row >= column + 1;
+// Of what one MFMA gives, this lane has 4 times 4 rows of a column.
+__device__ __forceinline__ int row_of(int r) { return 8 * (r / 4) + r % 4; }
+
+__device__ __forceinline__ void read(const uint16_t* b, int n, int row,
+                                     int column, uint16_t (&old)[16]) {
+  // Inside the matrix, whether it will be used or not: no branches.
+  b += column < n ? column : n - 1;
   ZAYA_UNROLL
-  for (int r = 0; r < 4; ++r, ++row) {
-    if (row >= n || row < column) continue;
-    size_t at = size_t(row) * n + column;
-    float value = s.alpha * sums[r] + (row == column ? s.shift : 0.f);
-    if (s.beta != 0) value += s.beta * float_of(T{b[at]});
-    uint16_t bits = T::of(value).bits;
-    c[at] = bits;
-    mirror[r] = bits;
-    if (!whole) c[size_t(column) * n + row] = bits;
+  for (int r = 0; r < 16; ++r) {
+    int y = row + row_of(r);
+    old[r] = b[size_t(y < n ? y : n - 1) * n];
   }
-  if (whole)
-    *reinterpret_cast<bits4*>(c + size_t(column) * n + row - 4) = mirror;
+}
+
+// Writes it, and its mirror image: there, 4 rows are 8 bytes of a row.
+template <class T>
+__device__ __forceinline__ void write(f32x16 sums, Scales s,
+                                      const uint16_t (&old)[16], uint16_t* c,
+                                      int n, int row, int column) {
+  if (column >= n) return;
+  uint16_t* mirror = c + size_t(column) * n;
+  bool whole = n % 4 == 0 && row > column;
+  ZAYA_UNROLL
+  for (int group = 0; group < 4; ++group) {
+    bits4 bits;
+    ZAYA_UNROLL
+    for (int r = 0; r < 4; ++r) {
+      int i = 4 * group + r, y = row + row_of(i);
+      float value = s.alpha * sums[i];
+      if (s.beta != 0) value += s.beta * float_of(T{old[i]});
+      if (y == column) value += s.shift;
+      bits[r] = T::of(value).bits;
+      if (y < n && y >= column) {
+        c[size_t(y) * n + column] = bits[r];
+        if (!whole) mirror[y] = bits[r];
+      }
+    }
+    int y = row + row_of(4 * group);
+    if (whole && y < n) *reinterpret_cast<bits4*>(mirror + y) = bits;
+  }
 }
 
 template <class T>
@@ -159,18 +179,18 @@ __device__ __forceinline__ void run(const uint16_t* a, const uint16_t* b, uint16
     __syncthreads();
     if (next < depth) carrier.put(next + kStage, second, shared.stages[1]);
   }
+  // B for the next 32 x 32 is on its way while these are written.
+  row += rows + 4 * (lane / 32), column += columns + lane % 32;
+  uint16_t old[2][16] = {};
+  if (scales.beta != 0) read(b, n, row, column, old[0]);
   ZAYA_UNROLL
-  for (int i = 0; i < 4; ++i)
-    ZAYA_UNROLL
-    for (int j = 0; j < 2; ++j)
-      ZAYA_UNROLL
-      for (int r = 0; r < 16; r += 4) {
-        float four[4] = {sums[i][j][r], sums[i][j][r + 1], sums[i][j][r + 2],
-                         sums[i][j][r + 3]};
-        write<T>(four, scales, b, c, n,
-                 rows + row + 32 * i + 2 * r + 4 * (lane / 32),
-                 columns + column + 32 * j + lane % 32);
-      }
+  for (int i = 0; i < 8; ++i) {
+    int y = row + 32 * (i / 2), x = column + 32 * (i % 2), next = i + 1;
+    if (scales.beta != 0 && next < 8)
+      read(b, n, row + 32 * (next / 2), column + 32 * (next % 2),
+           old[next % 2]);
+    write<T>(sums[i / 2][i % 2], scales, old[i % 2], c, n, y, x);
+  }
 }
 
 }  // namespace

@@ -25,6 +25,7 @@ struct alignas(sizeof(T) * count < 16 ? sizeof(T) * count : 16) Vector {
   __host__ __device__ const T& operator[](int i) const { return values[i]; }
 };
 typedef Vector<short, 4> bits4;
+typedef Vector<short, 8> bits8;
 typedef Vector<float, 4> f32x4;
 typedef Vector<float, 16> f32x16;
 
