@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Muon (Jordan et al., 2024) as an optax transform over stacks of matrices."""
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -43,7 +44,8 @@ def scale_by_muon(
     steps: Newton-Schulz iterations.
     split: last path components of leaves that are two matrices side by side
       along the last dimension, to be treated apart.
-    dtype: type of the iteration; None: that of the gradients.
+    dtype: type of the iteration, and of what devices send each other for it;
+      None: float32.
 
   References:
     Jordan et al., "Muon: an optimizer for hidden layers", 2024.
@@ -54,10 +56,9 @@ def scale_by_muon(
 
   def update(grads, state, params=None):
     del params
-    new = jax.tree.map(lambda m, g: momentum * m + g, state.momentum, grads)
-    ahead = new
-    if nesterov:
-      ahead = jax.tree.map(lambda m, g: g + momentum * m, new, grads)
+    new, ahead = _momentum(
+      state.momentum, grads, decay=momentum, nesterov=nesterov, dtype=dtype
+    )
 
     def halves(path, u):
       name = getattr(path[-1], 'key', '') if path else ''  # A single array.
@@ -81,6 +82,17 @@ def scale_by_muon(
   return optax.GradientTransformation(init, update)
 
 
+def _momentum(momenta, grads, *, dtype, **how):
+  """The new momenta, float32, and what is to be orthogonalized, in `dtype`."""
+  leaves, structure = jax.tree.flatten(momenta)
+  run = functools.partial(ops.muon_momentum, dtype=dtype or jnp.float32, **how)
+  if mesh.sizes():
+    specs = [jax.typeof(m).sharding.spec for m in leaves]
+    run = mesh.on_each(run, in_specs=(specs, specs), out_specs=(specs, specs))
+  found = run(leaves, jax.tree.leaves(grads))
+  return tuple(jax.tree.unflatten(structure, part) for part in found)
+
+
 def orthogonalize_on_mesh(
   leaves: list[jax.Array], *, steps: int, dtype: jnp.dtype | None
 ) -> list[jax.Array]:
@@ -96,7 +108,7 @@ def orthogonalize_on_mesh(
     dtype: type of the iteration; None: that of the arrays.
 
   Returns:
-    Arrays of the same shapes, divided alike.
+    Arrays of the same shapes, divided alike, as of `orthogonalize`.
   """
   specs = [jax.typeof(u).sharding.spec for u in leaves]
   shapes, cuts = [u.shape[-2:] for u in leaves], [_cut(spec) for spec in specs]
@@ -115,7 +127,7 @@ def orthogonalize_on_mesh(
       tall = [leaves[i].mT if wide else leaves[i] for i, wide in members]
       flat = [u.reshape(-1, *u.shape[-2:]) for u in tall]
       stack = _on_devices(
-        lambda x: orthogonalize(x, steps=steps, dtype=dtype),
+        lambda x: ops.newton_schulz(x, steps=steps, dtype=dtype),
         jnp.concatenate(flat),
         dim,
         axes,
@@ -127,15 +139,28 @@ def orthogonalize_on_mesh(
         done[i] = out.mT if wide else out
     return done
 
-  return mesh.on_each(local, in_specs=tuple(specs), out_specs=specs)(*leaves)
+  run = mesh.on_each(local, in_specs=tuple(specs), out_specs=specs)
+  return [_scale(u) for u in run(*leaves)]  # Of whole matrices, not of parts.
 
 
 def orthogonalize(
   u: jax.Array, *, steps: int, dtype: jnp.dtype | None
 ) -> jax.Array:
-  """[..., m, n] orthogonalized, each element about 0.2 in root mean square."""
-  scale = _RMS * max(u.shape[-2:]) ** 0.5
-  return scale * ops.newton_schulz(u, steps=steps, dtype=dtype)
+  """Orthogonal matrices, each element about 0.2 in root mean square.
+
+  Args:
+    u: [..., m, n].
+    steps: Newton-Schulz iterations.
+    dtype: type of the iteration; None: that of `u`.
+
+  Returns:
+    [..., m, n] float32.
+  """
+  return _scale(ops.newton_schulz(u, steps=steps, dtype=dtype))
+
+
+def _scale(u):
+  return _RMS * max(u.shape[-2:]) ** 0.5 * u.astype(jnp.float32)
 
 
 def _cut(spec) -> tuple[int | None, tuple[str, ...]]:

@@ -114,9 +114,9 @@ def _make(layout, chip, what, kind, axes, count, total) -> Collective:
 def _parameters(config, layout, chip):
   """FSDP gathers each layer, and again by remat; ZeRO-1 sums and gathers once.
 
-  All in float32. What no axis divides is reduced whole.
+  All in float32 but for Muon's messages, which have the type of its iteration.
+  What no axis divides is reduced whole.
   """
-  del chip
   leaves = memory.leaves(config, layout)
   again = 2 if config.model.remat == 'block' else 1
   fsdp = layout.sizes['fsdp']
@@ -146,7 +146,7 @@ def _parameters(config, layout, chip):
       add('gradients', 'all-reduce', leaf.copied, calls, held)
   for stack in newton_schulz.stacks(config, layout, leaves):
     kind, calls = ('all-gather', 1) if stack.whole else ('all-to-all', 2)
-    add('Muon', kind, stack.axes, calls, 4 * calls * stack.sent)
+    add('Muon', kind, stack.axes, calls, chip.width * calls * stack.sent)
   for (what, kind, axes), (calls, total) in found.items():
     yield what, kind, axes, calls, total
 
