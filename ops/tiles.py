@@ -39,10 +39,10 @@ class Tile:
     )
 
 
-# Kernel -> tile, for 16-bit inputs. H200: 227 KiB of shared memory hold `stages`
-# of both inputs, 64 Ki registers the sums; wide tiles feed its matrix units.
-# MI300X: 64 KiB, and one stage less is held there than is named. The CPU only
-# interprets: small tiles, so that small tests have several.
+# Kernel -> tile, for 16-bit inputs. On an H200 227 KiB of shared memory hold
+# `stages` of both inputs, registers the sums; wide tiles feed its matrix units
+# best. On an MI300X 64 KiB hold one stage less than is named. A CPU interprets:
+# small tiles, so that small tests have several.
 TABLE: dict[str, dict[str, Tile]] = {
   'cuda': {
     'symmetric': Tile(128, 256, 64, 8, 3),

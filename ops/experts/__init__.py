@@ -3,10 +3,16 @@
 
 import jax
 
-from ops.experts import blocked, few
+from ops import dispatch
+from ops.experts import blocked, few, pallas
 from ops.experts.blocked import permute, sort_by_expert
 
 __all__ = ('expert_mlp', 'expert_mlp_rows', 'permute', 'sort_by_expert')
+
+ENGINES = (
+  dispatch.Engine('pallas', pallas.expert_mlp, pallas.unsupported, ()),
+  dispatch.Engine('xla', blocked.expert_mlp),
+)
 
 
 def expert_mlp(
@@ -45,7 +51,8 @@ def expert_mlp(
       f'expert_mlp: x must be [T, {width}] with T of expert '
       f'{expert_T.shape}, got {x_TD.shape}.'
     )
-  return blocked.expert_mlp(x_TD, expert_T, gate_up_EDF, down_EFD)
+  inputs = x_TD, expert_T, gate_up_EDF, down_EFD
+  return dispatch.select('experts', ENGINES, *inputs)(*inputs)
 
 
 def expert_mlp_rows(

@@ -45,8 +45,7 @@ def schedule(name: str, steps: int) -> Steps:
   """
   if name not in TABLE:
     raise ValueError(
-      f'newton_schulz: coefficients={name!r} must be one of '
-      f'{", ".join(TABLE)}.'
+      f'newton_schulz: coefficients={name!r} must be one of {", ".join(TABLE)}.'
     )
   table = TABLE[name]
   return tuple(table[min(i, len(table) - 1)] for i in range(steps))

@@ -9,7 +9,7 @@ every three, as in Dao AI Lab's Gram Newton-Schulz. (Without, values of 84 came
 out of bfloat16 where 1 was due.) In between Q stays below 50.
 """
 
-from typing import Protocol
+from collections.abc import Callable
 
 import jax
 
@@ -21,25 +21,25 @@ ASPECT = 2
 _FIRST, _EVERY = 2, 3
 
 
-class Product(Protocol):
-  """alpha a b^T + beta c + diagonal I of [B, n, k], known to be symmetric."""
-
-  def __call__(
-    self,
-    a: jax.Array,
-    b: jax.Array,
-    c: jax.Array | None = None,
-    *,
-    alpha: float = 1.0,
-    beta: float = 0.0,
-    diagonal: float = 0.0,
-  ) -> jax.Array: ...
+# (a, b, c, alpha=1, beta=0, diagonal=0) -> alpha a b^T + beta c + diagonal I,
+# of what is known to be symmetric; c may be left out.
+Product = Callable[..., jax.Array]
 
 
 def iterate(
-  x: jax.Array, steps: coefficients.Steps, symmetric: Product, matmul
+  x: jax.Array,
+  steps: coefficients.Steps,
+  symmetric: Product,
+  matmul: Callable[[jax.Array, jax.Array], jax.Array],
 ) -> jax.Array:
-  """The [..., n, m] after `steps`, n <= m, by two kinds of products."""
+  """X after the steps.
+
+  Args:
+    x: [..., n, m], n <= m.
+    steps: their coefficients.
+    symmetric: product with a symmetric result.
+    matmul: (a, b) -> a b.
+  """
   gram, q = symmetric(x, x), None
   for i, (a, b, c) in enumerate(steps):
     if i >= _FIRST and (i - _FIRST) % _EVERY == 0:

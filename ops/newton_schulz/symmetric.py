@@ -87,7 +87,7 @@ def tile_index(t, size: tiles_lib.Tile):
   root = jnp.sqrt(8.0 * (t // ratio).astype(jnp.float32) + 1.0)
   large = ((root - 1.0) * 0.5).astype(jnp.int32)
   # The root of a float32 may be off by one at the border.
-  first = lambda l: ratio * (l * (l + 1) // 2)
+  first = lambda i: ratio * (i * (i + 1) // 2)
   large = jnp.where(first(large) > t, large - 1, large)
   large = jnp.where(first(large + 1) <= t, large + 1, large)
   small = t - first(large)
@@ -118,7 +118,10 @@ def _kernel(a_ref, b_ref, *refs, size, alpha, beta, diagonal):
   if diagonal:
     acc += jnp.where(ahead == 0, diagonal, 0.0)
   out = acc.astype(o_ref.dtype)
-  here, mirrored = o_ref.at[batch, rows, columns], o_ref.at[batch, columns, rows]
+  here, mirrored = (
+    o_ref.at[batch, rows, columns],
+    o_ref.at[batch, columns, rows],
+  )
   # A tile that meets the diagonal counts on one side of it.
   near = (i * size.m < (j + 1) * size.n) & (j * size.n < (i + 1) * size.m)
   sign = 1 if size.m >= size.n else -1

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Products of sorted tokens with the matrix of each one's expert, in Pallas.
+
+Triton kernels over the programs of `programs`. Sums are float32, and what
+follows a sum happens before it is rounded.
+
+Axis letters: T sorted tokens; S tokens in their own order; G the 2F fused
+columns, gate first; K the dimension of a sum, N columns, M rows of a tile.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton as plgpu
+
+from ops.experts import programs
+from ops.experts.programs import at, block
+from ops.tiles import Tile
+
+
+def up(
+  x_SD: jax.Array,
+  order_T: jax.Array,
+  starts: jax.Array,
+  gate_up_EDG: jax.Array,
+  size: Tile,
+  *,
+  save: bool,
+) -> list[jax.Array]:
+  """silu(gate) * up [T, F] and, to `save`, gate and up [T, G], of x @ gate_up.
+
+  Rows are read where they are: `x_SD[order_T]` is never in memory.
+  """
+  _, depth, fused = gate_up_EDG.shape
+  half = fused // 2
+
+  def kernel(place, order_ref, x_ref, w_ref, a_ref, h_ref=None):
+    row_M = plgpu.load(order_ref.at[place.row_M])
+    gate_N, up_N = place.column_N, half + place.column_N
+
+    def turn(k, sums):
+      x = plgpu.load(at(x_ref, row_M, block(k, size.k)))
+      return tuple(
+        acc + _dot(x, _load_matrix(w_ref, place, block(k, size.k), column_N))
+        for acc, column_N in zip(sums, (gate_N, up_N), strict=True)
+      )
+
+    zeros = jnp.zeros((size.m, size.n), jnp.float32)
+    turns = place.turns(depth // size.k)
+    gate, up = jax.lax.fori_loop(0, turns, turn, (zeros, zeros))
+    place.store(a_ref, gate * jax.nn.sigmoid(gate) * up)
+    if save:
+      place.store(h_ref, gate)
+      place.store(h_ref, up, up_N)
+
+  shapes = [(order_T.size, half), (order_T.size, fused)][: 1 + save]
+  inputs = (order_T, x_SD, gate_up_EDG)
+  return programs.call(kernel, 'experts_up', size, starts, shapes, inputs)
+
+
+def matmul(
+  x_TK: jax.Array,
+  order_T: jax.Array,
+  starts: jax.Array,
+  w: jax.Array,
+  size: Tile,
+  *,
+  transposed: bool = False,
+) -> jax.Array:
+  """X @ w [S, N]: each row is written to where its token is.
+
+  `w` is [E, K, N]; if `transposed` [E, N, K], and read as it lies.
+  """
+
+  def kernel(place, order_ref, x_ref, w_ref, y_ref):
+    acc = _rows_sum(place, x_ref, w_ref, size, transposed=transposed)
+    target_M = plgpu.load(order_ref.at[place.row_M])
+    place.store(y_ref, acc, target_M=target_M)
+
+  name = 'experts_d_x' if transposed else 'experts_down'
+  shapes = [(order_T.size, w.shape[1 if transposed else 2])]
+  inputs = (order_T, x_TK, w)
+  return programs.call(kernel, name, size, starts, shapes, inputs)[0]
+
+
+def d_up(
+  dy_TD: jax.Array,
+  h_TG: jax.Array,
+  starts: jax.Array,
+  down_EFD: jax.Array,
+  size: Tile,
+) -> list[jax.Array]:
+  """silu(gate) * up [T, F] once more, and the gradient of both factors [T, G].
+
+  `h_TG` is what `up` saved, `dy_TD` the gradient of its product with `down`.
+  """
+  tokens, fused = h_TG.shape
+  half = fused // 2
+
+  def kernel(place, dy_ref, h_ref, w_ref, a_ref, dh_ref):
+    da = _rows_sum(place, dy_ref, w_ref, size, transposed=True)
+    gate_N, up_N = place.column_N, half + place.column_N
+    gate, up = (
+      plgpu.load(at(h_ref, place.row_M, column_N)).astype(jnp.float32)
+      for column_N in (gate_N, up_N)
+    )
+    sigmoid = jax.nn.sigmoid(gate)
+    silu = gate * sigmoid
+    place.store(a_ref, silu * up)
+    place.store(dh_ref, da * silu, up_N)
+    place.store(dh_ref, da * up * (sigmoid + silu * (1 - sigmoid)), gate_N)
+
+  shapes = [(tokens, half), (tokens, fused)]
+  inputs = (dy_TD, h_TG, down_EFD)
+  return programs.call(kernel, 'experts_d_up', size, starts, shapes, inputs)
+
+
+def d_weights(
+  x_TK: jax.Array, dy_TN: jax.Array, starts: jax.Array, size: Tile
+) -> jax.Array:
+  """[E, K, N]: x^T dy over the rows of each expert; of no rows, zeros."""
+  tokens, height = x_TK.shape
+  width, experts = dy_TN.shape[1], starts.size - 1
+
+  def kernel(starts_ref, x_ref, dy_ref, w_ref):
+    expert = pl.program_id(2)
+    first, end = starts_ref[expert], starts_ref[expert + 1]
+    column_M = block(pl.program_id(1), size.m)
+    column_N = block(pl.program_id(0), size.n)
+
+    def turn(k, acc, last):
+      row_K = first + block(k, size.k)
+      valid_K = row_K < end
+      row_K = jnp.minimum(row_K, tokens - 1) if last else row_K
+
+      def load(ref, column):
+        where = at(ref, row_K, column)
+        if not last:
+          return plgpu.load(where)
+        mask = jnp.broadcast_to(valid_K[:, None], (size.k, column.size))
+        return plgpu.load(where, mask=mask, other=0.0)
+
+      return acc + _dot(load(x_ref, column_M), load(dy_ref, column_N), 0, 0)
+
+    # The last, partial turn alone needs masks.
+    full, turns = (end - first) // size.k, pl.cdiv(end - first, size.k)
+    acc = jnp.zeros((size.m, size.n), jnp.float32)
+    turn_of = lambda last: functools.partial(turn, last=last)
+    acc = jax.lax.fori_loop(0, full, turn_of(False), acc)
+    acc = jax.lax.fori_loop(full, turns, turn_of(True), acc)
+    rows = pl.ds(pl.program_id(1) * size.m, size.m)
+    columns = pl.ds(pl.program_id(0) * size.n, size.n)
+    plgpu.store(w_ref.at[expert, rows, columns], acc.astype(w_ref.dtype))
+
+  return programs.launch(
+    kernel,
+    'experts_d_weights',
+    size,
+    (width // size.n, height // size.m, experts),
+    jax.ShapeDtypeStruct((experts, height, width), x_TK.dtype),
+  )(starts, x_TK, dy_TN)
+
+
+def _rows_sum(place, x_ref, w_ref, size, *, transposed):
+  """[M, N] of x @ w of the expert, float32."""
+
+  def turn(k, acc):
+    depth_K = block(k, size.k)
+    x = plgpu.load(at(x_ref, place.row_M, depth_K))
+    if transposed:
+      w = _load_matrix(w_ref, place, place.column_N, depth_K)
+      return acc + _dot(x, w, 1, 1)
+    return acc + _dot(x, _load_matrix(w_ref, place, depth_K, place.column_N))
+
+  acc = jnp.zeros((size.m, size.n), jnp.float32)
+  turns = place.turns(x_ref.shape[1] // size.k)
+  return jax.lax.fori_loop(0, turns, turn, acc)
+
+
+def _load_matrix(ref, place, row, column):
+  return plgpu.load(ref.at[place.expert, row[:, None], column[None]])
+
+
+def _dot(a, b, axis_a=1, axis_b=0):
+  dimensions = (((axis_a,), (axis_b,)), ((), ()))
+  return jax.lax.dot_general(
+    a, b, dimensions, preferred_element_type=jnp.float32
+  )
