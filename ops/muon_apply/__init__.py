@@ -6,10 +6,13 @@ from collections.abc import Sequence
 import jax
 
 from ops import dispatch
-from ops.muon_apply import reference
+from ops.muon_apply import hip, reference
 
 # As in `ops.muon_momentum`: XLA already passes over each tensor once.
-ENGINES = (dispatch.Engine('xla', reference.muon_apply),)
+ENGINES = (
+  dispatch.Engine('hip', hip.muon_apply, hip.unsupported, ('rocm',)),
+  dispatch.Engine('xla', reference.muon_apply),
+)
 
 
 def muon_apply(

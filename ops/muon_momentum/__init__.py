@@ -7,11 +7,14 @@ import jax
 import jax.numpy as jnp
 
 from ops import dispatch
-from ops.muon_momentum import reference
+from ops.muon_momentum import hip, reference
 
 # XLA makes one kernel of each tensor's arithmetic, one pass over its memory; a
 # kernel for all tensors at once saves launches only.
-ENGINES = (dispatch.Engine('xla', reference.muon_momentum),)
+ENGINES = (
+  dispatch.Engine('hip', hip.muon_momentum, hip.unsupported, ('rocm',)),
+  dispatch.Engine('xla', reference.muon_momentum),
+)
 
 
 def muon_momentum(

@@ -31,6 +31,7 @@ def call(
   kernel: str,
   results: jax.ShapeDtypeStruct | Sequence[jax.ShapeDtypeStruct],
   *args: jax.Array,
+  aliases: dict[int, int] | None = None,
   **attributes: Any,
 ) -> Any:
   """Calls the handler zaya_KERNEL of the library.
@@ -39,6 +40,8 @@ def call(
     kernel: its name.
     results: shapes and types of what it writes.
     *args: arrays.
+    aliases: argument -> result that may have its memory, if it is not used
+      afterwards; it is copied before if it is.
     **attributes: static numbers, of NumPy types: np.float32(1).
 
   Raises:
@@ -47,7 +50,8 @@ def call(
   if reason := unavailable(kernel):
     raise dispatch.UnsupportedError(f'ops.native: {kernel}: {reason}.')
   target = _load(_path(), dispatch.platform()).target(kernel)
-  return jax.ffi.ffi_call(target, results)(*args, **attributes)
+  run = jax.ffi.ffi_call(target, results, input_output_aliases=aliases)
+  return run(*args, **attributes)
 
 
 def _path() -> pathlib.Path:

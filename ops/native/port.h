@@ -75,31 +75,88 @@ __device__ __forceinline__ float float_of(f16 x) {
 }
 __device__ __forceinline__ float float_of(f32 x) { return x.value; }
 
+// The same pointer. One from a table may point anywhere for all that clang
+// knows, and such loads wait for LDS too.
+template <class T>
+__device__ __forceinline__ T* in_global(T* pointer) {
+#if defined(__HIP_DEVICE_COMPILE__)
+  __builtin_assume(!__builtin_amdgcn_is_shared(pointer) &&
+                   !__builtin_amdgcn_is_private(pointer));
+#endif
+  return pointer;
+}
+
+// Eight consecutive values, at 16 bytes, or the first `count` of them.
+template <class T>
+__device__ __forceinline__ void load8(const T* from, int count, float* to) {
+  from = in_global(from);
+  if (count < 8) {
+    ZAYA_UNROLL
+    for (int i = 0; i < 8; ++i) to[i] = i < count ? float_of(from[i]) : 0.f;
+    return;
+  }
+  constexpr int kEach = 16 / sizeof(T);
+  ZAYA_UNROLL
+  for (int part = 0; part < 8 / kEach; ++part) {
+    bits8 bits = reinterpret_cast<const bits8*>(from)[part];
+    T values[kEach];
+    __builtin_memcpy(values, &bits, sizeof(bits));
+    ZAYA_UNROLL
+    for (int i = 0; i < kEach; ++i) to[part * kEach + i] = float_of(values[i]);
+  }
+}
+template <class T>
+__device__ __forceinline__ void store8(T* to, int count, const float* from) {
+  to = in_global(to);
+  if (count < 8) {
+    ZAYA_UNROLL
+    for (int i = 0; i < 8; ++i)
+      if (i < count) to[i] = T::of(from[i]);
+    return;
+  }
+  constexpr int kEach = 16 / sizeof(T);
+  ZAYA_UNROLL
+  for (int part = 0; part < 8 / kEach; ++part) {
+    T values[kEach];
+    ZAYA_UNROLL
+    for (int i = 0; i < kEach; ++i) values[i] = T::of(from[part * kEach + i]);
+    bits8 bits;
+    __builtin_memcpy(&bits, values, sizeof(bits));
+    reinterpret_cast<bits8*>(to)[part] = bits;
+  }
+}
+
 // D = A B + C by one wave. 32x32x8: lane l has A[l % 32][4 (l / 32) + 0..3] and
 // B[the same k][l % 32]; D[8 (r / 4) + 4 (l / 32) + r % 4][l % 32] in d[r].
-// 16x16x16: A[l % 16][4 (l / 16) + 0..3], B likewise; D[4 (l / 16) + r][l % 16].
+// 16x16x16: A[l % 16][4 (l / 16) + 0..3], B alike; D[4 (l / 16) + r][l % 16].
 // Any permutation of k that A and B share gives the same product.
 #if defined(__HIP_PLATFORM_AMD__) && !defined(ZAYA_EMULATION)
 typedef _Float16 half4 __attribute__((vector_size(8)));
-__device__ __forceinline__ f32x16 mfma_32x32x8(bf16, bits4 a, bits4 b, f32x16 c) {
+__device__ __forceinline__ f32x16 mfma_32x32x8(bf16, bits4 a, bits4 b,
+                                               f32x16 c) {
   return __builtin_amdgcn_mfma_f32_32x32x8bf16_1k(a, b, c, 0, 0, 0);
 }
-__device__ __forceinline__ f32x16 mfma_32x32x8(f16, bits4 a, bits4 b, f32x16 c) {
+__device__ __forceinline__ f32x16 mfma_32x32x8(f16, bits4 a, bits4 b,
+                                               f32x16 c) {
   return __builtin_amdgcn_mfma_f32_32x32x8f16((half4)a, (half4)b, c, 0, 0, 0);
 }
-__device__ __forceinline__ f32x4 mfma_16x16x16(bf16, bits4 a, bits4 b, f32x4 c) {
+__device__ __forceinline__ f32x4 mfma_16x16x16(bf16, bits4 a, bits4 b,
+                                               f32x4 c) {
   return __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(a, b, c, 0, 0, 0);
 }
-__device__ __forceinline__ f32x4 mfma_16x16x16(f16, bits4 a, bits4 b, f32x4 c) {
+__device__ __forceinline__ f32x4 mfma_16x16x16(f16, bits4 a, bits4 b,
+                                               f32x4 c) {
   return __builtin_amdgcn_mfma_f32_16x16x16f16((half4)a, (half4)b, c, 0, 0, 0);
 }
 #else
 template <class T>
-__device__ __forceinline__ f32x16 mfma_32x32x8(T type, bits4 a, bits4 b, f32x16 c) {
+__device__ __forceinline__ f32x16 mfma_32x32x8(T type, bits4 a, bits4 b,
+                                               f32x16 c) {
   return emulated_mfma<32, 8>(type, a, b, c);
 }
 template <class T>
-__device__ __forceinline__ f32x4 mfma_16x16x16(T type, bits4 a, bits4 b, f32x4 c) {
+__device__ __forceinline__ f32x4 mfma_16x16x16(T type, bits4 a, bits4 b,
+                                               f32x4 c) {
   return emulated_mfma<16, 16>(type, a, b, c);
 }
 #endif

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// C = alpha A A^T + beta B + shift I for stacks of A [n, depth], B [n, n]
-// symmetric: both products of a Newton-Schulz step. Tiles on and under the
-// diagonal are computed, half of the work; C is symmetric to the last bit.
+// alpha A B^T + beta C + diagonal I for stacks of A and B [n, depth], C [n, n],
+// where A B^T and C are known to be symmetric: the products of Newton-Schulz
+// but the last. Tiles on and under the diagonal are computed, half of the work;
+// the result is symmetric to the last bit.
 #include "handler.h"
 
 namespace {
@@ -33,13 +34,14 @@ struct Carrier {
   const uint16_t* from[4];
   int piece, row, depth;
 
-  __device__ __forceinline__ Carrier(const uint16_t* a, int n, int depth, int rows, int columns)
+  __device__ __forceinline__ Carrier(const uint16_t* a, const uint16_t* b,
+                                     int n, int depth, int rows, int columns)
       : piece(threadIdx.x % 4), row(threadIdx.x / 4), depth(depth) {
     ZAYA_UNROLL
     for (int i = 0; i < 4; ++i) {
       int at = (i < 2 ? rows : columns) + row + i % 2 * (kTile / 2);
       // Rows past the end repeat the last one; their products are not stored.
-      from[i] = a + size_t(at < n ? at : n - 1) * depth;
+      from[i] = (i < 2 ? a : b) + size_t(at < n ? at : n - 1) * depth;
     }
   }
 
@@ -66,8 +68,9 @@ struct Carrier {
 
 // Lane l reads depth 8 (l / 32) + 0..7 of each 16: 4 for each of two MFMA.
 template <class T>
-__device__ __forceinline__ void multiply(const uint16_t (&stage)[2][kTile * kStage],
-                                int row, int column, f32x16 (&sums)[4][2]) {
+__device__ __forceinline__ void multiply(
+    const uint16_t (&stage)[2][kTile * kStage], int row, int column,
+    f32x16 (&sums)[4][2]) {
   int lane = threadIdx.x % kWave;
   ZAYA_UNROLL
   for (int step = 0; step < kStage / 16; ++step) {
@@ -87,36 +90,36 @@ __device__ __forceinline__ void multiply(const uint16_t (&stage)[2][kTile * kSta
       for (int i = 0; i < 4; ++i)
         ZAYA_UNROLL
         for (int j = 0; j < 2; ++j)
-          sums[i][j] =
-              mfma_32x32x8(T(), half_of(a[i], half), half_of(b[j], half), sums[i][j]);
+          sums[i][j] = mfma_32x32x8(T(), half_of(a[i], half),
+                                    half_of(b[j], half), sums[i][j]);
   }
 }
 
 struct Scales {
-  float alpha, beta, shift;
+  float alpha, beta, diagonal;
 };
 
 // Of what one MFMA gives, this lane has 4 times 4 rows of a column.
 __device__ __forceinline__ int row_of(int r) { return 8 * (r / 4) + r % 4; }
 
-__device__ __forceinline__ void read(const uint16_t* b, int n, int row,
+__device__ __forceinline__ void read(const uint16_t* c, int n, int row,
                                      int column, uint16_t (&old)[16]) {
   // Inside the matrix, whether it will be used or not: no branches.
-  b += column < n ? column : n - 1;
+  c += column < n ? column : n - 1;
   ZAYA_UNROLL
   for (int r = 0; r < 16; ++r) {
     int y = row + row_of(r);
-    old[r] = b[size_t(y < n ? y : n - 1) * n];
+    old[r] = c[size_t(y < n ? y : n - 1) * n];
   }
 }
 
 // Writes it, and its mirror image: there, 4 rows are 8 bytes of a row.
 template <class T>
 __device__ __forceinline__ void write(f32x16 sums, Scales s,
-                                      const uint16_t (&old)[16], uint16_t* c,
+                                      const uint16_t (&old)[16], uint16_t* d,
                                       int n, int row, int column) {
   if (column >= n) return;
-  uint16_t* mirror = c + size_t(column) * n;
+  uint16_t* mirror = d + size_t(column) * n;
   bool whole = n % 4 == 0 && row > column;
   ZAYA_UNROLL
   for (int group = 0; group < 4; ++group) {
@@ -126,10 +129,10 @@ __device__ __forceinline__ void write(f32x16 sums, Scales s,
       int i = 4 * group + r, y = row + row_of(i);
       float value = s.alpha * sums[i];
       if (s.beta != 0) value += s.beta * float_of(T{old[i]});
-      if (y == column) value += s.shift;
+      if (y == column) value += s.diagonal;
       bits[r] = T::of(value).bits;
       if (y < n && y >= column) {
-        c[size_t(y) * n + column] = bits[r];
+        d[size_t(y) * n + column] = bits[r];
         if (!whole) mirror[y] = bits[r];
       }
     }
@@ -138,9 +141,14 @@ __device__ __forceinline__ void write(f32x16 sums, Scales s,
   }
 }
 
+struct Buffers {
+  const uint16_t *a, *b, *c;
+  uint16_t* d;
+};
+
 template <class T>
-__device__ __forceinline__ void run(const uint16_t* a, const uint16_t* b, uint16_t* c,
-                           int n, int depth, Scales scales, Shared& shared) {
+__device__ __forceinline__ void run(Buffers at, int n, int depth, Scales scales,
+                                    Shared& shared) {
   // Which tile of which matrix: 0; 1, 2; 3, 4, 5; ... Of 2048 x 2048 there are
   // 36, one for nearly each of the 38 CU of a die, which share its L2.
   int side = (n + kTile - 1) / kTile, tiles = side * (side + 1) / 2;
@@ -150,15 +158,16 @@ __device__ __forceinline__ void run(const uint16_t* a, const uint16_t* b, uint16
   while (y * (y + 1) / 2 > tile) --y;
   int rows = y * kTile, columns = (tile - y * (y + 1) / 2) * kTile;
   size_t matrix = item / tiles;
-  a += matrix * n * depth;
-  b += matrix * n * n;
-  c += matrix * n * n;
+  at.a += matrix * n * depth;
+  at.b += matrix * n * depth;
+  at.c += matrix * n * n;
+  at.d += matrix * n * n;
 
   int wave = threadIdx.x / kWave, lane = threadIdx.x % kWave;
   int row = wave / 4 * kRows, column = wave % 4 * kColumns;
   f32x16 sums[4][2] = {};
   bits8 first[4], second[4];
-  Carrier carrier(a, n, depth, rows, columns);
+  Carrier carrier(at.a, at.b, n, depth, rows, columns);
   carrier.fetch(0, first);
   carrier.fetch(kStage, second);
   carrier.put(0, first, shared.stages[0]);
@@ -179,40 +188,41 @@ __device__ __forceinline__ void run(const uint16_t* a, const uint16_t* b, uint16
     __syncthreads();
     if (next < depth) carrier.put(next + kStage, second, shared.stages[1]);
   }
-  // B for the next 32 x 32 is on its way while these are written.
+  // C for the next 32 x 32 is on its way while these are written.
   row += rows + 4 * (lane / 32), column += columns + lane % 32;
   uint16_t old[2][16] = {};
-  if (scales.beta != 0) read(b, n, row, column, old[0]);
+  if (scales.beta != 0) read(at.c, n, row, column, old[0]);
   ZAYA_UNROLL
   for (int i = 0; i < 8; ++i) {
     int y = row + 32 * (i / 2), x = column + 32 * (i % 2), next = i + 1;
     if (scales.beta != 0 && next < 8)
-      read(b, n, row + 32 * (next / 2), column + 32 * (next % 2),
+      read(at.c, n, row + 32 * (next / 2), column + 32 * (next % 2),
            old[next % 2]);
-    write<T>(sums[i / 2][i % 2], scales, old[i % 2], c, n, y, x);
+    write<T>(sums[i / 2][i % 2], scales, old[i % 2], at.d, n, y, x);
   }
 }
 
 }  // namespace
 
-#define KERNEL(type)                                                       \
-  extern "C" __global__ __launch_bounds__(kThreads) void                   \
-      symmetric_matmul_##type(const uint16_t* a, const uint16_t* b,        \
-                              uint16_t* c, int n, int depth, Scales scales) { \
-    ZAYA_SHARED(Shared, shared);                                           \
-    run<type>(a, b, c, n, depth, scales, shared);                          \
+#define KERNEL(type)                                              \
+  extern "C" __global__ __launch_bounds__(kThreads) void          \
+      symmetric_matmul_##type(Buffers at, int n, int depth,       \
+                              Scales scales) {                    \
+    ZAYA_SHARED(Shared, shared);                                  \
+    run<type>(at, n, depth, scales, shared);                      \
   }
 KERNEL(bf16)
 KERNEL(f16)
 
-// a [.., n, depth], b [.., n, n], which is not read where beta is 0.
+// a, b [.., n, depth]; c [.., n, n], which is not read where beta is 0.
 static ffi::Error symmetric_matmul(hipStream_t stream, ffi::AnyBuffer a,
-                                   ffi::AnyBuffer b, float alpha, float beta,
-                                   float shift,
-                                   ffi::Result<ffi::AnyBuffer> c) {
+                                   ffi::AnyBuffer b, ffi::AnyBuffer c,
+                                   float alpha, float beta, float diagonal,
+                                   ffi::Result<ffi::AnyBuffer> d) {
   auto shape = a.dimensions();
   if (shape.size() < 2 || shape.back() % 8 || shape.back() == 0 ||
-      (beta != 0 && b.element_count() != c->element_count()))
+      b.element_count() != a.element_count() ||
+      (beta != 0 && c.element_count() != d->element_count()))
     return ffi::Error::InvalidArgument(
         "symmetric_matmul: needs [.., n, depth] with a depth of 8, 16, ...");
   int depth = shape.back(), n = shape[shape.size() - 2];
@@ -220,13 +230,14 @@ static ffi::Error symmetric_matmul(hipStream_t stream, ffi::AnyBuffer a,
   size_t blocks = n ? a.element_count() / n / depth * side * (side + 1) / 2 : 0;
   if (!blocks) return ffi::Error::Success();
   auto bits = [](auto& x) { return static_cast<uint16_t*>(x.untyped_data()); };
-  Scales scales{alpha, beta, shift};
+  Buffers at{bits(a), bits(b), bits(c), bits(*d)};
+  Scales scales{alpha, beta, diagonal};
   if (a.element_type() == ffi::DataType::BF16)
     ZAYA_LAUNCH(symmetric_matmul_bf16, Shared, dim3(blocks), dim3(kThreads),
-                stream, bits(a), bits(b), bits(*c), n, depth, scales);
+                stream, at, n, depth, scales);
   else if (a.element_type() == ffi::DataType::F16)
     ZAYA_LAUNCH(symmetric_matmul_f16, Shared, dim3(blocks), dim3(kThreads),
-                stream, bits(a), bits(b), bits(*c), n, depth, scales);
+                stream, at, n, depth, scales);
   else
     return ffi::Error::InvalidArgument("symmetric_matmul: needs 16-bit floats");
   return launched();
@@ -237,7 +248,8 @@ ZAYA_HANDLER(symmetric_matmul, symmetric_matmul,
                  .Ctx<Stream>()
                  .Arg<ffi::AnyBuffer>()
                  .Arg<ffi::AnyBuffer>()
+                 .Arg<ffi::AnyBuffer>()
                  .Attr<float>("alpha")
                  .Attr<float>("beta")
-                 .Attr<float>("shift")
+                 .Attr<float>("diagonal")
                  .Ret<ffi::AnyBuffer>());

@@ -6,9 +6,10 @@ import jax.numpy as jnp
 
 from ops import dispatch
 from ops.newton_schulz import coefficients as coefficients_lib
-from ops.newton_schulz import pallas, reference
+from ops.newton_schulz import hip, pallas, reference
 
 ENGINES = (
+  dispatch.Engine('hip', hip.newton_schulz, hip.unsupported, ('rocm',)),
   dispatch.Engine('pallas', pallas.newton_schulz, pallas.unsupported, ()),
   dispatch.Engine('xla', reference.newton_schulz),
 )

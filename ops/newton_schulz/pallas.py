@@ -33,8 +33,14 @@ def newton_schulz(
   dtype: jnp.dtype,
   coefficients: str = 'jordan',
   gram: bool = False,
+  product: gram_lib.Product = symmetric_matmul,
+  multiple: int | None = None,
 ) -> jax.Array:
-  """See `ops.newton_schulz`."""
+  """See `ops.newton_schulz`.
+
+  Another kernel than ours comes as `product`, with the number that the sides of
+  its arguments are to be multiples of.
+  """
   *_, m, n = x.shape
   if not x.size:
     return x
@@ -42,7 +48,7 @@ def newton_schulz(
 
   def orthogonalize(x_BMN):
     y, tall = reference.normalize(x_BMN, dtype)
-    y = _iterate(y, schedule, gram).astype(x.dtype)
+    y = _iterate(y, schedule, gram, product, multiple).astype(x.dtype)
     return y.mT if tall else y
 
   x_BMN = x.reshape(-1, m, n)
@@ -51,24 +57,23 @@ def newton_schulz(
   )
 
 
-def _iterate(x, schedule, gram):
+def _iterate(x, schedule, gram, product, multiple):
   _, n, depth = x.shape
   size = tile(n, depth, x.dtype)
   # Zeros around X stay zeros: a multiplies them.
-  pads = -n % max(size.m, size.n, size.k), -depth % size.k
+  rows, columns = multiple or max(size.m, size.n, size.k), multiple or size.k
+  pads = -n % rows, -depth % columns
   if any(pads):
     x = jnp.pad(x, ((0, 0), (0, pads[0]), (0, pads[1])))
   if gram and depth >= gram_lib.ASPECT * n:
-    x = gram_lib.iterate(x, schedule, symmetric_matmul, _matmul)
+    x = gram_lib.iterate(x, schedule, product, _matmul)
   else:
     for a, b, c in schedule:
-      gram_BNN = symmetric_matmul(x, x)
-      x = _matmul(
-        symmetric_matmul(
-          gram_BNN, gram_BNN, gram_BNN, alpha=c, beta=b, diagonal=a
-        ),
-        x,
+      gram_BNN = product(x, x)
+      factor = product(
+        gram_BNN, gram_BNN, gram_BNN, alpha=c, beta=b, diagonal=a
       )
+      x = _matmul(factor, x)
   return x[:, :n, :depth]
 
 
