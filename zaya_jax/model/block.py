@@ -4,6 +4,7 @@
 import jax
 from flax import nnx
 
+import ops
 from zaya_jax import config as config_lib
 from zaya_jax.model import cca, layers, moe
 from zaya_jax.model import router as router_lib
@@ -42,8 +43,18 @@ class Block(nnx.Module):
     """
     dtype, eps = layers.compute_dtype(self.config), self.config.norm_eps
     h_BLD = layers.rms_norm(x_BLD, self.attn_norm, eps, dtype)
-    x_BLD = self.attn_merge(self.attn(h_BLD, context, slides), x_BLD)
-    h_BLD = layers.rms_norm(x_BLD, self.moe_norm, eps, dtype)
+    merge = self.attn_merge
+    x_BLD, h_BLD = ops.residual_rms_norm(
+      self.attn(h_BLD, context, slides),
+      x_BLD,
+      merge.branch_scale[...],
+      merge.branch_bias[...],
+      merge.residual_scale[...],
+      merge.residual_bias[...],
+      self.moe_norm[...],
+      eps=eps,
+      dtype=dtype,
+    )
     routes = self.router(h_BLD, state_BLR)
     y_BLD = moe.weigh(
       self.experts(h_BLD, routes.choice), h_BLD, routes, self.config.skip
