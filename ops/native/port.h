@@ -40,6 +40,7 @@ __device__ __forceinline__ To bits_of(From from) {
 // The two types that matrix instructions take. float_of and T::of convert, the
 // latter to the nearest, ties to even.
 struct bf16 {
+  typedef uint16_t Word;
   uint16_t bits;
   __device__ static __forceinline__ bf16 of(float x) {
     uint32_t u = bits_of<uint32_t>(x);
@@ -49,6 +50,7 @@ struct bf16 {
   }
 };
 struct f16 {
+  typedef uint16_t Word;
   uint16_t bits;
   __device__ static __forceinline__ f16 of(float x) {
 #if defined(ZAYA_CUDA)
@@ -59,6 +61,7 @@ struct f16 {
   }
 };
 struct f32 {
+  typedef float Word;
   float value;
   __device__ static __forceinline__ f32 of(float x) { return {x}; }
 };
@@ -75,30 +78,26 @@ __device__ __forceinline__ float float_of(f16 x) {
 }
 __device__ __forceinline__ float float_of(f32 x) { return x.value; }
 
-// The same pointer. One from a table may point anywhere for all that clang
-// knows, and such loads wait for LDS too.
-template <class T>
-__device__ __forceinline__ T* in_global(T* pointer) {
+// Eight consecutive values, at 16 bytes, or the first `count` of them. A pointer
+// from a table may point anywhere for all that clang knows, and such loads would
+// wait for LDS too: these do not.
 #if defined(__HIP_DEVICE_COMPILE__)
-  __builtin_assume(!__builtin_amdgcn_is_shared(pointer) &&
-                   !__builtin_amdgcn_is_private(pointer));
+#define ZAYA_GLOBAL __attribute__((address_space(1)))
+#else
+#define ZAYA_GLOBAL
 #endif
-  return pointer;
-}
-
-// Eight consecutive values, at 16 bytes, or the first `count` of them.
 template <class T>
 __device__ __forceinline__ void load8(const T* from, int count, float* to) {
-  from = in_global(from);
   if (count < 8) {
+    auto* words = (const ZAYA_GLOBAL typename T::Word*)from;
     ZAYA_UNROLL
-    for (int i = 0; i < 8; ++i) to[i] = i < count ? float_of(from[i]) : 0.f;
+    for (int i = 0; i < 8; ++i) to[i] = i < count ? float_of(T{words[i]}) : 0.f;
     return;
   }
   constexpr int kEach = 16 / sizeof(T);
   ZAYA_UNROLL
   for (int part = 0; part < 8 / kEach; ++part) {
-    bits8 bits = reinterpret_cast<const bits8*>(from)[part];
+    bits8 bits = ((const ZAYA_GLOBAL bits8*)from)[part];
     T values[kEach];
     __builtin_memcpy(values, &bits, sizeof(bits));
     ZAYA_UNROLL
@@ -107,11 +106,11 @@ __device__ __forceinline__ void load8(const T* from, int count, float* to) {
 }
 template <class T>
 __device__ __forceinline__ void store8(T* to, int count, const float* from) {
-  to = in_global(to);
   if (count < 8) {
+    auto* words = (ZAYA_GLOBAL typename T::Word*)to;
     ZAYA_UNROLL
     for (int i = 0; i < 8; ++i)
-      if (i < count) to[i] = T::of(from[i]);
+      if (i < count) words[i] = bits_of<typename T::Word>(T::of(from[i]));
     return;
   }
   constexpr int kEach = 16 / sizeof(T);
@@ -122,7 +121,7 @@ __device__ __forceinline__ void store8(T* to, int count, const float* from) {
     for (int i = 0; i < kEach; ++i) values[i] = T::of(from[part * kEach + i]);
     bits8 bits;
     __builtin_memcpy(&bits, values, sizeof(bits));
-    reinterpret_cast<bits8*>(to)[part] = bits;
+    ((ZAYA_GLOBAL bits8*)to)[part] = bits;
   }
 }
 
