@@ -14,6 +14,7 @@ from ops import case, dispatch
 
 # Folder -> public function. The folder is the name of the flag.
 FUNCTIONS = {
+  'attention': 'attention',
   'experts': 'expert_mlp',
   'muon_apply': 'muon_apply',
   'muon_momentum': 'muon_momentum',

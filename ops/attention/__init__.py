@@ -3,10 +3,17 @@
 
 import jax
 
-from ops.attention import blocked, reference
+from ops import dispatch
+from ops.attention import blocked, cudnn, pallas
 from ops.attention.cached import attention as cached_attention
 
-__all__ = ('attention', 'cached_attention')
+__all__ = ('ENGINES', 'attention', 'cached_attention')
+
+ENGINES = (
+  dispatch.Engine('cudnn', cudnn.attention, cudnn.unsupported, platforms=()),
+  dispatch.Engine('pallas', pallas.attention, pallas.unsupported, platforms=()),
+  dispatch.Engine('xla', blocked.attention),
+)
 
 
 def attention(
@@ -47,10 +54,13 @@ def attention(
     )
   if (q_segments_BL is None) != (k_segments_BS is None):
     raise ValueError('attention: give segments of both queries and keys.')
-  if blocked.unsupported(q_BLHC, k_BSKC, offset) is None:
-    return blocked.attention(
-      q_BLHC, k_BSKC, v_BSKC, q_segments_BL, k_segments_BS, window
-    )
-  return reference.attention(
-    q_BLHC, k_BSKC, v_BSKC, q_segments_BL, k_segments_BS, offset, window
-  )
+  qkv = q_BLHC, k_BSKC, v_BSKC
+  options = {
+    'q_segments_BL': q_segments_BL,
+    'k_segments_BS': k_segments_BS,
+    'offset': offset,
+    'window': window,
+  }
+  run = dispatch.select('attention', ENGINES, *qkv, **options)
+  with jax.named_scope('attention'):
+    return run(*qkv, **options)

@@ -19,7 +19,7 @@ _MIN_ROWS = 128
 
 
 def unsupported(q_BLHC, k_BSKC, offset) -> str | None:
-  """Why this engine cannot run these inputs, or None."""
+  """Why blocks cannot: none of a cache; or None."""
   if not isinstance(offset, int) or offset:
     return 'queries do not start at row 0'
   if q_BLHC.shape[1] != k_BSKC.shape[1]:
@@ -28,9 +28,26 @@ def unsupported(q_BLHC, k_BSKC, offset) -> str | None:
 
 
 def attention(
-  q_BLHC, k_BSKC, v_BSKC, q_segments_BL, k_segments_BS, window
+  q_BLHC,
+  k_BSKC,
+  v_BSKC,
+  *,
+  q_segments_BL=None,
+  k_segments_BS=None,
+  offset=0,
+  window=None,
 ) -> jax.Array:
-  """See `ops.attention`."""
+  """See `ops.attention`. What it does not take, the reference does."""
+  if unsupported(q_BLHC, k_BSKC, offset) is not None:
+    return reference.attention(
+      q_BLHC,
+      k_BSKC,
+      v_BSKC,
+      q_segments_BL=q_segments_BL,
+      k_segments_BS=k_segments_BS,
+      offset=offset,
+      window=window,
+    )
   batch, length, heads, channels = q_BLHC.shape
   kv_heads = k_BSKC.shape[2]
   scaled = (q_BLHC * channels**-0.5).astype(q_BLHC.dtype)

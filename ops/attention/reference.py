@@ -9,14 +9,24 @@ HIDDEN = -1e30
 
 
 def attention(
-  q_BLHC, k_BSKC, v_BSKC, q_segments_BL, k_segments_BS, offset, window
+  q_BLHC,
+  k_BSKC,
+  v_BSKC,
+  *,
+  q_segments_BL=None,
+  k_segments_BS=None,
+  offset=0,
+  window=None,
 ) -> jax.Array:
   """See `ops.attention`."""
   batch, length, heads, channels = q_BLHC.shape
   kv_heads = k_BSKC.shape[2]
   q = q_BLHC.reshape(batch, length, kv_heads, heads // kv_heads, channels)
   scores = jnp.einsum(
-    'BLKGC,BSKC->BKGLS', q, k_BSKC, preferred_element_type=jnp.float32
+    'BLKGC,BSKC->BKGLS',
+    q,
+    k_BSKC,
+    preferred_element_type=jnp.promote_types(q.dtype, jnp.float32),
   )
   visible = visible_keys(
     length, k_BSKC.shape[1], q_segments_BL, k_segments_BS, offset, window

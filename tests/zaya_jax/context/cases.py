@@ -48,10 +48,10 @@ def expected(q, k, v, valid, offset, window):
     q,
     k.swapaxes(1, 2),
     v.swapaxes(1, 2),
-    jnp.ones(q.shape[:2], bool),
-    valid,
-    offset,
-    window,
+    q_segments_BL=jnp.ones(q.shape[:2], bool),
+    k_segments_BS=valid,
+    offset=offset,
+    window=window,
   )
 
 

@@ -66,7 +66,9 @@ def error(mode, draw, dtype=jnp.float32, segmented=True):
   given = arrays(length, dtype)
   segments = rows.documents(packing, length)
   expected = value_and_gradient(
-    lambda q, k, v: reference.attention(q, k, v, segments, segments, 0, window),
+    lambda q, k, v: reference.attention(
+      q, k, v, q_segments_BL=segments, k_segments_BS=segments, window=window
+    ),
     *given,
   )
   f = divided(mode, n, packing, window, zigzag, length, segmented)
@@ -131,7 +133,9 @@ def test_rows_may_be_divided_over_another_axis_and_made_anew():
   natural = rows.documents('many', 32)
   expected = value_and_gradient(
     lambda q, k, v: local(
-      lambda q, k, v, s, window: reference.attention(q, k, v, s, s, 0, window),
+      lambda q, k, v, s, window: reference.attention(
+        q, k, v, q_segments_BL=s, k_segments_BS=s, window=window
+      ),
       q,
       k,
       v,
