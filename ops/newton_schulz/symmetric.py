@@ -2,10 +2,13 @@
 """Symmetric products of stacks of matrices: one triangle is computed.
 
 In Pallas for Triton. A program computes one tile at or beyond the diagonal and
-writes it twice, the second time transposed. Each element has one writer, hence
-the result is symmetric to the bit. Tiles of one matrix come one after another:
-its rows stay in the cache. Offsets of arrays beyond 4 GiB are 64 bits wide:
-Pallas sees to that.
+writes it twice, the second time transposed. Tiles of one matrix come one after
+another: its rows stay in the cache. Offsets in arrays beyond 4 GiB are 64 bits
+wide: Pallas sees to that.
+
+In tiles that meet the diagonal both sides of it are computed. Of a a^T they are
+the same sums in the same order, so that any of the writers will do; of a b^T
+each element gets one writer, by masks, which are slow.
 """
 
 import functools
@@ -34,7 +37,7 @@ def symmetric_matmul(
     a_BNK: [B, N, K]; N and K are multiples of what `tile` says.
     b_BNK: [B, N, K], `a_BNK` itself or what commutes with it.
     c_BNN: [B, N, N] symmetric.
-    alpha: of the product.
+    alpha: of the product, not 0.
     beta: of `c_BNN`.
     diagonal: added to the diagonal.
 
@@ -45,7 +48,12 @@ def symmetric_matmul(
   size = tile(n, depth, a_BNK.dtype)
   inputs = (a_BNK, b_BNK) if c_BNN is None else (a_BNK, b_BNK, c_BNN)
   kernel = functools.partial(
-    _kernel, size=size, alpha=alpha, beta=beta, diagonal=diagonal
+    _kernel,
+    size=size,
+    same=b_BNK is a_BNK,
+    alpha=alpha,
+    beta=beta,
+    diagonal=diagonal,
   )
   return pl.pallas_call(
     kernel,
@@ -94,11 +102,13 @@ def tile_index(t, size: tiles_lib.Tile):
   return (large, small) if size.m >= size.n else (small, large)
 
 
-def _kernel(a_ref, b_ref, *refs, size, alpha, beta, diagonal):
+def _kernel(a_ref, b_ref, *refs, size, same, alpha, beta, diagonal):
   c_ref, o_ref = (None, *refs)[-2:]
   batch = pl.program_id(1)
   i, j = tile_index(pl.program_id(0), size)
   rows, columns = pl.ds(i * size.m, size.m), pl.ds(j * size.n, size.n)
+  here = o_ref.at[batch, rows, columns]
+  mirrored = o_ref.at[batch, columns, rows]
 
   def turn(k, acc):
     depth = pl.ds(k * size.k, size.k)
@@ -108,29 +118,34 @@ def _kernel(a_ref, b_ref, *refs, size, alpha, beta, diagonal):
       a, b, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32
     )
 
+  # Row - column of the first element, and whether the tile meets the diagonal.
+  ahead = i * size.m - j * size.n
+  near = (ahead < size.n) & (-ahead < size.m)
+  # What is added starts the sum: behind it there would be too few registers.
   acc = jnp.zeros((size.m, size.n), jnp.float32)
-  acc = jax.lax.fori_loop(0, a_ref.shape[-1] // size.k, turn, acc)
-  ahead = _ahead(i * size.m, j * size.n, acc.shape, 0)
-  if alpha != 1.0:
-    acc *= alpha
   if c_ref is not None:
-    acc += beta * plgpu.load(c_ref.at[batch, rows, columns]).astype(jnp.float32)
+    acc = plgpu.load(c_ref.at[batch, rows, columns]).astype(jnp.float32)
+    acc *= beta / alpha
   if diagonal:
-    acc += jnp.where(ahead == 0, diagonal, 0.0)
-  out = acc.astype(o_ref.dtype)
-  here, mirrored = (
-    o_ref.at[batch, rows, columns],
-    o_ref.at[batch, columns, rows],
-  )
-  # A tile that meets the diagonal counts on one side of it.
-  near = (i * size.m < (j + 1) * size.n) & (j * size.n < (i + 1) * size.m)
+    on = lambda acc: jnp.where(
+      _ahead(ahead, acc.shape, 0) == 0, acc + diagonal / alpha, acc
+    )
+    acc = jax.lax.cond(near, on, lambda acc: acc, acc)
+  acc = jax.lax.fori_loop(0, a_ref.shape[-1] // size.k, turn, acc)
+  out = (acc if alpha == 1.0 else acc * alpha).astype(o_ref.dtype)
+  if same:
+    plgpu.store(here, out)
+    plgpu.store(mirrored, out.T)
+    return
+
   sign = 1 if size.m >= size.n else -1
 
   @pl.when(near)
   def _():
-    turned = _ahead(i * size.m, j * size.n, out.shape[::-1], 1)
-    plgpu.store(here, out, mask=sign * ahead >= 0)
-    plgpu.store(mirrored, out.T, mask=sign * turned > 0)
+    mine = sign * _ahead(ahead, out.shape, 0) >= 0
+    turned = sign * _ahead(ahead, out.shape[::-1], 1) > 0
+    plgpu.store(here, out, mask=mine)
+    plgpu.store(mirrored, out.T, mask=turned)
 
   @pl.when(jnp.logical_not(near))
   def _():
@@ -138,7 +153,7 @@ def _kernel(a_ref, b_ref, *refs, size, alpha, beta, diagonal):
     plgpu.store(mirrored, out.T)
 
 
-def _ahead(row, column, shape, axis):
+def _ahead(first, shape, axis):
   """Row - column of each element; rows of the matrix lie along `axis`."""
   iota = functools.partial(jax.lax.broadcasted_iota, jnp.int32, shape)
-  return row - column + iota(axis) - iota(1 - axis)
+  return first + iota(axis) - iota(1 - axis)
