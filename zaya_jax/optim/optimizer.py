@@ -15,17 +15,19 @@ def make_optimizer(
   """Muon for hidden matrices and AdamW for the rest (see `labels`).
 
   Both share the learning rate and decoupled weight decay; norms, scales,
-  biases and the depthwise convolution are not decayed.
+  biases and the depthwise convolution are not decayed. Updates of Muon have
+  the type of its iteration, in which devices send them to each other.
   """
   adam = optax.scale_by_adam(config.beta1, config.beta2, config.adam_eps)
   decay = optax.add_decayed_weights(config.weight_decay)
   on_cpu = jax.default_backend() == 'cpu'
+  dtype = jnp.float32 if on_cpu else jnp.bfloat16
   orthogonal = muon.scale_by_muon(
     momentum=config.momentum,
     nesterov=config.nesterov,
     steps=config.newton_schulz_steps,
     split=('gate_up',) if config.muon_split_gate_up else (),
-    dtype=jnp.float32 if on_cpu else jnp.bfloat16,
+    dtype=dtype,
   )
   groups = {
     'muon': optax.chain(orthogonal, decay),
@@ -34,8 +36,15 @@ def make_optimizer(
   }
   label = lambda params: labels.label(params, optimizer=config.name)
   clip = optax.clip_by_global_norm(config.clip_norm)
+  rate = optax.scale_by_learning_rate(schedule.make_schedule(config, num_steps))
+
+  def scale(updates, state, params=None):
+    updates, state = rate.update(updates, state, params)
+    rounded = lambda u, kind: u.astype(dtype) if kind == 'muon' else u
+    return jax.tree.map(rounded, updates, label(updates)), state
+
   return optax.chain(
     clip if config.clip_norm else optax.identity(),
     optax.partition(groups, label),
-    optax.scale_by_learning_rate(schedule.make_schedule(config, num_steps)),
+    optax.GradientTransformation(rate.init, scale),
   )

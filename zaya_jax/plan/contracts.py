@@ -66,7 +66,8 @@ def _messages(config, layout, chip, messages):
   The compiler joins messages, even of the passes and of the update, and may
   change types before it sends: what is counted are elements of all together.
   """
-  width = lambda c: chip.width if c.what == 'keys, values' else 4
+  narrow = ('keys, values', 'Muon', 'updates of Muon')
+  width = lambda c: chip.width if c.what in narrow else 4
   planned = traffic.plan(config, layout, chip)
   for kind, what, slack in (
     ('reduce-scatter', 'gradients are summed once', 0),
@@ -81,8 +82,8 @@ def _messages(config, layout, chip, messages):
     most, calls = sum(c.count for c in known), sum(m['calls'] for m in seen)
     wide = kind == 'all-gather' or all(m['dtype'] == 'f32' for m in seen)
     yield lint.Finding(
-      rule=f'{what}: {kind}, {4 * least:,} bytes in {most:,} calls',
-      value=f'{4 * sent:,} in {calls:,}' + ('' if wide else ', not float32'),
+      rule=f'{what}: {kind}, {least:,} elements in {most:,} calls',
+      value=f'{sent:,} in {calls:,}' + ('' if wide else ', not float32'),
       good=wide and 0 <= sent - least <= slack and (calls <= most or slack > 0),
       advice='See zaya_jax.partition.',
     )

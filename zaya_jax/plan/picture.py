@@ -21,7 +21,8 @@ _PARTS = {
 }  # fmt: skip
 _NETWORK = 'red'
 # After the backward pass.
-_LATE = ('gradients', 'Muon', 'updates', 'loss, norm, load')
+_UPDATES = ('updates', 'updates of Muon')
+_LATE = ('gradients', 'Muon', *_UPDATES, 'loss, norm, load')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -103,13 +104,13 @@ def timeline(plan: dict[str, Any]) -> list[Span]:
   if reduced > hidden:
     add('network', 'update', 'gradients', _NETWORK, reduced - hidden)
   for c in late:
-    if c['what'] != 'updates':
+    if c['what'] not in _UPDATES:
       add('network', 'update', c['what'], _NETWORK, c['seconds'])
   for part in time['update']:
     kind = _PARTS[part['name']]
     add('compute', 'update', part['name'], kind, part['seconds'])
   for c in late:
-    if c['what'] == 'updates':
+    if c['what'] in _UPDATES:
       add('network', 'update', c['what'], _NETWORK, c['seconds'])
   return [span for span in spans if span.seconds]
 

@@ -114,8 +114,8 @@ def _make(layout, chip, what, kind, axes, count, total) -> Collective:
 def _parameters(config, layout, chip):
   """FSDP gathers each layer, and again by remat; ZeRO-1 sums and gathers once.
 
-  All in float32 but for Muon's messages, which have the type of its iteration.
-  What no axis divides is reduced whole.
+  All in float32 but for what Muon computes, in the type of its iteration. What
+  no axis divides is reduced whole.
   """
   leaves = memory.leaves(config, layout)
   again = 2 if config.model.remat == 'block' else 1
@@ -140,7 +140,9 @@ def _parameters(config, layout, chip):
       add('layer gradients', 'reduce-scatter', ('fsdp',), one, each)
     if leaf.cut:
       add('gradients', 'reduce-scatter', leaf.cut, calls, leaf.nbytes)
-      add('updates', 'all-gather', leaf.cut, calls, leaf.nbytes)
+      what = 'updates of Muon' if leaf.muon else 'updates'
+      total = leaf.nbytes * (chip.width / 4 if leaf.muon else 1)
+      add(what, 'all-gather', leaf.cut, calls, total)
     if leaf.copied:
       held = 4 * leaf.size / leaf.parts
       add('gradients', 'all-reduce', leaf.copied, calls, held)

@@ -26,6 +26,7 @@ def _plan(shape, *words):
 def test_zero_1_is_one_reduce_scatter_and_one_all_gather():
   found = _plan(_layout(replica=1024))
   gradients = found['reduce-scatter', 'gradients']
+  muon = found['all-gather', 'updates of Muon']
   updates = found['all-gather', 'updates']
   # Two matrices of each expert and two vectors of each merge are large enough
   # to be sent layer by layer; the router's small matrices, the convolutions,
@@ -34,17 +35,21 @@ def test_zero_1_is_one_reduce_scatter_and_one_all_gather():
   whole = 40 * (2 * 256**2 + 256 * 17 + 2 * 10 * 128**2)
   whole += 40 * (4 * 1280 + 5 * 256 + 2)
   assert found['all-reduce', 'gradients'].bytes == 4 * whole
-  assert gradients.bytes == updates.bytes == 4 * (PARAMETERS - whole)
-  assert gradients.count == updates.count == 178
-  # Momentum to whole matrices, and updates back, bfloat16. 1,024 devices have one of
-  # each shape at most: the stacks are padded. q and out are divided along
-  # different sides, so they are not of one stack.
+  assert gradients.bytes == 4 * (PARAMETERS - whole)
+  assert updates.bytes + 2 * muon.bytes == gradients.bytes
+  # The matrices between hidden states, but for those of the router.
+  assert muon.bytes == 2 * (8_289_167_360 - 40 * (2 * 256**2 + 256 * 17))
+  assert gradients.count == updates.count + muon.count == 178
+  # Momentum to whole matrices, and updates back, bfloat16. 1,024 devices have
+  # one of each shape at most: the stacks are padded. q and out are divided
+  # along different sides, so they are not of one stack.
   stacks = 2048 * (4096 + 2048 + 1024 + 1024 + 256 + 128)
   assert found['all-to-all', 'Muon'].bytes == 2 * 2 * stacks
   # Results of those that are whole everywhere.
   assert found['all-gather', 'Muon'].bytes == 2 * 1024 * 256 * (256 + 17)
   assert set(found) == {
     ('reduce-scatter', 'gradients'), ('all-gather', 'updates'),
+    ('all-gather', 'updates of Muon'),
     ('all-reduce', 'gradients'), ('all-to-all', 'Muon'),
     ('all-gather', 'Muon'), ('all-reduce', 'loss, norm, load'),
   }  # fmt: skip
