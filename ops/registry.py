@@ -15,6 +15,7 @@ from ops import case, dispatch
 # Folder -> public function. The folder is the name of the flag.
 FUNCTIONS = {
   'attention': 'attention',
+  'cross_entropy': 'linear_cross_entropy',
   'experts': 'expert_mlp',
   'muon_apply': 'muon_apply',
   'muon_momentum': 'muon_momentum',

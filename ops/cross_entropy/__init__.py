@@ -3,7 +3,15 @@
 
 import jax
 
-from ops.cross_entropy import chunked
+from ops import dispatch
+from ops.cross_entropy import chunked, pallas
+
+ENGINES = (
+  dispatch.Engine(
+    'pallas', pallas.linear_cross_entropy, pallas.unsupported, platforms=()
+  ),
+  dispatch.Engine('xla', chunked.linear_cross_entropy),
+)
 
 
 def linear_cross_entropy(
@@ -37,4 +45,7 @@ def linear_cross_entropy(
       f'linear_cross_entropy: x {x_TD.shape} does not fit head '
       f'{head_VD.shape} and targets {target_T.shape}.'
     )
-  return chunked.linear_cross_entropy(x_TD, head_VD, target_T, weight_T, bias_V)
+  inputs = x_TD, head_VD, target_T, weight_T, bias_V
+  run = dispatch.select('cross_entropy', ENGINES, *inputs)
+  with jax.named_scope('cross_entropy'):
+    return run(*inputs)

@@ -62,7 +62,8 @@ def _forward(x_TD, head_VD, target_T, weight_T, bias_V):
   return total, (dx.reshape(x_TD.shape), d_head, d_bias, head_like)
 
 
-def _backward(saved, g):
+def backward(saved, g):
+  """Gradients made going forward, times that of the loss."""
   dx, d_head, d_bias, head_like = saved
   d_bias = None if d_bias is None else g * d_bias
   return (
@@ -74,7 +75,7 @@ def _backward(saved, g):
   )
 
 
-linear_cross_entropy.defvjp(_forward, _backward)
+linear_cross_entropy.defvjp(_forward, backward)
 
 
 def _split(*arrays, vocab):

@@ -8,7 +8,10 @@ import jax.numpy as jnp
 def linear_cross_entropy(x_TD, head_VD, target_T, weight_T, bias_V=None):
   """See `ops.linear_cross_entropy`."""
   logits_TV = jnp.einsum(
-    'TD,VD->TV', x_TD, head_VD, preferred_element_type=jnp.float32
+    'TD,VD->TV',
+    x_TD,
+    head_VD,
+    preferred_element_type=jnp.promote_types(x_TD.dtype, jnp.float32),
   )
   if bias_V is not None:
     logits_TV += bias_V[None]

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import ops
-from ops.cross_entropy import chunked, reference
+from ops import dispatch
+from ops.cross_entropy import chunked, pallas, reference
 from tests import close
 
 T, D, V = 12, 5, 7
@@ -29,11 +30,19 @@ def value_and_gradients(function, x, head, bias, target, weight):
   return jax.jit(jax.value_and_grad(run, wanted))(x, head, bias)
 
 
+@pytest.fixture(params=['xla', 'pallas'])
+def engine(request):
+  with dispatch.use(cross_entropy=request.param):
+    yield request.param
+
+
 @pytest.fixture(params=[1, 4, T], ids='{}_tokens_a_chunk'.format)
-def chunks(request, monkeypatch):
-  """Sets how many tokens a chunk has."""
+def chunks(request, engine, monkeypatch):
+  """Sets how many tokens a chunk has, of each engine."""
   size = request.param
   monkeypatch.setattr(chunked, 'chunk_tokens', lambda tokens, vocab: size)
+  monkeypatch.setattr(pallas, '_CHUNK', size * V)
+  monkeypatch.setattr(pallas, '_PART', 2 * V)
 
 
 @pytest.mark.parametrize('with_bias', [False, True], ids=['', 'bias'])
@@ -104,6 +113,7 @@ def test_chunk_is_the_largest_that_divides_and_fits(
 
 
 def test_all_logits_are_never_in_memory(monkeypatch):
+  # Not of the kernel: interpreted, it copies.
   monkeypatch.setattr(chunked, 'chunk_tokens', lambda tokens, vocab: 8)
   tokens, vocab, width = 512, 2048, 2
 
@@ -127,3 +137,68 @@ def test_shapes_that_do_not_fit_are_refused():
     ops.linear_cross_entropy(x[:, :4], head, target, weight, bias)
   with pytest.raises(ValueError, match='does not fit head'):
     ops.linear_cross_entropy(x[:4], head, target, weight, bias)
+
+
+@pytest.mark.parametrize('tokens', [1, 255, 256, 2049, 8192, 16384, 100_003])
+@pytest.mark.parametrize('vocab', [7, 4096, 262_272])
+def test_parts_hold_all_tokens_and_little_more(tokens, vocab):
+  chunks, count, rows = pallas.parts(tokens, vocab)
+  assert tokens <= chunks * count * rows < tokens + chunks * (count + 1)
+  assert count * rows * vocab <= pallas._CHUNK + (count + 1) * vocab
+  assert rows * vocab <= pallas._PART + vocab
+  if vocab == 262_272 and tokens == 8192:
+    assert (chunks, count, rows) == (4, 8, 256)
+
+
+@pytest.mark.parametrize('platform', ['cuda', 'rocm'])
+def test_kernel_lowers_for_gpus(platform):
+  x = jax.ShapeDtypeStruct((512, 128), jnp.bfloat16)
+  head = jax.ShapeDtypeStruct((262_272, 128), jnp.bfloat16)
+  token = lambda dtype: jax.ShapeDtypeStruct((512,), dtype)
+  run = jax.jit(jax.value_and_grad(ops.linear_cross_entropy, (0, 1)))
+  with dispatch.compile_for(platform), dispatch.use(cross_entropy='pallas'):
+    traced = run.trace(x, head, token(jnp.int32), token(jnp.float32))
+    text = traced.lower(lowering_platforms=(platform,)).as_text()
+  assert text.count('"cross_entropy_softmax"') == 1
+  assert 'output_operand_alias' in text  # The buffer is written in place.
+
+
+MUTANTS = {
+  'last_columns_not_written': (
+    'store',
+    lambda ref, value, mask: STORE(
+      ref, value, mask=mask & (jnp.arange(mask.size) < 5)
+    ),
+  ),
+  'no_mask_of_columns': (
+    'load',
+    lambda ref, mask, other: LOAD(ref, mask=mask, other=0.0),
+  ),
+}
+LOAD, STORE = pallas.plgpu.load, pallas.plgpu.store
+
+
+@pytest.mark.parametrize('name', [None, *MUTANTS])
+def test_mutants_of_the_kernel_are_caught(name, monkeypatch):
+  if name:
+    kind, wrong = MUTANTS[name]
+    monkeypatch.setattr(pallas.plgpu, kind, wrong)
+  x, head, bias, target, weight = arguments()
+  given = (x, head, bias, target, weight)
+  with dispatch.use(cross_entropy='pallas'):
+    found = value_and_gradients(ops.linear_cross_entropy, *given)
+  expected = value_and_gradients(reference.linear_cross_entropy, *given)
+  error = max(
+    np.abs(a - b).max()
+    for a, b in zip(*map(jax.tree.leaves, (found, expected)), strict=True)
+  )
+  assert (error > 1e-2) if name else (error < 1e-4)
+
+
+def test_kernel_says_what_it_does_not_take():
+  x, head, *_ = arguments()
+  assert pallas.unsupported(x, head) is None
+  assert 'head' in pallas.unsupported(x, head.astype(jnp.bfloat16))
+  assert 'no tokens' in pallas.unsupported(x[:0], head)
+  large = jax.ShapeDtypeStruct((10**9, D), jnp.float32)
+  assert 'vocabulary' in pallas.unsupported(x, large)

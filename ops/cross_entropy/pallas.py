@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Chunks whose logits are read twice and written once, by one kernel.
+
+Of a part of a chunk's tokens the logits come from a matrix product; a Triton
+kernel takes their softmax row by row and writes their gradient, in the type of
+the head, into the chunk's buffer; two products of the whole chunk are the
+gradients. XLA does the products. Beside them there is one buffer for a chunk
+and the logits of one part: for ZAYA1's vocabulary 1.07 and 0.27 GB.
+"""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton as plgpu
+
+from ops import dispatch
+from ops.cross_entropy import chunked
+
+# Elements in a chunk, 2,048 tokens of ZAYA1's vocabulary: each chunk reads and
+# writes the gradient of the head. And in a part: each reads the head.
+_CHUNK = 2048 * 262_272
+_PART = 256 * 262_272
+# In bfloat16 the logits of a part would save about 2 of 42 ms on an H200 (half
+# the bytes), but be wrong by 0.03 nats a token and their gradient by 1 in 100,
+# ten times what rounding the gradient costs.
+_LOGITS = jnp.float32
+# Beyond so many chunks the gradient of the head is summed in float32. Up to
+# there, rounding the sums to the type of the head costs less than twice what
+# rounding the last one does, and the matrix products add in place.
+_ROUNDED_SUMS = 8
+# What a program loads at a time, in warps.
+_BLOCK = {'cuda': (8192, 8), 'rocm': (8192, 8), 'cpu': (16, 4)}
+_LOG2_E = math.log2(math.e)
+
+
+def unsupported(x_TD, head_VD, *_) -> str | None:
+  """Why this engine cannot run these inputs, or None."""
+  if x_TD.dtype != head_VD.dtype:
+    return f'x is {x_TD.dtype} and the head {head_VD.dtype}'
+  if head_VD.shape[0] > _PART:
+    return f'a vocabulary of {head_VD.shape[0]} is larger than {_PART}'
+  if x_TD.shape[0] == 0:
+    return 'there are no tokens'
+  return None
+
+
+def parts(tokens: int, vocab: int) -> tuple[int, int, int]:
+  """Chunks, parts of a chunk, tokens of a part: together at least `tokens`."""
+  chunks = pl.cdiv(tokens * vocab, _CHUNK)
+  chunk = pl.cdiv(tokens, chunks)
+  count = pl.cdiv(chunk * vocab, _PART)
+  return chunks, count, pl.cdiv(chunk, count)
+
+
+@jax.custom_vjp
+def linear_cross_entropy(x_TD, head_VD, target_T, weight_T, bias_V=None):
+  """See `ops.linear_cross_entropy`."""
+  # Without a gradient there is nothing to write.
+  return chunked.linear_cross_entropy(x_TD, head_VD, target_T, weight_T, bias_V)
+
+
+def _forward(x_TD, head_VD, target_T, weight_T, bias_V):
+  tokens, vocab = x_TD.shape[0], head_VD.shape[0]
+  shape = parts(tokens, vocab)
+
+  def split(a):
+    padding = math.prod(shape) - tokens  # Of weight 0.
+    a = jnp.pad(a, [(0, padding)] + [(0, 0)] * (a.ndim - 1))
+    return a.reshape(*shape, *a.shape[1:])
+
+  def one_chunk(carry, chunk):
+    nats, d_head, d_bias, d_logits = carry
+    x_NRD, target_NR, weight_NR = chunk
+
+    def one_part(carry, part):
+      nats, d_logits = carry
+      n, x, target, weight = part
+      logits = jnp.dot(x, head_VD.T, preferred_element_type=_LOGITS)
+      if bias_V is not None:
+        logits += bias_V.astype(logits.dtype)[None]
+      nats_R, d_logits = _softmax(n, logits, target, weight, d_logits)
+      return (nats + jnp.sum(nats_R), d_logits), None
+
+    (nats, d_logits), _ = jax.lax.scan(
+      one_part,
+      (nats, d_logits),
+      (jnp.arange(shape[1], dtype=jnp.int32), x_NRD, target_NR, weight_NR),
+    )
+    x = x_NRD.reshape(-1, x_NRD.shape[-1])
+    if d_bias is not None:
+      d_bias += jnp.sum(d_logits, axis=0, dtype=jnp.float32)
+    added = jnp.dot(d_logits.T, x, preferred_element_type=d_head.dtype)
+    dx = jnp.dot(d_logits, head_VD)
+    return (nats, d_head + added, d_bias, d_logits), dx
+
+  rounded = shape[0] <= _ROUNDED_SUMS
+  sums = head_VD.dtype if rounded else jnp.float32
+  start = (
+    jnp.zeros((), jnp.float32),
+    jnp.zeros(head_VD.shape, sums),
+    None if bias_V is None else jnp.zeros(vocab, jnp.float32),
+    jnp.zeros((shape[1] * shape[2], vocab), x_TD.dtype),
+  )
+  (nats, d_head, d_bias, _), dx = jax.lax.scan(
+    one_chunk, start, tuple(map(split, (x_TD, target_T, weight_T)))
+  )
+  dx = dx.reshape(-1, x_TD.shape[1])[:tokens]
+  head_like = jnp.zeros((), head_VD.dtype)
+  return nats, (dx, d_head, d_bias, head_like)
+
+
+linear_cross_entropy.defvjp(_forward, chunked.backward)
+
+
+def _softmax(part, logits_RV, target_R, weight_R, d_logits):
+  """Loss [R] of a part; `d_logits` with its rows written, in place."""
+  here = dispatch.platform()
+  rows, vocab = logits_RV.shape
+  block, warps = _BLOCK[here]
+  return pl.pallas_call(
+    functools.partial(_kernel, block=block, vocab=vocab),
+    grid=(rows,),
+    out_shape=(
+      jax.ShapeDtypeStruct((rows,), jnp.float32),
+      jax.ShapeDtypeStruct(d_logits.shape, d_logits.dtype),
+    ),
+    input_output_aliases={4: 1},
+    compiler_params=plgpu.CompilerParams(num_warps=warps, num_stages=1),
+    interpret=here == 'cpu',
+    name='cross_entropy_softmax',
+  )(part[None], logits_RV, target_R, weight_R, d_logits)
+
+
+def _kernel(part, logits, target, weight, _, nats, d_logits, *, block, vocab):
+  row, rows = pl.program_id(0), logits.shape[0]
+  last = pl.cdiv(vocab, block) - 1
+  hit, scale = target[row], weight[row]
+
+  def load(n):
+    """Logits and their columns."""
+    column = n * block + jnp.arange(block)
+    z = plgpu.load(
+      logits.at[row, pl.ds(n * block, block)],
+      mask=column < vocab,
+      other=-jnp.inf,
+    )
+    return z.astype(jnp.float32), column
+
+  def total_of(n, carry):
+    top, total = carry
+    z, _ = load(n)
+    new_top = jnp.maximum(top, jnp.max(z))
+    return new_top, total * _exp(top - new_top) + _exp(z - new_top)
+
+  zero = jnp.zeros(block, jnp.float32)
+  top, total = jax.lax.fori_loop(
+    0, last + 1, total_of, (jnp.float32(-1e30), zero)
+  )
+  log_z = top + jnp.log(jnp.sum(total))
+  picked = logits[row, hit].astype(jnp.float32)
+  nats[row] = (log_z - picked) * scale
+
+  def write(n, carry):
+    n = last - n  # The last ones read may still be in the cache.
+    z, column = load(n)
+    d = (_exp(z - log_z) - (column == hit).astype(jnp.float32)) * scale
+    plgpu.store(
+      d_logits.at[part[0] * rows + row, pl.ds(n * block, block)],
+      d.astype(d_logits.dtype),
+      mask=column < vocab,
+    )
+    return carry
+
+  jax.lax.fori_loop(0, last + 1, write, 0)
+
+
+def _exp(x):
+  return jnp.exp2(x * _LOG2_E)
