@@ -9,6 +9,7 @@
 namespace ffi = xla::ffi;
 
 #if defined(ZAYA_EMULATION)
+#include "shim/cpu/guard.h"
 // XLA's CPU has no stream; the handler is written as if.
 struct Stream {};
 template <>
@@ -35,7 +36,16 @@ inline ffi::Error launched() {
 // ZAYA_HANDLER(name, function, Bind().Arg<..>().Attr<..>("..").Ret<..>());
 // the function's first argument is the stream. A launch may become part of a
 // command buffer (HIP graph): it depends on its arguments only.
-#define ZAYA_HANDLER(name, function, binding)         \
+#if defined(ZAYA_EMULATION)
+#define ZAYA_HANDLER(name, function, binding)                       \
+  XLA_FFI_DEFINE_HANDLER(name##_unguarded, function,                \
+                         ffi::Ffi::binding);                        \
+  extern "C" XLA_FFI_Error* zaya_##name(XLA_FFI_CallFrame* frame) { \
+    return emulation::guarded(frame, name##_unguarded);             \
+  }
+#else
+#define ZAYA_HANDLER(name, function, binding)          \
   XLA_FFI_DEFINE_HANDLER_SYMBOL(zaya_##name, function, \
-                                ffi::Ffi::binding,    \
+                                ffi::Ffi::binding,     \
                                 {ffi::Traits::kCmdBufferCompatible})
+#endif

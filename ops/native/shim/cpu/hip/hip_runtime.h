@@ -6,7 +6,7 @@
 // random order: what a missing barrier spoils, is spoiled. Shared memory holds
 // NaN when a block begins. A launch stops, and hipGetLastError tells it, where
 // a barrier or a wave's instruction is not reached by all threads at the same
-// line, and where shared memory is written past its end.
+// line, and where memory is written outside of what the kernel has (guard.h).
 #pragma once
 #include <setjmp.h>
 #include <ucontext.h>
@@ -64,6 +64,7 @@ inline jmp_buf scheduler;
 inline std::function<void()> body;
 inline std::vector<unsigned char> arena;  // Shared memory, then a margin.
 inline thread_local std::string error;
+inline thread_local std::function<bool()> is_intact;  // See guard.h.
 constexpr size_t kMargin = 4096;
 constexpr int kLanes = 64;
 
@@ -185,6 +186,8 @@ inline void launch(const char* kernel, dim3 grid, dim3 block, size_t shared,
         fibers.clear();  // Some are in the middle of the kernel.
         return;
       }
+  if (is_intact && !is_intact())
+    error = std::string(kernel) + ", memory is written outside of the results";
 }
 
 // All lanes of the wave come here with `in`, and leave with `out`.

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""symmetric_matmul.hip, emulated, against float64; and mutants of it."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ops.newton_schulz import hip
+from tests.ops.native import build
+
+SHAPES = (
+  (1, 8),  # The least.
+  (3, 7, 24),  # Less than a stage of depth, fewer rows than an MFMA.
+  (2, 33, 72),  # A chunk of depth and a bit.
+  (40, 256),  # Several chunks.
+  (256, 32),  # One tile, one stage.
+  (2, 257, 64),  # A row beyond the tile.
+  (1, 520, 40),  # Six tiles, of which three on the diagonal.
+)
+# Rounding of the result, and of sums in another order.
+TOLERANCE = {'bfloat16': 2.0**-8, 'float16': 2.0**-11}
+FILE = 'symmetric_matmul.hip'
+MUTANTS = {
+  'rows of the matrix instruction': ('8 * (r / 4) + r % 4', '4 * (r / 4) + r'),
+  'depth of an operand': ('half_of(b[j], half)', 'half_of(b[j], 1 - half)'),
+  'stage overwritten while read': (
+    '__syncthreads();\n    if (next < depth) carrier.put(next, first',
+    'if (next < depth) carrier.put(next, first',
+  ),
+  'stage read before it is written': (
+    '__syncthreads();\n    if (next < depth) carrier.put(next + kStage',
+    'if (next < depth) carrier.put(next + kStage',
+  ),
+  'no mirror image': ('if (!whole) mirror[y] = bits[r];', ''),
+  'no mirror image in whole tiles': (
+    'if (whole && y < n) *reinterpret_cast<bits4*>(mirror + y) = bits;',
+    '',
+  ),
+  'tail of the depth': ('inside ? pieces[i] : bits8{}', 'pieces[i]'),
+  'tail of the rows': ('if (y < n && y >= column)', 'if (y >= column)'),
+  'matrix of the stack': ('matrix = item / tiles', 'matrix = 0'),
+}
+
+
+def error(shape, dtype, beta=2.0) -> float:
+  """Of the kernel; over the tolerance, so that 1 is the most allowed."""
+  rng = np.random.default_rng(0)
+  a, c = (
+    rng.standard_normal(shape),
+    rng.standard_normal((*shape[:-1], shape[-2])),
+  )
+  a, c = jnp.asarray(a, dtype), jnp.asarray(c + c.swapaxes(-1, -2), dtype)
+  try:
+    found = hip.symmetric_matmul(a, a, c, alpha=0.5, beta=beta, diagonal=3.0)
+    found.block_until_ready()
+  except jax.errors.JaxRuntimeError as fault:  # What the emulation found.
+    assert 'zaya_ops: symmetric_matmul' in str(fault)
+    return np.inf
+  a, c, found = (np.asarray(x, np.float64) for x in (a, c, found))
+  wanted = 0.5 * a @ a.swapaxes(-1, -2) + beta * c + 3 * np.eye(shape[-2])
+  assert found.dtype == np.float64 and found.shape == wanted.shape
+  if not np.array_equal(found, found.swapaxes(-1, -2)):
+    return np.inf
+  return np.abs(found - wanted).max() / np.abs(wanted).max() / TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize('dtype', TOLERANCE)
+@pytest.mark.parametrize('shape', SHAPES, ids=str)
+def test_product_is_that_of_float64(emulated, shape, dtype):
+  assert error(shape, dtype) < 1
+
+
+def test_other_matrix_is_not_read_without_a_factor(emulated):
+  a = jnp.ones((16, 8), jnp.bfloat16)
+  found = hip.symmetric_matmul(a, a, jnp.full((16, 16), jnp.nan, a.dtype))
+  assert np.array_equal(np.asarray(found, np.float32), np.full((16, 16), 8.0))
+
+
+def test_product_of_two_that_commute(emulated):
+  rng = np.random.default_rng(0)
+  x = rng.standard_normal((2, 40, 40))
+  a = jnp.asarray(x + x.swapaxes(-1, -2), jnp.float16)
+  b = hip.symmetric_matmul(a, a)
+  found = np.asarray(hip.symmetric_matmul(a, b), np.float64)
+  wanted = np.asarray(a, np.float64) @ np.asarray(b, np.float64)
+  assert np.abs(found - wanted).max() < 2e-3 * np.abs(wanted).max()
+
+
+@pytest.mark.parametrize('mutant', MUTANTS)
+def test_mutant_is_caught(emulated, monkeypatch, mutant):
+  old, new = MUTANTS[mutant]
+  made = build.build('cpu', (FILE, old, new), kernels=('symmetric_matmul',))
+  monkeypatch.setenv('ZAYA_OPS_LIBRARY', str(made / 'libzaya_ops.so'))
+  assert not all(error(shape, 'bfloat16') < 1 for shape in SHAPES)
