@@ -9,6 +9,7 @@ know nothing of meshes: the model puts them inside `jax.shard_map`.
 
 from ops.attention import attention as attention
 from ops.attention import cached_attention as cached_attention
+from ops.cca import cca_prologue as cca_prologue
 from ops.cross_entropy import linear_cross_entropy as linear_cross_entropy
 from ops.experts import expert_mlp as expert_mlp
 from ops.experts import expert_mlp_rows as expert_mlp_rows

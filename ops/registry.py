@@ -15,6 +15,7 @@ from ops import case, dispatch
 # Folder -> public function. The folder is the name of the flag.
 FUNCTIONS = {
   'attention': 'attention',
+  'cca': 'cca_prologue',
   'cross_entropy': 'linear_cross_entropy',
   'experts': 'expert_mlp',
   'muon_apply': 'muon_apply',

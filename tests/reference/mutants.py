@@ -8,21 +8,28 @@ other one.
 import jax
 import jax.numpy as jnp
 
-from zaya_jax.model import cca, layers, router
+from ops.cca import reference as cca_ops
+from zaya_jax.model import layers, router
 
 
 def pad_convolutions_separately(monkeypatch):
-  def convolve(self, z, segments):
-    del segments
-    depthwise, grouped = self.conv_depthwise[...], self.conv_grouped[...]
+  joint, given = cca_ops.joint_kernel, []
+
+  def joint_kernel(*parameters):
+    given[:] = parameters
+    return joint(*parameters)
+
+  def convolve(z, *_):
+    depthwise, depthwise_bias, grouped, grouped_bias = given
     batch, length, _ = z.shape
     u = _taps(z, depthwise, lambda x, w: x * w[None, None])
-    u = u + self.conv_depthwise_bias[...][None, None]
+    u = u + depthwise_bias[None, None]
     u = u.reshape(batch, length, *grouped.shape[1:3])
     y = _taps(u, grouped, lambda x, w: jnp.einsum('BLGX,GXC->BLGC', x, w))
-    return y.reshape(z.shape) + self.conv_grouped_bias[...][None, None]
+    return y.reshape(z.shape) + grouped_bias[None, None]
 
-  monkeypatch.setattr(cca.CCA, 'convolve', convolve)
+  monkeypatch.setattr(cca_ops, 'joint_kernel', joint_kernel)
+  monkeypatch.setattr(cca_ops, 'convolve', convolve)
 
 
 def softmax_without_the_skip_class(monkeypatch):
@@ -42,7 +49,7 @@ def weigh_by_the_biased_probability(monkeypatch):
 
 
 def do_not_delay_values(monkeypatch):
-  monkeypatch.setattr(cca.CCA, 'delay', lambda self, v, segments: v)
+  monkeypatch.setattr(cca_ops, 'delay', lambda v, *_: v)
 
 
 def scale_the_residual_before_its_bias(monkeypatch):

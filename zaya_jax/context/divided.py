@@ -8,6 +8,7 @@ back, H query heads, K key/value heads, C channels of a head, X features.
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -37,14 +38,15 @@ class Divided:
 
   def look_back(
     self,
-    f: Callable[[jax.Array, jax.Array], jax.Array],
+    f: Callable[..., Any],
     x_BLX: jax.Array,
     segments_BL: jax.Array | None,
-  ) -> jax.Array:
+    *here_BLX: jax.Array,
+  ) -> Any:
     """`f` of rows and segments, which looks back T tokens; see `halo.apply`."""
     if segments_BL is None:
       segments_BL = jnp.zeros(x_BLX.shape[:2], jnp.int32)
-    return halo.apply(f, x_BLX, segments_BL, self.before, axis=_AXIS)
+    return halo.apply(f, x_BLX, segments_BL, self.before, *here_BLX, axis=_AXIS)
 
   def attention(
     self,

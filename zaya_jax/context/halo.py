@@ -9,6 +9,7 @@ Axis letters: B sequences, L rows of this device, N chunks of this device (1, or
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -65,37 +66,44 @@ def segments(
 
 
 def apply(
-  f: Callable[[jax.Array, jax.Array], jax.Array],
+  f: Callable[..., Any],
   x_BLX: jax.Array,
   segments_BL: jax.Array,
   before_BNT: jax.Array,
-  *,
+  *here_BLX: jax.Array,
   axis: str,
   zigzag: bool = True,
-) -> jax.Array:
+) -> Any:
   """`f` of the whole row, as far as it is this device's.
 
   Each chunk is computed behind its halo, whose results are dropped.
 
   Args:
-    f: of x [B, L, X] and segments [B, L]; causal, looks back at most T tokens,
-      and never into another segment. (`CCA.convolve` and `CCA.delay` are so.)
+    f: of x [B, L, X], segments [B, L] and `here`; causal, looks back at most T
+      tokens of x, and never into another segment. (`ops.cca_prologue` is so.)
     x_BLX: [B, L, X].
     segments_BL: [B, L] int, not negative; zeros if each row is one segment.
     before_BNT: [B, N, T] what `segments` returns.
+    *here_BLX: [B, L, ...] of which f looks at no other token: zero before.
     axis: as in `left`.
     zigzag: as in `left`.
 
   Returns:
-    [B, L, ...].
+    [B, L, ...], or some of them.
   """
   batch, chunks, count = before_BNT.shape
   halo_BNTX = left(x_BLX, count, axis=axis, zigzag=zigzag)
   behind = lambda halo, x: jnp.concatenate(
     [halo, _chunks(x, zigzag)], axis=2
   ).reshape(batch * chunks, -1, *x.shape[2:])
-  out = f(behind(halo_BNTX, x_BLX), behind(before_BNT, segments_BL))
-  return out[:, count:].reshape(*x_BLX.shape[:2], *out.shape[2:])
+  nothing = lambda x: jnp.zeros((batch, chunks, count, *x.shape[2:]), x.dtype)
+  out = f(
+    behind(halo_BNTX, x_BLX),
+    behind(before_BNT, segments_BL),
+    *(behind(nothing(x), x) for x in here_BLX),
+  )
+  own = lambda y: y[:, count:].reshape(*x_BLX.shape[:2], *y.shape[2:])
+  return jax.tree.map(own, out)
 
 
 def _chunks(x_BLX, zigzag):

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ops.cca import reference as cca_ops
 from zaya_jax import config as config_lib
 from zaya_jax.model import block as block_lib
 from zaya_jax.model import cca, decoder, layers, moe, zaya
@@ -90,18 +91,19 @@ def _layer(
   h_BLD = layers.rms_norm(x_BLD, block.attn_norm, config.norm_eps, dtype)
   out['attn.norm'] = h_BLD
   real_BLD = jnp.where(context.mask[..., None], h_BLD, 0)
-  q_BLX, k_BLX = (layers.linear(real_BLD, w) for w in (attn.q, attn.k))
-  out['attn.q_proj'], out['attn.k_proj'] = q_BLX, k_BLX
-  z_BLZ = jnp.concatenate([q_BLX, k_BLX], axis=-1)
-  out['attn.conv_grouped'] = attn.convolve(z_BLZ, None)
+  z_BLZ, current_BLX, delayed_BLX = attn.project(real_BLD)
   heads = (config.num_heads, config.num_kv_heads)
-  out['attn.q_mean'], out['attn.k_mean'] = cca.qk_mean(q_BLX, k_BLX, *heads)
-  q_BLHC, k_BLKC, v_BLKC = attn.project(real_BLD, context)
-  out['attn.q_norm'], out['attn.k_norm'] = q_BLHC, k_BLKC
+  q_BLX, k_BLX = jnp.split(z_BLZ, [config.head_dim * heads[0]], axis=-1)
+  out['attn.q_proj'], out['attn.k_proj'] = q_BLX, k_BLX
+  kernel = attn.joint_kernel()
+  out['attn.conv_grouped'] = cca_ops.convolve(z_BLZ, *kernel, None)
+  out['attn.q_mean'], out['attn.k_mean'] = cca_ops.qk_mean(q_BLX, k_BLX, *heads)
   table = context.rope[slides]
-  out['attn.q_rope'] = layers.rotate(q_BLHC, *table)
-  out['attn.k_rope'] = layers.rotate(k_BLKC, *table)
-  out['attn.v'] = v_BLKC
+  # Without channels to rotate, then with them.
+  for name, rope in (('norm', [t[..., :0] for t in table]), ('rope', table)):
+    out[f'attn.q_{name}'], out[f'attn.k_{name}'], out['attn.v'] = attn.prologue(
+      z_BLZ, current_BLX, delayed_BLX, context, rope
+    )
   window = jnp.asarray(slides) if config.sliding_layers else None
   o_BLD = attn(h_BLD, context, window)
   x_BLD = block.attn_merge(o_BLD, x_BLD)

@@ -5,8 +5,8 @@ Reading weights and cache from memory is all the time of a token. So `prepare`
 joins what is read together (the projections of attention, both convolutions),
 casts what every step would cast, and stores matrices as [out, in], which a GPU
 reads fastest for one token; layers are unrolled, and their caches are apart, so
-that each is updated in place. The maths of training (`cca`, `router`, `layers`)
-is used where it does not depend on the layout.
+that each is updated in place. The maths of training (`ops.cca`, `router`,
+`layers`) is used where it does not depend on the layout.
 
 Axis letters: B rows, L new tokens, D residual width, H query heads, K key/value
 heads, C channels of a head, Z channels that the convolutions mix, R router
@@ -20,10 +20,11 @@ import jax
 import jax.numpy as jnp
 
 import ops
+from ops.cca import reference as cca_ops
 from zaya_jax import config as config_lib
 from zaya_jax.context import tree
 from zaya_jax.model import cache as cache_lib
-from zaya_jax.model import cca, layers, moe, router
+from zaya_jax.model import layers, moe, router
 
 
 def prepare(
@@ -51,7 +52,7 @@ def prepare(
 def _prepare_layer(config, layer, dtype):
   attn = layer['attn']
   names = ('q', 'k', 'v_current', 'v_delayed')
-  kernel_GCX, kernel_bias_Z = cca.joint_kernel(
+  kernel_GCX, kernel_bias_Z = cca_ops.joint_kernel(
     *(
       attn[f'conv_{name}']
       for name in ('depthwise', 'depthwise_bias', 'grouped', 'grouped_bias')
@@ -197,13 +198,13 @@ def _attend(config, w, h_BLD, rope, state, axis, rows):
   z_BLZ = out_BLX[..., : config.d_qk]
   past_BTZ = jnp.concatenate([conv_BTZ, z_BLZ], axis=1)
   y_BLZ = _convolve(w, past_BTZ, length)
-  mean_q, mean_k = cca.qk_mean(q_BLX, k_BLX, heads, kv_heads)
+  mean_q, mean_k = cca_ops.qk_mean(q_BLX, k_BLX, heads, kv_heads)
   y_q, y_k = jnp.split(y_BLZ, split[:1], axis=-1)
-  q_BLHC = cca.normalize(y_q.reshape(mean_q.shape) + mean_q)
-  k_BLKC = cca.normalize(y_k.reshape(mean_k.shape) + mean_k)
+  q_BLHC = cca_ops.normalize(y_q.reshape(mean_q.shape) + mean_q)
+  k_BLKC = cca_ops.normalize(y_k.reshape(mean_k.shape) + mean_k)
   k_BLKC *= w['temperature'][None, None, :, None]
-  q_BLHC = layers.rotate(q_BLHC, *rope)
-  k_BLKC = layers.rotate(k_BLKC, *rope)
+  q_BLHC = cca_ops.rotate(q_BLHC, *rope)
+  k_BLKC = cca_ops.rotate(k_BLKC, *rope)
   current_BLX, delayed_BLX = jnp.split(v_BLX, 2, axis=-1)
   delayed_BLX = jnp.concatenate([delayed_BX[:, None], delayed_BLX], axis=1)
   v_BLKC = jnp.concatenate([current_BLX, delayed_BLX[:, :-1]], axis=-1)

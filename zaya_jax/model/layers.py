@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small layers that several blocks share: norm, rotation, residual merge.
+"""Small layers that several blocks share: norm, rotary table, residual merge.
 
-Axis letters: B sequences, L positions, D residual width, H query heads, K
-key/value heads, C channels of a head.
+Axis letters: B sequences, L positions, D residual width.
 """
 
 from collections.abc import Mapping
@@ -83,18 +82,6 @@ def rope_table(
   angle = positions_BL[..., None].astype(jnp.float32) * frequency[None, None]
   angle = jnp.concatenate([angle, angle], axis=-1)
   return jnp.cos(angle), jnp.sin(angle)
-
-
-def rotate(
-  x_BLHC: jax.Array, cos_BLR: jax.Array, sin_BLR: jax.Array
-) -> jax.Array:
-  """Rotates the first R channels of each head by halves (NeoX order)."""
-  d_rope = cos_BLR.shape[-1]
-  turned, kept = x_BLHC[..., :d_rope], x_BLHC[..., d_rope:]
-  left, right = jnp.split(turned, 2, axis=-1)
-  swapped = jnp.concatenate([-right, left], axis=-1)
-  turned = turned * cos_BLR[:, :, None] + swapped * sin_BLR[:, :, None]
-  return jnp.concatenate([turned, kept], axis=-1)
 
 
 class ResidualMerge(nnx.Module):

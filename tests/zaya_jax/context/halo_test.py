@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The convolutions and the delay of divided rows, and a whole layer of CCA."""
 
+import dataclasses
 import functools
+import types
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +11,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from ops.cca import reference as cca_ops
 from tests import tiny
 from tests.zaya_jax.context import rows
 from zaya_jax import config as config_lib
@@ -31,49 +34,57 @@ DRAWS = [
 ]
 
 
-class Divided(cca.CCA):
-  """CCA on one of several devices that share each row."""
+@dataclasses.dataclass(frozen=True)
+class Divided:
+  """What a layer asks of other devices, contiguous or in zig-zag order."""
 
-  mode, zigzag = ring_attention, True
+  segments: jax.Array
+  mode: types.ModuleType = ring_attention
+  zigzag: bool = True
 
-  def __call__(self, h_BLD, context, segments_BS):
-    q_BLHC, k_BLKC, v_BLKC = self.project(h_BLD, context)
-    o_BLHC = self.mode.attention(
-      layers.rotate(q_BLHC, *context.rope[0]),
-      layers.rotate(k_BLKC, *context.rope[0]),
+  def look_back(self, f, x_BLX, segments_BL, *here_BLX):
+    return behind(
+      f, CONFIG.conv_context, self.zigzag, x_BLX, segments_BL, *here_BLX
+    )
+
+  def attention(self, q_BLHC, k_BLKC, v_BLKC, window):
+    return self.mode.attention(
+      q_BLHC,
+      k_BLKC,
       v_BLKC,
       axis='context',
-      segments_BS=segments_BS,
-      window=self.config.sliding_window,
+      segments_BS=self.segments,
+      window=window,
       zigzag=self.zigzag,
     )
-    o_BLX = o_BLHC.reshape(*o_BLHC.shape[:2], -1)
-    return layers.linear(o_BLX, self.out, self._bias('out'))
-
-  def convolve(self, z_BLZ, segments_BL):
-    count = self.config.conv_context
-    return self._behind(super().convolve, count, z_BLZ, segments_BL)
-
-  def delay(self, v_BLX, segments_BL):
-    return self._behind(super().delay, 1, v_BLX, segments_BL)
-
-  def _behind(self, f, count, x, segments):
-    where = {'axis': 'context', 'zigzag': self.zigzag}
-    before = halo.segments(segments, count, **where)
-    return halo.apply(f, x, segments, before, **where)
 
 
-def modules(mode=ring_attention, zigzag=True):
-  """The module, the same on a share of the rows, and the weights of both."""
-  divided = type('D', (Divided,), {'mode': mode, 'zigzag': zigzag})
-  graphs = [
-    nnx.split(kind(CONFIG, rngs=nnx.Rngs(0))) for kind in (cca.CCA, divided)
-  ]
+def behind(f, count, zigzag, x_BLX, segments_BL, *here_BLX):
+  where = {'axis': 'context', 'zigzag': zigzag}
+  before = halo.segments(segments_BL, count, **where)
+  return halo.apply(f, x_BLX, segments_BL, before, *here_BLX, **where)
+
+
+def convolve(module, x_BLX, segments_BL):
+  return cca_ops.convolve(x_BLX, *module.joint_kernel(), segments_BL)
+
+
+def delay(module, x_BLX, segments_BL):
+  return cca_ops.delay(x_BLX, segments_BL, module.v_delayed_bias[...])
+
+
+# With the tokens that they look back.
+PARTS = {'convolve': (convolve, CONFIG.conv_context), 'delay': (delay, 1)}
+
+
+def module():
+  """The module of its weights, and weights."""
+  graph, state = nnx.split(cca.CCA(CONFIG, rngs=nnx.Rngs(0)))
   rng = np.random.default_rng(0)
   state = jax.tree.map(
-    lambda a: jnp.asarray(0.4 * rng.normal(size=a.shape), a.dtype), graphs[0][1]
+    lambda a: jnp.asarray(0.4 * rng.normal(size=a.shape), a.dtype), state
   )
-  return [lambda s, g=graph: nnx.merge(g, s) for graph, _ in graphs] + [state]
+  return functools.partial(nnx.merge, graph), state
 
 
 def value_and_gradient(f, state, x_BLX):
@@ -98,15 +109,20 @@ def error(f, g, state, x_BLX):
 def part_error(name, draw):
   """Of `convolve` or `delay`."""
   n, length, packing, zigzag = draw
-  one, share, state = modules(zigzag=zigzag)
+  make, state = module()
+  part, count = PARTS[name]
   segments = rows.documents(packing, length)
   width = CONFIG.d_qk if name == 'convolve' else CONFIG.head_dim
   x_BLX = jax.random.normal(jax.random.key(2), (rows.B, length, width))
   divided = rows.divided(
-    lambda s, x, segments: getattr(share(s), name)(x, segments), n, zigzag
+    lambda s, x, segments: behind(
+      functools.partial(part, make(s)), count, zigzag, x, segments
+    ),
+    n,
+    zigzag,
   )
   return error(
-    lambda s, x: getattr(one(s), name)(x, segments),
+    lambda s, x: part(make(s), x, segments),
     lambda s, x: divided(s, x, segments),
     state,
     x_BLX,
@@ -121,30 +137,33 @@ def test_equals_one_device(name, draw):
 
 def layer_error(mode, draw):
   n, length, packing, zigzag = draw
-  one, share, state = modules(mode, zigzag)
+  make, state = module()
   segments = rows.documents(packing, length)
   positions = np.tile(np.arange(length), (rows.B, 1))
   h_BLD = jax.random.normal(jax.random.key(3), (rows.B, length, CONFIG.d_model))
 
-  def context(positions, segments):
+  def context(positions, segments, divided=None):
     rope = layers.rope_table(positions, CONFIG.d_rope, CONFIG.rope_theta)
     return cca.Context(
       mask=None,
       segments=segments,
       attend_segments=segments,
       rope=(rope, rope),
+      divided=divided,
     )
 
   divided = rows.divided(
-    lambda s, h, positions, segments, all_segments: share(s)(
-      h, context(positions, segments), all_segments
+    lambda s, h, positions, segments, all_segments: make(s)(
+      h,
+      context(positions, segments, Divided(all_segments, mode, zigzag)),
+      True,
     ),
     n,
     zigzag,
     whole=(4,),
   )
   return error(
-    lambda s, h: one(s)(h, context(positions, segments), True),
+    lambda s, h: make(s)(h, context(positions, segments), True),
     lambda s, h: divided(s, h, positions, segments, segments),
     state,
     h_BLD,

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from ops.attention import reference as attention
+from ops.cca import reference as cca_ops
 from tests import close, tiny
 from tests.reference import zaya_numpy
 from zaya_jax import flags, flops
-from zaya_jax.model import cca, zaya
+from zaya_jax.model import zaya
 
 CONFIGS = pathlib.Path(__file__).parents[3] / 'configs'
 
@@ -135,9 +136,9 @@ def see_the_future(monkeypatch):
 
 
 def convolve_with_the_next_token(monkeypatch):
-  convolve = cca.CCA.convolve
+  convolve = cca_ops.convolve
   ahead = lambda *args: jnp.roll(convolve(*args), -1, axis=1)
-  monkeypatch.setattr(cca.CCA, 'convolve', ahead)
+  monkeypatch.setattr(cca_ops, 'convolve', ahead)
 
 
 @pytest.mark.parametrize(
@@ -184,15 +185,17 @@ def attend_to_other_documents(monkeypatch):
 
 
 def convolve_with_other_documents(monkeypatch):
-  convolve = cca.CCA.convolve
+  convolve = cca_ops.convolve
   monkeypatch.setattr(
-    cca.CCA, 'convolve', lambda self, z, segments: convolve(self, z, None)
+    cca_ops,
+    'convolve',
+    lambda z, kernel, bias, _: convolve(z, kernel, bias, None),
   )
 
 
 def delay_values_of_other_documents(monkeypatch):
-  delay = lambda self, v, *_: jnp.pad(v, ((0, 0), (1, 0), (0, 0)))[:, :-1]
-  monkeypatch.setattr(cca.CCA, 'delay', delay)
+  delay = lambda v, *_: jnp.pad(v, ((0, 0), (1, 0), (0, 0)))[:, :-1]
+  monkeypatch.setattr(cca_ops, 'delay', delay)
 
 
 @pytest.mark.parametrize(
