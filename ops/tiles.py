@@ -48,13 +48,13 @@ TABLE: dict[str, dict[str, Tile]] = {
     'symmetric': Tile(128, 256, 64, 8, 3),
     'experts_up': Tile(128, 128, 64, 8, 3),  # n of gate and n of up.
     'experts_down': Tile(128, 256, 64, 8, 3),
-    'experts_d_up': Tile(128, 128, 64, 8, 3),
+    'experts_d_up': Tile(128, 256, 64, 8, 3),
     'experts_d_x': Tile(128, 256, 64, 8, 3),
     'experts_d_weights': Tile(128, 256, 64, 8, 3),
   },
   'rocm': {
     'symmetric': Tile(128, 128, 64, 8, 2),
-    'experts_up': Tile(128, 64, 64, 8, 2),
+    'experts_up': Tile(128, 128, 64, 8, 2),
     'experts_down': Tile(128, 128, 64, 8, 2),
     'experts_d_up': Tile(128, 128, 64, 8, 2),
     'experts_d_x': Tile(128, 128, 64, 8, 2),

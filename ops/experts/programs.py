@@ -103,18 +103,21 @@ def call(
   starts: jax.Array,
   out_shapes: Sequence[tuple[int, ...]],
   inputs: Sequence[jax.Array],
+  *,
+  columns: int | None = None,
 ) -> list[jax.Array]:
   """Kernel(place, *inputs, *outputs) for each tile of rows and of columns.
 
   Args:
     kernel: of one program.
     name: of the kernel.
-    size: of its tile; its n divides the columns of the first output.
+    size: of its tile.
     starts: [E + 1], of `sort_by_expert`.
     out_shapes: [T, columns] each.
     inputs: the first two-dimensional one decides on the type of the outputs.
+    columns: those that tiles cover; None: all of the first output.
   """
-  tokens, columns = out_shapes[0]
+  tokens, width = out_shapes[0]
   programs = listed(starts, tokens, size.m)
   dtype = next(x.dtype for x in inputs if x.ndim > 1)
 
@@ -139,7 +142,7 @@ def call(
     one,
     name,
     size,
-    (columns // size.n, programs.first_P.size),
+    ((columns or width) // size.n, programs.first_P.size),
     [jax.ShapeDtypeStruct(shape, dtype) for shape in out_shapes],
   )(*programs, *inputs)
 
