@@ -91,4 +91,6 @@ def _in_chunks(function, x, most):
 
 
 def _matmul(a, b):
-  return jnp.matmul(a, b, preferred_element_type=jnp.float32).astype(a.dtype)
+  # GPUs sum in float32 whatever the result; asked for it, XLA:ROCm would write
+  # and read a float32 result, and convert it in a second pass.
+  return jnp.matmul(a, b, preferred_element_type=a.dtype)
