@@ -78,9 +78,9 @@ __device__ __forceinline__ float float_of(f16 x) {
 }
 __device__ __forceinline__ float float_of(f32 x) { return x.value; }
 
-// Eight consecutive values, at 16 bytes, or the first `count` of them. A pointer
-// from a table may point anywhere for all that clang knows, and such loads would
-// wait for LDS too: these do not.
+// Eight consecutive values, at 16 bytes, or the first `count` of them. Pointers
+// from a table may point anywhere for all that clang knows, and such loads
+// would wait for LDS too: these do not.
 #if defined(__HIP_DEVICE_COMPILE__)
 #define ZAYA_GLOBAL __attribute__((address_space(1)))
 #else

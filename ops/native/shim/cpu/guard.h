@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Between XLA and an emulated handler: kernels get copies of the buffers with
-// margins, all of NaN, results too before they are written. What is read
-// outside or not written becomes NaN; what is written outside, or an argument
-// that is, fails the launch.
+// margins. A result holds NaN before it is written, and around it; an argument
+// has large numbers around it, since NaN stays NaN in what is written outside.
+// That, or an argument that is written, fails the launch.
 #pragma once
 #include <cstring>
 #include <memory>
@@ -16,17 +16,22 @@ struct Copy {
   static constexpr size_t kOutside = 512 << 10;
   void* original;
   size_t size;
-  bool result = false;
+  bool result;  // Also if it is an argument too.
+  unsigned char fill;
   std::vector<unsigned char> memory;
 
-  Copy(void* original, size_t size)
-      : original(original), size(size), memory(size + 2 * kOutside + 64, 0xff) {}
+  Copy(void* original, size_t size, bool result)
+      : original(original),
+        size(size),
+        result(result),
+        fill(result ? 0xff : 0xfb),  // -2.6e36 in 32 bits, -65,376 in float16.
+        memory(size + 2 * kOutside + 64, fill) {}
   unsigned char* data() {  // Aligned as XLA's buffers are.
     auto address = reinterpret_cast<uintptr_t>(memory.data() + kOutside);
     return reinterpret_cast<unsigned char*>((address + 63) / 64 * 64);
   }
   bool intact() {
-    auto is_margin = [](unsigned char byte) { return byte == 0xff; };
+    auto is_margin = [this](unsigned char byte) { return byte == fill; };
     return std::all_of(memory.data(), data(), is_margin) &&
            std::all_of(data() + size, memory.data() + memory.size(),
                        is_margin) &&
@@ -46,15 +51,17 @@ inline XLA_FFI_Error* guarded(XLA_FFI_CallFrame* frame,
     for (auto& other : copies)
       if (size && other->original == buffer->data) copy = other.get();
     if (!copy) {
-      copies.push_back(std::make_unique<Copy>(buffer->data, size));
+      copies.push_back(std::make_unique<Copy>(buffer->data, size, result));
       copy = copies.back().get();
       if (size && !result) std::memcpy(copy->data(), buffer->data, size);
     }
     copy->result |= result;
     buffers.emplace_back(buffer, copy);
   };
-  for (int64_t i = 0; i < frame->args.size; ++i) add(frame->args.args[i], false);
-  for (int64_t i = 0; i < frame->rets.size; ++i) add(frame->rets.rets[i], true);
+  auto& args = frame->args;
+  auto& rets = frame->rets;
+  for (int64_t i = 0; i < args.size; ++i) add(args.args[i], false);
+  for (int64_t i = 0; i < rets.size; ++i) add(rets.rets[i], true);
   for (auto& [buffer, copy] : buffers) buffer->data = copy->data();
   is_intact = [&] {
     return std::all_of(copies.begin(), copies.end(),

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""muon_update.hip, emulated: what the contract's cases leave out."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import ops
+from ops import dispatch, native
+from tests.ops.native import build
+
+# A block has 8,192 values: less, exactly, and more than that and than 8.
+SIZES = (1, 7, 8, 9, 8191, 8192, 8193, 20000)
+MUTANTS = {
+  'tail': ('left < 8 ? int(left) : 8', '8'),
+  'block of a tensor': ('blocks += mine;', 'blocks += mine - 1;'),
+  'tensor of a block': ('>= table.tensors[middle]', '> table.tensors[middle]'),
+  'turns': ('turn < kTurns', 'turn < kTurns - 1'),
+  'look ahead': ('g[i] + decay * m[i] : m[i]', 'm[i] : m[i]'),
+}
+
+
+def momentum_error(sizes=SIZES, grad='bfloat16', dtype='bfloat16') -> float:
+  """Largest, of both results, over that of one rounding."""
+  rng = np.random.default_rng(0)
+  draw = lambda kind: [jnp.asarray(rng.standard_normal(n), kind) for n in sizes]
+  momenta, grads = draw('float32'), draw(grad)
+  with dispatch.use(muon_momentum='hip'):
+    try:
+      found = ops.muon_momentum(momenta, grads, decay=0.9, dtype=dtype)
+      found = [np.asarray(x, np.float64) for x in (*found[0], *found[1])]
+    except Exception as fault:
+      assert 'zaya_ops: muon_momentum' in str(fault)
+      return np.inf
+  m, g = ([np.asarray(x, np.float64) for x in xs] for xs in (momenta, grads))
+  new = [0.9 * a + b for a, b in zip(m, g, strict=True)]
+  ahead = [b + 0.9 * a for a, b in zip(new, g, strict=True)]
+  error = 0.0
+  for got, want in zip(found, (*new, *ahead), strict=True):
+    largest = np.abs(want).max(initial=1e-9)
+    error = max(error, np.abs(got - want).max(initial=0) / 2**-8 / largest)
+  return np.inf if np.isnan(error) else error
+
+
+@pytest.mark.parametrize('dtype', ['bfloat16', 'float16', 'float32'])
+@pytest.mark.parametrize('grad', ['bfloat16', 'float32'])
+def test_momentum_in_each_type(emulated, grad, dtype):
+  assert momentum_error(grad=grad, dtype=dtype) < 1
+
+
+def test_more_tensors_than_a_launch_takes(emulated):
+  assert momentum_error(sizes=(*range(1, 70), 0, 3)) < 1
+
+
+@pytest.mark.parametrize('direction', ['bfloat16', 'float16', 'float32'])
+def test_apply_in_each_type(emulated, direction):
+  rng = np.random.default_rng(0)
+  params = [jnp.asarray(rng.standard_normal(n), jnp.float32) for n in SIZES]
+  steps = [jnp.asarray(rng.standard_normal(n), direction) for n in SIZES]
+  scales = [0.5 * i for i in range(len(SIZES))]
+  with dispatch.use(muon_apply='hip'):
+    found = ops.muon_apply(
+      params, steps, lr=jnp.float32(0.1), weight_decay=0.01, scales=scales
+    )
+  for got, p, o, scale in zip(found, params, steps, scales, strict=True):
+    p, o = np.asarray(p, np.float64), np.asarray(o, np.float64)
+    wanted = p - 0.1 * (scale * o + 0.01 * p)
+    np.testing.assert_allclose(got, wanted, atol=1e-6 * np.abs(wanted).max())
+
+
+def test_unsupported_types_have_a_reason(emulated):
+  x = [jnp.ones(3, jnp.bfloat16)]
+  with (
+    dispatch.use(muon_momentum='hip'),
+    pytest.raises(dispatch.UnsupportedError, match='are not float32'),
+  ):
+    ops.muon_momentum(x, x, decay=0.9)
+  assert native.unavailable('muon_apply') is None
+
+
+@pytest.mark.parametrize('mutant', MUTANTS)
+def test_mutant_is_caught(emulated, monkeypatch, mutant):
+  patch = ('muon_update.hip', *MUTANTS[mutant])
+  made = build.build('cpu', patch, kernels=('muon_update',))
+  monkeypatch.setenv('ZAYA_OPS_LIBRARY', str(made / 'libzaya_ops.so'))
+  assert momentum_error() > 1
