@@ -15,8 +15,8 @@ ROCM := .venv-rocm
 # pyenv runs another version than its global one only when told so.
 python := $(if $(filter python3.%,$(name)),PYENV_VERSION=$(name:python%=%)) $(PYTHON)
 
-.PHONY: help quickstart test lint format parity rocm-venv plan-1024 bazel-test \
-  lock clean
+.PHONY: help quickstart test lint format parity rocm-venv rocm-kernels plan-1024 \
+  bazel-test lock clean
 
 help:
 	@echo 'make quickstart  train a small ZAYA1 model on real text, about 3 minutes'
@@ -25,6 +25,7 @@ help:
 	@echo 'make format      let ruff write the format'
 	@echo 'make parity      compare with the Hugging Face model (installs PyTorch)'
 	@echo 'make rocm-venv   the compiler for --plan.compile=rocm; needs gcc, no GPU'
+	@echo 'make rocm-kernels our HIP kernels, for that compiler; needs clang-19'
 	@echo 'make plan-1024   a step of ZAYA1-8B compiled for 1,024 MI300X; no GPU'
 	@echo 'make bazel-test  the tests once more, by Bazel'
 	@echo 'make lock        write requirements_lock.txt anew'
@@ -51,6 +52,19 @@ parity: $(PARITY)/.parity
 
 rocm-venv: $(ROCM)/.compiler
 
+# The library that `make -C ops/native rocm` makes by ROCm, made without it. What
+# it is linked with is a stand-in: it serves to compile programs that call it.
+rocm-kernels: $(ROCM)/.compiler
+	@$(MAKE) --no-print-directory -C ops/native PYTHON=$(rocm_python) \
+	  build/rocm_root/.complete
+	@mkdir -p ops/native/build/rocm_root/lib
+	@ln -sf $(abspath $(ROCM))/stubs/libamdhip64.so.7 \
+	  ops/native/build/rocm_root/lib/libamdhip64.so
+	@$(MAKE) --no-print-directory -C ops/native PYTHON=$(rocm_python) rocm \
+	  hipcc='clang++-19 --rocm-path=build/rocm_root'
+
+rocm_python = $(abspath $(ROCM))/bin/python
+
 # As in CI: at most 3 minutes and 8 GB, and each contract of the step holds.
 plan-1024: $(VENV)/.core $(ROCM)/.compiler
 	@PYTHONPATH=. $(VENV)/bin/python ci/plan_1024.py
@@ -68,7 +82,7 @@ lock: $(VENV)/.dev
 	  requirements-dev.txt --output-file requirements_lock.txt
 
 clean:
-	@rm -rf .venv .venv-* .pytest_cache .ruff_cache
+	@rm -rf .venv .venv-* .pytest_cache .ruff_cache ops/native/build
 	@find . -name __pycache__ -prune -exec rm -rf {} +
 
 # --no-compile: Python compiles what is imported, a tenth of what is installed.

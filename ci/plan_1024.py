@@ -65,6 +65,8 @@ def show(name, found) -> int:
   for rule in found['contracts']:
     mark = 'ok    ' if rule['good'] else 'BROKEN'
     print(f'  {mark}  {rule["rule"]}: {rule["value"]}')
+  ours = [name for name in found['kernels'] if name.startswith('zaya_ops')]
+  print(f'  {", ".join(ours) or "no kernels in HIP: make rocm-kernels"}')
   print(flush=True)
   return sum(not rule['good'] for rule in found['contracts'])
 

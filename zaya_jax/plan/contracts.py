@@ -50,8 +50,8 @@ def _newton_schulz(config, compiled):
   if config.optim.name != 'muon':
     return
   inside = [m for m in compiled['messages'] if 'newton_schulz' in m['scope']]
-  # Without a loop of that name there would be nothing to look at.
-  known = any('newton_schulz' in name for name in compiled['loops'])
+  # Without that name there would be nothing to look at.
+  known = any('newton_schulz' in name for name in compiled['scopes'])
   yield lint.Finding(
     rule='nothing is sent within Newton-Schulz',
     value=f'{len(inside)} messages' if known else 'not found',

@@ -72,7 +72,7 @@ def read(text: str) -> dict[str, Any]:
     messages: a dict of each `Message`; collectives: their calls and bytes by
     kind; kernels: by kind, how often they are launched and how many there are
     in the text; arrays: all types and shapes in memory, as 'f32[8,2048]';
-    loops: where the program asked for them.
+    scopes: where the program asked for its loops and for others' kernels.
   """
   program = _Program(*_split(text))
   program.walk(program.entry, ())
@@ -85,7 +85,7 @@ def read(text: str) -> dict[str, Any]:
     'collectives': dict(collectives),
     'kernels': dict(program.kernels),
     'arrays': sorted(program.arrays),
-    'loops': sorted(program.loops),
+    'scopes': sorted(program.scopes),
   }
 
 
@@ -94,7 +94,7 @@ class _Program:
 
   def __init__(self, computations, entry):
     self.computations, self.entry = computations, entry
-    self.messages, self.arrays, self.loops = [], set(), set()
+    self.messages, self.arrays, self.scopes = [], set(), set()
     self.kernels = collections.defaultdict(lambda: {'launches': 0, 'sites': 0})
 
   def walk(self, name, loops):
@@ -111,10 +111,12 @@ class _Program:
       elif kernel := _kernel(operation, line):
         self.kernels[kernel]['launches'] += times
         self.kernels[kernel]['sites'] += 1
+        if operation == 'custom-call':
+          self.scopes.add(_scope(line))
       if operation == 'while':
         trips = _TRIPS.search(line)
         loop = _scope(line), int(trips[1] if trips else 1)
-        self.loops.add(loop[0])
+        self.scopes.add(loop[0])
         self.walk(_CALLED.search(line)[1], (*loops, loop))
       elif operation in ('call', 'async-start') and (
         called := _CALLED.search(line)
@@ -184,7 +186,8 @@ def _kernel(operation: str, line: str) -> str | None:
   if operation == 'fusion':
     return 'fusion'
   if operation == 'custom-call':
-    return _TARGET.search(line)[1]
+    # Ours have the path of their library in their names.
+    return re.sub(':.*:', ' ', _TARGET.search(line)[1])
   return operation if operation in ('sort', 'dot', 'convolution') else None
 
 

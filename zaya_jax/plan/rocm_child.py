@@ -34,7 +34,8 @@ def main() -> None:
   # What asks for the backend while the step is traced must not hear 'cpu'.
   jax.default_backend = lambda: 'gpu'
   start = time.monotonic()
-  with dispatch.compile_for('rocm'):
+  engines = dispatch.use(**vars(config.ops))
+  with engines, dispatch.compile_for('rocm'):
     found = compile_step(config, _devices(config.plan.devices), 'rocm')
   peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
   seconds = time.monotonic() - start

@@ -167,7 +167,7 @@ def test_sums_in_bfloat16_are_told(zero):
 
 
 def test_muon_without_its_loop_is_told(zero):
-  (rule,) = _broken(_config(), {**zero, 'loops': []})
+  (rule,) = _broken(_config(), {**zero, 'scopes': []})
   assert rule == 'nothing is sent within Newton-Schulz'
 
 

@@ -127,4 +127,4 @@ def test_messages_of_a_program_written_by_hand():
 def test_arrays_and_loops_are_listed():
   found = hlo.read(TEXT)
   assert {'bf16[16,8]', 'f32[64]'} <= set(found['arrays'])
-  assert found['loops'] == ['jit(step)/jvp()/while']
+  assert found['scopes'] == ['jit(step)/jvp()/while']

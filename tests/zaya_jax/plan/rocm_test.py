@@ -96,3 +96,15 @@ def test_formulas_are_those_of_the_compiler():
   ):
     formula, real = found[name]
     assert real == pytest.approx(formula, rel=within), name
+
+
+@pytest.mark.skipif(
+  not (rocm.ROOT / 'ops' / 'native' / 'build' / 'rocm').exists(),
+  reason='make rocm-kernels',
+)
+def test_step_calls_the_kernels_without_being_told():
+  flagfile = rocm.ROOT / 'configs' / 'quickstart.flags'
+  settings = flags.parse([f'--flagfile={flagfile}', '--plan.devices=8'])
+  kernels = rocm.compile_step(settings)['kernels']
+  ours = {name for name in kernels if name.startswith('zaya_ops')}
+  assert ours >= {'zaya_ops symmetric_matmul', 'zaya_ops muon_momentum'}
