@@ -78,13 +78,28 @@ class OpsConfig:
   and hip emulated: exact, and slow.
   """
 
-  newton_schulz: Literal['auto', 'xla'] = field(
+  attention: Literal['auto', 'cudnn', 'pallas', 'xla'] = field(
+    'auto', 'Causal attention, forward and backward.'
+  )
+  cca: Literal['auto', 'pallas', 'xla'] = field(
+    'auto', 'What lies between the projections of CCA and its attention.'
+  )
+  residual_rms_norm: Literal['auto', 'hip', 'pallas', 'xla'] = field(
+    'auto', 'The merge into the residual stream and the norm after it.'
+  )
+  experts: Literal['auto', 'pallas', 'xla'] = field(
+    'auto', 'The SwiGLU experts, each of its own tokens.'
+  )
+  cross_entropy: Literal['auto', 'pallas', 'xla'] = field(
+    'auto', 'The head and the loss.'
+  )
+  newton_schulz: Literal['auto', 'hip', 'pallas', 'xla'] = field(
     'auto', 'Orthogonalizes the updates of Muon.'
   )
-  muon_momentum: Literal['auto', 'xla'] = field(
+  muon_momentum: Literal['auto', 'hip', 'xla'] = field(
     'auto', 'Momentum of Muon, many matrices at a time.'
   )
-  muon_apply: Literal['auto', 'xla'] = field(
+  muon_apply: Literal['auto', 'hip', 'xla'] = field(
     'auto', 'Applies the updates of Muon, with weight decay.'
   )
 
