@@ -45,8 +45,8 @@ struct bf16 {
   __device__ static __forceinline__ bf16 of(float x) {
     uint32_t u = bits_of<uint32_t>(x);
     // Infinity stays; a NaN must not become infinity by rounding.
-    if ((u & 0x7fffffffu) > 0x7f800000u) return {uint16_t(u >> 16 | 0x40)};
-    return {uint16_t((u + 0x7fffu + (u >> 16 & 1u)) >> 16)};
+    uint32_t nearest = u + 0x7fffu + (u >> 16 & 1u), nan = u | 0x400000u;
+    return {uint16_t(((u & 0x7fffffffu) > 0x7f800000u ? nan : nearest) >> 16)};
   }
 };
 struct f16 {

@@ -5,9 +5,10 @@ import jax
 import jax.numpy as jnp
 
 from ops import dispatch
-from ops.residual_rms_norm import pallas, reference
+from ops.residual_rms_norm import hip, pallas, reference
 
 ENGINES = (
+  dispatch.Engine('hip', hip.residual_rms_norm, hip.unsupported, ('rocm',)),
   dispatch.Engine(
     'pallas', pallas.residual_rms_norm, pallas.unsupported, platforms=()
   ),

@@ -62,7 +62,7 @@ def _forward_rule(eps, dtype, *inputs):
 
 def _backward_rule(eps, dtype, saved, cotangents):
   del eps, dtype
-  branch_TD, x_TD, s_h, b_h, s_r, b_r, *_ = saved
+  branch_TD, x_TD, *_ = saved
   programs = _programs(1, x_TD.shape)
   results = (
     jax.ShapeDtypeStruct(branch_TD.shape, branch_TD.dtype),
@@ -72,18 +72,23 @@ def _backward_rule(eps, dtype, saved, cotangents):
   d_branch, d_x, parts = _call(
     _backward, programs, (*saved, *cotangents), results
   )
-  total, of_branch, of_x, of_normed = jnp.sum(parts, axis=0)
-  vectors = (
+  return d_branch, d_x, *of_vectors(saved, jnp.sum(parts, axis=0))
+
+
+_merge_and_norm.defvjp(_forward_rule, _backward_rule)
+
+
+def of_vectors(saved, sums):
+  """The vectors' gradients, of the sums of all rows that `_backward` makes."""
+  _, _, s_h, b_h, s_r, b_r, *_ = saved
+  total, of_branch, of_x, of_normed = sums
+  return (
     of_branch + b_h * total,
     s_h * total,
     of_x + b_r * total,
     s_r * total,
     of_normed,
   )
-  return (d_branch, d_x, *vectors)
-
-
-_merge_and_norm.defvjp(_forward_rule, _backward_rule)
 
 
 def _programs(back, shape):
