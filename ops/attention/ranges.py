@@ -3,6 +3,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 
 def ranges(
@@ -33,8 +34,10 @@ def ranges(
     [full_start, full_stop) all pairs are visible. And of each block of keys
     [B or 1, L / keys, 4], in blocks of queries.
   """
-  first_q = jnp.arange(0, rows, queries)[:, None]
-  first_k = jnp.arange(0, rows, keys)[None]
+  static = q_segments_BL is None and (window is None or isinstance(window, int))
+  xp = np if static else jnp  # Constants in the program, no kernels.
+  first_q = xp.arange(0, rows, queries)[:, None]
+  first_k = xp.arange(0, rows, keys)[None]
   last_q, last_k = first_q + queries - 1, first_k + keys - 1
   near, full = last_q >= first_k, first_q >= last_k
   if window is not None:
@@ -50,7 +53,7 @@ def ranges(
     full &= (low_q == high_k) & (low_k == high_q) & (low_q == high_q)
   # Without segments and window the first part of each block of queries is
   # empty, and the last part of each block of keys.
-  return _range(near, full, 0), _range(near.mT, full.mT, 3)
+  return _range(xp, near, full, 0), _range(xp, near.mT, full.mT, 3)
 
 
 def _extremes(segments_BL, size):
@@ -58,16 +61,16 @@ def _extremes(segments_BL, size):
   return jnp.min(blocks, axis=2), jnp.max(blocks, axis=2)
 
 
-def _range(near, full, none):
+def _range(xp, near, full, none):
   """The four ends; `none`: that at which an empty full part lies, 0 or 3."""
-  index = jnp.arange(near.shape[-1])[None, None]
-  stop = jnp.max(jnp.where(near, index + 1, 0), axis=-1)
-  start = jnp.minimum(jnp.argmax(near, axis=-1), stop)
-  some, full_start = full.any(-1), jnp.argmax(full, axis=-1)
+  index = xp.arange(near.shape[-1])[None, None]
+  stop = xp.max(xp.where(near, index + 1, 0), axis=-1)
+  start = xp.minimum(xp.argmax(near, axis=-1), stop)
+  some, full_start = full.any(-1), xp.argmax(full, axis=-1)
   behind = ~full & (index >= full_start[..., None])
-  full_stop = jnp.where(behind.any(-1), jnp.argmax(behind, axis=-1), stop)
+  full_stop = xp.where(behind.any(-1), xp.argmax(behind, axis=-1), stop)
   empty = stop if none else start
-  full_start = jnp.where(some, full_start, empty)
-  full_stop = jnp.where(some, full_stop, empty)
+  full_start = xp.where(some, full_start, empty)
+  full_stop = xp.where(some, full_stop, empty)
   ends = (start, full_start, full_stop, stop)
-  return jnp.stack(ends, axis=-1).astype(jnp.int32)
+  return xp.stack(ends, axis=-1).astype('int32')

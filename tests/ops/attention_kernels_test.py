@@ -11,7 +11,7 @@ from jax._src.cudnn import fused_attention_stablehlo as fused
 
 import ops
 from ops import dispatch
-from ops.attention import cases, cudnn, pallas, ranges, reference
+from ops.attention import cases, cudnn, pallas, program, ranges, reference
 from tests import close
 
 ON_GPU = jax.default_backend() == 'gpu'
@@ -78,7 +78,7 @@ def without_segments(self, scores, rows):
   return MASK(self, scores, rows)
 
 
-MASK = pallas._Program.mask
+MASK = program.Program.mask
 MUTANTS = {
   'last_block_left_out': (
     (pallas, 'ranges'),
@@ -90,9 +90,9 @@ MUTANTS = {
       wrong_ranges, change=lambda e: e.at[..., 1].set(e[..., 0])
     ),
   ),
-  'segments_not_masked': ((pallas._Program, 'mask'), without_segments),
+  'segments_not_masked': ((program.Program, 'mask'), without_segments),
   'scores_not_masked': (
-    (pallas._Program, 'mask'),
+    (program.Program, 'mask'),
     lambda _, scores, rows: scores,
   ),
 }
