@@ -12,6 +12,7 @@ import json
 import statistics
 import sys
 import time
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -33,6 +34,8 @@ class Sizes:
   vocab: int = 262272
   head_tokens: int = 8192
   stack: int = 16
+  # Tokens of each expert, by the name of the case; the rest is skipped.
+  loads: Mapping[str, Sequence[int]] = dataclasses.field(default_factory=dict)
   repeats: int = 20
 
 
@@ -70,12 +73,16 @@ class Peers:
         yield case, f'torch {name}', 'forward', lambda f=f, g=g: f(g)
 
   def experts(self):
-    """SwiGLU experts by grouped_mm, tokens sorted, a skewed split."""
+    """SwiGLU experts by grouped_mm, tokens sorted and without the skipped."""
     s = self.sizes
-    share = torch.linspace(2.0, 0.1, s.experts)
-    ends = (share / share.sum() * s.tokens).cumsum(0).round().int()
-    ends[-1] = s.tokens
-    ends = ends.to(self.device)
+    name = f'balanced-{s.tokens}x{s.width}-{s.experts}x{s.inner}'
+    even = {name: [s.tokens // s.experts] * s.experts}
+    for case, loads in (dict(s.loads) or even).items():
+      yield from self._experts(case, loads)
+
+  def _experts(self, case, loads):
+    s = dataclasses.replace(self.sizes, tokens=sum(loads))
+    ends = torch.tensor(loads).cumsum(0).int().to(self.device)
     x, dy = (self._draw(s.tokens, s.width) for _ in range(2))
     gate_up = self._draw(s.experts, 2 * s.inner, s.width, std=s.width**-0.5)
     down = self._draw(s.experts, s.width, s.inner, std=s.inner**-0.5)
@@ -86,7 +93,7 @@ class Peers:
       gate, up = h.chunk(2, -1)
       return product(torch.nn.functional.silu(gate) * up, down.mT, offs=ends)
 
-    yield from self._both('skewed', run, (x, gate_up, down), dy)
+    yield from self._both(case, run, (x, gate_up, down), dy)
 
   def attention(self):
     """Causal grouped-query attention by each of PyTorch's kernels."""
@@ -121,7 +128,8 @@ class Peers:
     run = lambda x, head: torch.nn.functional.cross_entropy(
       (x @ head.T).float(), y
     )
-    yield from self._both(f'{s.head_tokens}x{s.vocab}', run, (x, head), None)
+    case = f'{s.head_tokens}x{s.width}x{s.vocab}'
+    yield from self._both(case, run, (x, head), None)
 
   def residual_rms_norm(self):
     """ZAYA's residual merge and the norm behind it; float32 residual."""

@@ -26,7 +26,8 @@ def main(config: config_lib.Config) -> None:
   """
   if config.output and not config.output.endswith('.json'):
     raise config_lib.UsageError(
-      f'--output={config.output} must end in .json for --mode=bench.'
+      f'--output={config.output} must end in .json for --mode=bench; name '
+      'such a file.'
     )
   chosen = _choose(config.bench)
   device = jax.devices()[0]

@@ -5,6 +5,7 @@ import json
 import typing
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -68,6 +69,7 @@ def test_peer_computes_the_operation(name):
   operation = registry.operation(name)
   case = next(case for case in operation.cases if not case.zaya)
   args, kwargs = case.arguments(np.random.default_rng(0), np.dtype('float32'))
+  args = jax.tree.map(jnp.asarray, args)
   wanted = operation.run(*args, **kwargs)
   for run in peers.PEERS[name].values():
     found = run(*args, **kwargs)
