@@ -29,11 +29,16 @@ def _case(
   routing: str, t: int, e: int, d: int, f: int, *, zaya: bool = False
 ) -> case.Case:
   def arguments(rng, dtype):
-    drawn = lambda *shape: rng.standard_normal(shape).astype(dtype)
-    x, gate_up, down = drawn(t, d), drawn(e, d, 2 * f), drawn(e, f, d)
-    scale = lambda a, size: (a / size**0.5).astype(dtype)
+    x, gate_up, down = (
+      (rng.standard_normal(shape, np.float32) * scale).astype(dtype)
+      for shape, scale in (
+        ((t, d), np.float32(1)),
+        ((e, d, 2 * f), np.float32(d**-0.5)),
+        ((e, f, d), np.float32(f**-0.5)),
+      )
+    )
     expert = ROUTINGS[routing](rng, t, e).astype(np.int32)
-    return (x, expert, scale(gate_up, d), scale(down, f)), {}
+    return (x, expert, gate_up, down), {}
 
   shares = {'skewed': 0.95, 'to_the_ends': 2 / 3, 'skipped': 0}
   flops = 6 * t * shares.get(routing, 1) * d * f
