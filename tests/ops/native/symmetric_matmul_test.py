@@ -22,7 +22,10 @@ SHAPES = (
 TOLERANCE = {'bfloat16': 2.0**-8, 'float16': 2.0**-11}
 FILE = 'symmetric_matmul.hip'
 MUTANTS = {
-  'rows of the matrix instruction': ('8 * (r / 4) + r % 4', '4 * (r / 4) + r % 4'),
+  'rows of the matrix instruction': (
+    '8 * (r / 4) + r % 4',
+    '4 * (r / 4) + r % 4',
+  ),
   'depth of an operand': ('half_of(b[j], half)', 'half_of(b[j], 1 - half)'),
   'stage overwritten while read': (
     '__syncthreads();\n    if (next < depth) carrier.put(next, first',
