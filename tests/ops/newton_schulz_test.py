@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 import ops
+from ops import dispatch
+from ops.newton_schulz import coefficients, gram, pallas
 from tests import close
 
 SHAPES = {'wide': (4, 9), 'tall': (9, 4), 'square': (6, 6), 'row': (1, 5)}
@@ -16,12 +18,13 @@ def matrix(shape, seed=0):
   return jax.random.normal(jax.random.key(seed), shape)
 
 
-def specification(x, steps):
+def specification(x, steps, table=((3.4445, -4.7750, 2.0315),)):
   """U p(p(...(S))) V^T: the quintic only ever changes singular values."""
   u, s, vt = np.linalg.svd(np.asarray(x, np.float64), full_matrices=False)
   s /= np.linalg.norm(s)
-  for _ in range(steps):
-    s = 3.4445 * s - 4.7750 * s**3 + 2.0315 * s**5
+  for i in range(steps):
+    a, b, c = table[min(i, len(table) - 1)]
+    s = a * s + b * s**3 + c * s**5
   return (u * s) @ vt
 
 
@@ -67,3 +70,85 @@ def test_bfloat16_iteration_gives_the_type_of_the_input():
 def test_vectors_are_refused():
   with pytest.raises(ValueError, match=r'needs \[..., m, n\]'):
     ops.newton_schulz(jnp.zeros(3))
+
+
+def spectrum(values, columns, seed=0):
+  """A matrix with these singular values."""
+  rng = np.random.default_rng(seed)
+  u, _ = np.linalg.qr(rng.standard_normal((len(values), len(values))))
+  v, _ = np.linalg.qr(rng.standard_normal((columns, len(values))))
+  return jnp.asarray((u * values) @ v.T, jnp.float32)
+
+
+# Over what singular values they are meant for, as their authors say.
+@pytest.mark.parametrize(
+  ('name', 'steps', 'least', 'low', 'high'),
+  [
+    ('jordan', 5, 0.02, 0.65, 1.25),
+    ('you', 5, 0.02, 0.75, 1.25),
+    ('polar_express', 5, 0.02, 0.85, 1.15),
+    ('polar_express', 10, 2e-3, 0.999, 1.001),
+  ],
+)
+def test_coefficients_bring_singular_values_to_one(
+  name, steps, least, low, high
+):
+  x = spectrum(np.geomspace(least, 0.6, 16), 24)
+  found = ops.newton_schulz(x, steps=steps, coefficients=name)
+  values = np.linalg.svd(np.asarray(found), compute_uv=False)
+  assert low < values.min() and values.max() < high
+  table = coefficients.TABLE[name]
+  wanted = specification(x, steps, table)
+  close.assert_close(found, wanted, close.FLOAT32 * 8.3 * 4**4)
+
+
+def test_unknown_coefficients_are_refused():
+  with pytest.raises(ValueError, match=r"coefficients='no' must be one of jor"):
+    ops.newton_schulz(jnp.zeros((2, 2)), coefficients='no')
+
+
+@pytest.mark.parametrize('steps', [0, 1, 2, 3, 5, 6])
+@pytest.mark.parametrize('shape', [(4, 9), (20, 8)])
+def test_gram_form_is_the_same_polynomial(shape, steps):
+  x = matrix(shape)
+  found = ops.newton_schulz(x, steps=steps, gram=True, coefficients='you')
+  wanted = specification(x, steps, coefficients.TABLE['you'])
+  close.assert_close(found, wanted, close.FLOAT32 * 10 * 4 ** max(steps - 1, 0))
+
+
+def test_gram_form_holds_in_few_bits_because_it_starts_again(monkeypatch):
+  x = spectrum(1 / np.arange(1, 65), 128)
+  wanted = specification(x, 5)
+  run = lambda: ops.newton_schulz(x, gram=True, dtype=jnp.bfloat16)
+  assert close.error(run(), wanted) < 0.3
+  monkeypatch.setattr(gram, '_FIRST', 100)
+  assert close.error(run(), wanted) > 0.6
+
+
+def test_float16_is_more_accurate_than_bfloat16():
+  x = spectrum(np.geomspace(0.01, 1, 32), 64)
+  wanted = specification(x, 5)
+  coarse, fine = (
+    close.error(ops.newton_schulz(x, dtype=dtype), wanted)
+    for dtype in (jnp.bfloat16, jnp.float16)
+  )
+  assert fine < coarse / 4
+
+
+def test_float16_does_not_overflow():
+  x = 6e4 * jnp.sign(matrix((24, 40))).astype(jnp.float16)
+  found = ops.newton_schulz(x, dtype=jnp.float16)
+  wanted = specification(x, 5)
+  close.assert_close(found.astype(jnp.float32), wanted, close.BFLOAT16)
+
+
+@pytest.mark.parametrize('stack', [3, 4, 5])
+def test_large_stacks_go_in_chunks(stack, monkeypatch):
+  x = jnp.stack([matrix((6, 20), seed) for seed in range(stack)])
+  with dispatch.use(newton_schulz='pallas'):
+    whole = ops.newton_schulz(x, steps=1)
+    monkeypatch.setattr(pallas, 'CHUNK', 2 * 6 * 20 + 1)
+    parts = jax.make_jaxpr(lambda x: ops.newton_schulz(x, steps=1))(x)
+    found = ops.newton_schulz(x, steps=1)
+  np.testing.assert_array_equal(found, whole)
+  assert 'f32[2,6,20]' in str(parts) and 'scan' in str(parts)
