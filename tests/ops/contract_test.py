@@ -75,7 +75,9 @@ def _double(x):
 
 
 @pytest.mark.parametrize(('operation', 'engine', 'case', 'dtype'), [*_table()])
-def test_engine_is_the_reference(operation, engine, case, dtype):
+def test_engine_is_the_reference(operation, engine, case, dtype, request):
+  if engine == 'hip':
+    request.getfixturevalue('emulated')
   args, kwargs = arguments(case, dtype)
   with dispatch.use(**{operation.name: engine}):
     try:
