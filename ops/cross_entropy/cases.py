@@ -20,9 +20,10 @@ def _case(
     target = rng.integers(0, vocab, tokens).astype(np.int32)
     target[0], weight = vocab - 1, rng.random(tokens, np.float32)
     weight[:weightless] = 0
-    # Logits of some units.
-    head = (3 * d_model**-0.5 * draw(vocab, d_model)).astype(dtype)
-    x = draw(tokens, d_model).astype(dtype)
+    head = draw(vocab, d_model).astype(dtype)
+    x = (3 * d_model**-0.5 * draw(tokens, d_model)).astype(
+      dtype
+    )  # Of some units.
     return (x, head, target, weight, draw(vocab) if bias else None), {}
 
   product = 2.0 * tokens * d_model * vocab

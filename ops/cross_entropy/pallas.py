@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chunks whose logits are read twice and written once, by one kernel.
+"""Chunks whose logits are read once and whose gradient is written once.
 
-Of a part of a chunk's tokens the logits come from a matrix product; a Triton
-kernel takes their softmax row by row and writes their gradient, in the type of
-the head, into the chunk's buffer; two products of the whole chunk are the
-gradients. XLA does the products. Beside them there is one buffer for a chunk
-and the logits of one part: for ZAYA1's vocabulary 1.07 and 0.27 GB.
+Of a part of a chunk's tokens the logits come from a matrix product. A Triton
+kernel reads them row by row and writes their gradient, in the type of the head
+and but for a factor of each row, into the chunk's buffer: exp(z - shift), less
+the sum of that where the target is. The shift is near the maximum, which no one
+knows before the end: that of the first columns; the type has the exponents of
+float32. The factor, weight over sum, goes to the other side of the two products
+that are the gradients. XLA does the products, the sum over chunks within them.
+
+Beside it there is one buffer for a chunk and the logits of one part: for
+ZAYA1's vocabulary 1.07 and 0.27 GB.
 """
 
 import functools
@@ -23,7 +28,7 @@ from ops.cross_entropy import chunked
 # writes the gradient of the head. And in a part: each reads the head.
 _CHUNK = 2048 * 262_272
 _PART = 256 * 262_272
-# In bfloat16 the logits of a part would save about 2 of 42 ms on an H200 (half
+# In bfloat16 the logits of a part would save about 1 of 41 ms on an H200 (half
 # the bytes), but be wrong by 0.03 nats a token and their gradient by 1 in 100,
 # ten times what rounding the gradient costs.
 _LOGITS = jnp.float32
@@ -33,6 +38,8 @@ _LOGITS = jnp.float32
 _ROUNDED_SUMS = 8
 # What a program loads at a time, in warps.
 _BLOCK = {'cuda': (8192, 8), 'rocm': (8192, 8), 'cpu': (16, 4)}
+# A maximum so far above the shift makes a row start over.
+_FAR = 60.0
 _LOG2_E = math.log2(math.e)
 
 
@@ -42,6 +49,8 @@ def unsupported(x_TD, head_VD, *_) -> str | None:
     return f'x is {x_TD.dtype} and the head {head_VD.dtype}'
   if head_VD.shape[0] > _PART:
     return f'a vocabulary of {head_VD.shape[0]} is larger than {_PART}'
+  if x_TD.dtype == jnp.float16:
+    return 'float16 has too few exponents'
   if x_TD.shape[0] == 0:
     return 'there are no tokens'
   return None
@@ -81,19 +90,22 @@ def _forward(x_TD, head_VD, target_T, weight_T, bias_V):
       logits = jnp.dot(x, head_VD.T, preferred_element_type=_LOGITS)
       if bias_V is not None:
         logits += bias_V.astype(logits.dtype)[None]
-      nats_R, d_logits = _softmax(n, logits, target, weight, d_logits)
-      return (nats + jnp.sum(nats_R), d_logits), None
+      nats_R, total_R, d_logits = _softmax(n, logits, target, d_logits)
+      return (nats + jnp.sum(nats_R * weight), d_logits), weight / total_R
 
-    (nats, d_logits), _ = jax.lax.scan(
+    (nats, d_logits), factor_NR = jax.lax.scan(
       one_part,
       (nats, d_logits),
       (jnp.arange(shape[1], dtype=jnp.int32), x_NRD, target_NR, weight_NR),
     )
+    factor_R1 = factor_NR.reshape(-1, 1)
     x = x_NRD.reshape(-1, x_NRD.shape[-1])
+    scaled = (x * factor_R1).astype(x.dtype)
     if d_bias is not None:
-      d_bias += jnp.sum(d_logits, axis=0, dtype=jnp.float32)
-    added = jnp.dot(d_logits.T, x, preferred_element_type=d_head.dtype)
-    dx = jnp.dot(d_logits, head_VD)
+      d_bias += jnp.sum(d_logits * factor_R1, axis=0)
+    added = jnp.dot(d_logits.T, scaled, preferred_element_type=d_head.dtype)
+    dx = jnp.dot(d_logits, head_VD, preferred_element_type=jnp.float32)
+    dx = (dx * factor_R1).astype(x.dtype)
     return (nats, d_head + added, d_bias, d_logits), dx
 
   rounded = shape[0] <= _ROUNDED_SUMS
@@ -115,66 +127,62 @@ def _forward(x_TD, head_VD, target_T, weight_T, bias_V):
 linear_cross_entropy.defvjp(_forward, chunked.backward)
 
 
-def _softmax(part, logits_RV, target_R, weight_R, d_logits):
-  """Loss [R] of a part; `d_logits` with its rows written, in place."""
+def _softmax(part, logits_RV, target_R, d_logits):
+  """Of a part: loss [R], sums [R]; `d_logits` with its rows, in place."""
   here = dispatch.platform()
   rows, vocab = logits_RV.shape
   block, warps = _BLOCK[here]
+  of_rows = jax.ShapeDtypeStruct((rows,), jnp.float32)
+  d_shape = jax.ShapeDtypeStruct(d_logits.shape, d_logits.dtype)
   return pl.pallas_call(
     functools.partial(_kernel, block=block, vocab=vocab),
     grid=(rows,),
-    out_shape=(
-      jax.ShapeDtypeStruct((rows,), jnp.float32),
-      jax.ShapeDtypeStruct(d_logits.shape, d_logits.dtype),
-    ),
-    input_output_aliases={4: 1},
+    out_shape=(of_rows, of_rows, d_shape),
+    input_output_aliases={3: 2},
     compiler_params=plgpu.CompilerParams(num_warps=warps, num_stages=1),
     interpret=here == 'cpu',
     name='cross_entropy_softmax',
-  )(part[None], logits_RV, target_R, weight_R, d_logits)
+  )(part[None], logits_RV, target_R, d_logits)
 
 
-def _kernel(part, logits, target, weight, _, nats, d_logits, *, block, vocab):
-  row, rows = pl.program_id(0), logits.shape[0]
-  last = pl.cdiv(vocab, block) - 1
-  hit, scale = target[row], weight[row]
+def _kernel(part, logits, target, _, nats, totals, d_logits, *, block, vocab):
+  row, blocks = pl.program_id(0), pl.cdiv(vocab, block)
+  out_row = part[0] * logits.shape[0] + row
 
   def load(n):
-    """Logits and their columns."""
-    column = n * block + jnp.arange(block)
-    z = plgpu.load(
-      logits.at[row, pl.ds(n * block, block)],
-      mask=column < vocab,
-      other=-jnp.inf,
-    )
-    return z.astype(jnp.float32), column
+    """Logits of a block and where there are any."""
+    columns = n * block + jnp.arange(block) < vocab
+    at = logits.at[row, pl.ds(n * block, block)]
+    z = plgpu.load(at, mask=columns, other=-jnp.inf)
+    return z.astype(jnp.float32), columns
 
-  def total_of(n, carry):
-    top, total = carry
-    z, _ = load(n)
-    new_top = jnp.maximum(top, jnp.max(z))
-    return new_top, total * _exp(top - new_top) + _exp(z - new_top)
+  def sweep(count, shift):
+    """Writes exp(z - shift); the maximum of z, and the sum."""
 
-  zero = jnp.zeros(block, jnp.float32)
-  top, total = jax.lax.fori_loop(
-    0, last + 1, total_of, (jnp.float32(-1e30), zero)
-  )
-  log_z = top + jnp.log(jnp.sum(total))
-  picked = logits[row, hit].astype(jnp.float32)
-  nats[row] = (log_z - picked) * scale
+    def body(n, carry):
+      top, total = carry
+      z, columns = load(n)
+      e = _exp(z - shift)
+      at = d_logits.at[out_row, pl.ds(n * block, block)]
+      plgpu.store(at, e.astype(d_logits.dtype), mask=columns)
+      return jnp.maximum(top, z), total + e
 
-  def write(n, carry):
-    n = last - n  # The last ones read may still be in the cache.
-    z, column = load(n)
-    d = (_exp(z - log_z) - (column == hit).astype(jnp.float32)) * scale
-    plgpu.store(
-      d_logits.at[part[0] * rows + row, pl.ds(n * block, block)],
-      d.astype(d_logits.dtype),
-      mask=column < vocab,
-    )
-    return carry
+    zero = jnp.zeros(block, jnp.float32)
+    top, total = jax.lax.fori_loop(0, count, body, (zero - jnp.inf, zero))
+    return jnp.max(top), jnp.sum(total)
 
-  jax.lax.fori_loop(0, last + 1, write, 0)
+  shift = jnp.max(load(0)[0])
+  top, total = sweep(blocks, shift)
+  far = top - shift > _FAR
+  _, again = sweep(jax.lax.select(far, jnp.int32(blocks), jnp.int32(0)), top)
+  shift, total = jnp.where(far, top, shift), jnp.where(far, again, total)
+  picked = logits[row, target[row]].astype(jnp.float32)
+  nats[row] = shift + jnp.log(total) - picked
+  totals[row] = total
+  if dispatch.platform() != 'cpu':  # Not known to the interpreter.
+    plgpu.debug_barrier()  # Another thread wrote here before.
+  hit = _exp(picked - shift) - total
+  d_logits[out_row, target[row]] = hit.astype(d_logits.dtype)
 
 
 def _exp(x):

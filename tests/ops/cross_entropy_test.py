@@ -150,49 +150,51 @@ def test_parts_hold_all_tokens_and_little_more(tokens, vocab):
     assert (chunks, count, rows) == (4, 8, 256)
 
 
-@pytest.mark.parametrize('platform', ['cuda', 'rocm'])
-def test_kernel_lowers_for_gpus(platform):
+def test_kernel_writes_in_place():
   x = jax.ShapeDtypeStruct((512, 128), jnp.bfloat16)
   head = jax.ShapeDtypeStruct((262_272, 128), jnp.bfloat16)
   token = lambda dtype: jax.ShapeDtypeStruct((512,), dtype)
   run = jax.jit(jax.value_and_grad(ops.linear_cross_entropy, (0, 1)))
-  with dispatch.compile_for(platform), dispatch.use(cross_entropy='pallas'):
+  with dispatch.compile_for('rocm'), dispatch.use(cross_entropy='pallas'):
     traced = run.trace(x, head, token(jnp.int32), token(jnp.float32))
-    text = traced.lower(lowering_platforms=(platform,)).as_text()
-  assert text.count('"cross_entropy_softmax"') == 1
-  assert 'output_operand_alias' in text  # The buffer is written in place.
+    text = traced.lower(lowering_platforms=('rocm',)).as_text()
+  assert 'cross_entropy_softmax' in text
+  assert 'output_operand_alias' in text
 
 
+LOAD, STORE = pallas.plgpu.load, pallas.plgpu.store
 MUTANTS = {
   'last_columns_not_written': (
-    'store',
+    (pallas.plgpu, 'store'),
     lambda ref, value, mask: STORE(
       ref, value, mask=mask & (jnp.arange(mask.size) < 5)
     ),
   ),
   'no_mask_of_columns': (
-    'load',
+    (pallas.plgpu, 'load'),
     lambda ref, mask, other: LOAD(ref, mask=mask, other=0.0),
   ),
+  'never_over_again': ((pallas, '_FAR'), 1e9),
 }
-LOAD, STORE = pallas.plgpu.load, pallas.plgpu.store
 
 
 @pytest.mark.parametrize('name', [None, *MUTANTS])
 def test_mutants_of_the_kernel_are_caught(name, monkeypatch):
   if name:
-    kind, wrong = MUTANTS[name]
-    monkeypatch.setattr(pallas.plgpu, kind, wrong)
+    monkeypatch.setattr(*MUTANTS[name][0], MUTANTS[name][1])
   x, head, bias, target, weight = arguments()
-  given = (x, head, bias, target, weight)
-  with dispatch.use(cross_entropy='pallas'):
-    found = value_and_gradients(ops.linear_cross_entropy, *given)
-  expected = value_and_gradients(reference.linear_cross_entropy, *given)
-  error = max(
-    np.abs(a - b).max()
-    for a, b in zip(*map(jax.tree.leaves, (found, expected)), strict=True)
-  )
-  assert (error > 1e-2) if name else (error < 1e-4)
+  error = 0.0
+  # Beyond the first block, 16 columns, logits of some units, or of hundreds.
+  for factor in (1, 40):
+    more = jnp.concatenate([head, head, factor * head])
+    given = (x, more, jnp.tile(bias, 3), target, weight)
+    with dispatch.use(cross_entropy='pallas'):
+      found = value_and_gradients(ops.linear_cross_entropy, *given)
+    expected = value_and_gradients(reference.linear_cross_entropy, *given)
+    for a, b in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
+      worst = np.abs(np.nan_to_num(a, nan=1e9) - b).max() / np.abs(b).max()
+      error = max(error, worst)
+  assert (error > 1e-2) if name else (error < 1e-5)
 
 
 def test_kernel_says_what_it_does_not_take():
