@@ -17,6 +17,7 @@ SHAPES = (
   (256, 32),  # One tile, one stage.
   (2, 257, 64),  # A row beyond the tile.
   (1, 520, 40),  # Six tiles, of which three on the diagonal.
+  (11, 16, 8),  # More blocks than dies.
 )
 # Rounding of the result, and of sums in another order.
 TOLERANCE = {'bfloat16': 2.0**-8, 'float16': 2.0**-11}
@@ -42,6 +43,7 @@ MUTANTS = {
   ),
   'tail of the depth': ('inside ? pieces[i] : bits8{}', 'pieces[i]'),
   'tail of the rows': ('if (y < n && y >= column)', 'if (y >= column)'),
+  'order of the blocks': ('blockIdx.x, gridDim.x)', 'blockIdx.x, 8)'),
   'matrix of the stack': ('matrix = item / tiles', 'matrix = 0'),
 }
 
