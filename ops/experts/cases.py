@@ -29,16 +29,11 @@ def _case(
   routing: str, t: int, e: int, d: int, f: int, *, zaya: bool = False
 ) -> case.Case:
   def arguments(rng, dtype):
-    x, gate_up, down = (
-      (rng.standard_normal(shape, np.float32) * scale).astype(dtype)
-      for shape, scale in (
-        ((t, d), np.float32(1)),
-        ((e, d, 2 * f), np.float32(d**-0.5)),
-        ((e, f, d), np.float32(f**-0.5)),
-      )
-    )
+    drawn = lambda *shape: rng.standard_normal(shape, np.float32)
+    x = (drawn(t, d) * d**-0.5).astype(dtype)  # Its products are about 1.
+    matrices = drawn(e, d, 2 * f).astype(dtype), drawn(e, f, d).astype(dtype)
     expert = ROUTINGS[routing](rng, t, e).astype(np.int32)
-    return (x, expert, gate_up, down), {}
+    return (x, expert, *matrices), {}
 
   shares = {'skewed': 0.95, 'to_the_ends': 2 / 3, 'skipped': 0}
   flops = 6 * t * shares.get(routing, 1) * d * f

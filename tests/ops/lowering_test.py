@@ -4,6 +4,8 @@
 Nothing is compiled or run: this is what jax does on a machine without a GPU.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -34,6 +36,13 @@ def _table():
       for case in operation.cases:
         if case.zaya:
           yield pytest.param(operation, case, id=f'{name}-{case.name}')
+
+
+@functools.cache
+def _abstract(case):
+  args, kwargs = case.arguments(_Zeros(), jnp.dtype('bfloat16'))
+  shape = lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype)
+  return jax.tree.map(shape, args), kwargs
 
 
 def _value_and_gradients(operation, case, kwargs):
@@ -73,8 +82,7 @@ def kernels(lowered):
 @pytest.mark.parametrize('platform', ['cuda', 'rocm'])
 @pytest.mark.parametrize(('operation', 'case'), [*_table()])
 def test_pallas_lowers_for_gpus(operation, case, platform):
-  args, kwargs = case.arguments(_Zeros(), jnp.dtype('bfloat16'))
-  args = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), args)
+  args, kwargs = _abstract(case)
   run = _value_and_gradients(operation, case, kwargs)
   with (
     dispatch.compile_for(platform),
