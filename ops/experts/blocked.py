@@ -14,6 +14,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
+from ops import dispatch
 from ops.experts import reference
 
 
@@ -95,7 +96,7 @@ def block_size(num_tokens: int, num_experts: int) -> int:
   for 1,024 tokens per expert (7.1 ms forward and backward, 20.4 with 128).
   """
   mean = max(1, num_tokens // num_experts)
-  most = 128 if jax.default_backend() == 'cpu' else 1024
+  most = 128 if dispatch.platform() == 'cpu' else 1024
   return min(most, max(8, 1 << (mean - 1).bit_length()))
 
 

@@ -104,6 +104,23 @@ class OptimConfig:
   newton_schulz_steps: int = field(
     5, 'Newton-Schulz iterations of Muon.', minimum=1
   )
+  newton_schulz_coefficients: Literal['jordan', 'polar_express', 'you'] = field(
+    'jordan',
+    'Their polynomials: of the first Muon, the same in all; of Polar Express, '
+    'the best for each; or those of Dion, made for five.',
+  )
+  newton_schulz_dtype: Literal['auto', 'float32', 'bfloat16', 'float16'] = (
+    field(
+      'auto',
+      'Their type; auto: bfloat16 on accelerators, else float32. float16 is as '
+      'fast as bfloat16 and more accurate.',
+    )
+  )
+  newton_schulz_gram: bool = field(
+    False,
+    'Iterates on the Gram matrix where one side is twice the other: less work, '
+    'a little less accurate.',
+  )
   muon_split_gate_up: bool = field(
     False,
     "Orthogonalizes an expert's gate and up matrices apart instead of as "

@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ops import dispatch
 from zaya_jax import config as config_lib
 from zaya_jax import mesh as mesh_lib
 from zaya_jax.decoding import programs
@@ -96,7 +97,7 @@ class Decoder:
     self._about = programs.About(
       config=config,
       vocab_size=vocab_size or config.vocab_size,
-      steps=1 if jax.default_backend() == 'cpu' else _STEPS,
+      steps=1 if dispatch.platform() == 'cpu' else _STEPS,
       mesh=mesh_lib.make_context_mesh(context) if context > 1 else None,
     )
     self.weights = _prepare(config, params, buffers)

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from ops import dispatch
 from zaya_jax import config as config_lib
 
 
@@ -32,7 +33,7 @@ def compute_dtype(config: config_lib.ModelConfig) -> jnp.dtype:
   """The type of matrix products: bfloat16 on accelerators unless named."""
   if config.dtype != 'auto':
     return jnp.dtype(config.dtype)
-  cpu = jax.default_backend() == 'cpu'
+  cpu = dispatch.platform() == 'cpu'
   return jnp.dtype(jnp.float32 if cpu else jnp.bfloat16)
 
 

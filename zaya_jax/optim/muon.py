@@ -3,7 +3,7 @@
 
 import functools
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,9 +28,9 @@ def scale_by_muon(
   *,
   momentum: float = 0.95,
   nesterov: bool = True,
-  steps: int = 5,
   split: tuple[str, ...] = (),
-  dtype: jnp.dtype | None = None,
+  message_dtype: jnp.dtype = jnp.float32,
+  **how: Any,
 ) -> optax.GradientTransformation:
   """Replaces each matrix of momentum by its nearest orthogonal one.
 
@@ -41,11 +41,11 @@ def scale_by_muon(
   Args:
     momentum: decay of the momentum.
     nesterov: whether to look ahead.
-    steps: Newton-Schulz iterations.
     split: last path components of leaves that are two matrices side by side
       along the last dimension, to be treated apart.
-    dtype: type of the iteration, and of what devices send each other for it;
-      None: float32.
+    message_dtype: of momentum, and of the results, where devices send them to
+      each other; rounded to it everywhere, so that no mesh differs.
+    **how: of `ops.newton_schulz`.
 
   References:
     Jordan et al., "Muon: an optimizer for hidden layers", 2024.
@@ -57,7 +57,11 @@ def scale_by_muon(
   def update(grads, state, params=None):
     del params
     new, ahead = _momentum(
-      state.momentum, grads, decay=momentum, nesterov=nesterov, dtype=dtype
+      state.momentum,
+      grads,
+      decay=momentum,
+      nesterov=nesterov,
+      dtype=message_dtype,
     )
 
     def halves(path, u):
@@ -67,9 +71,9 @@ def scale_by_muon(
     parts = jax.tree_util.tree_map_with_path(halves, ahead)
     leaves, structure = jax.tree.flatten(parts)
     if math.prod(mesh.sizes().values()) == 1:
-      done = [orthogonalize(u, steps=steps, dtype=dtype) for u in leaves]
+      done = [orthogonalize(u, **how) for u in leaves]
     else:
-      done = orthogonalize_on_mesh(leaves, steps=steps, dtype=dtype)
+      done = orthogonalize_on_mesh(leaves, **how)
     joined = jax.tree.map(
       lambda u, halves: (
         halves[0] if len(halves) == 1 else jnp.concatenate(halves, axis=-1)
@@ -82,10 +86,10 @@ def scale_by_muon(
   return optax.GradientTransformation(init, update)
 
 
-def _momentum(momenta, grads, *, dtype, **how):
-  """The new momenta, float32, and what is to be orthogonalized, in `dtype`."""
+def _momentum(momenta, grads, **how):
+  """The new momenta, and what is to be orthogonalized: `ops.muon_momentum`."""
   leaves, structure = jax.tree.flatten(momenta)
-  run = functools.partial(ops.muon_momentum, dtype=dtype or jnp.float32, **how)
+  run = functools.partial(ops.muon_momentum, **how)
   if mesh.sizes():
     specs = [jax.typeof(m).sharding.spec for m in leaves]
     run = mesh.on_each(run, in_specs=(specs, specs), out_specs=(specs, specs))
@@ -94,7 +98,7 @@ def _momentum(momenta, grads, *, dtype, **how):
 
 
 def orthogonalize_on_mesh(
-  leaves: list[jax.Array], *, steps: int, dtype: jnp.dtype | None
+  leaves: list[jax.Array], **how: Any
 ) -> list[jax.Array]:
   """`orthogonalize` of each array, whole matrices divided among the devices.
 
@@ -104,8 +108,7 @@ def orthogonalize_on_mesh(
 
   Args:
     leaves: [..., m, n], divided as `partition.part_spec` says.
-    steps: Newton-Schulz iterations.
-    dtype: type of the iteration; None: that of the arrays.
+    **how: of `ops.newton_schulz`.
 
   Returns:
     Arrays of the same shapes, divided alike, as of `orthogonalize`.
@@ -127,7 +130,7 @@ def orthogonalize_on_mesh(
       tall = [leaves[i].mT if wide else leaves[i] for i, wide in members]
       flat = [u.reshape(-1, *u.shape[-2:]) for u in tall]
       stack = _on_devices(
-        lambda x: ops.newton_schulz(x, steps=steps, dtype=dtype),
+        functools.partial(ops.newton_schulz, **how),
         jnp.concatenate(flat),
         dim,
         axes,
@@ -143,20 +146,17 @@ def orthogonalize_on_mesh(
   return [_scale(u) for u in run(*leaves)]  # Of whole matrices, not of parts.
 
 
-def orthogonalize(
-  u: jax.Array, *, steps: int, dtype: jnp.dtype | None
-) -> jax.Array:
+def orthogonalize(u: jax.Array, **how: Any) -> jax.Array:
   """Orthogonal matrices, each element about 0.2 in root mean square.
 
   Args:
     u: [..., m, n].
-    steps: Newton-Schulz iterations.
-    dtype: type of the iteration; None: that of `u`.
+    **how: of `ops.newton_schulz`.
 
   Returns:
     [..., m, n] float32.
   """
-  return _scale(ops.newton_schulz(u, steps=steps, dtype=dtype))
+  return _scale(ops.newton_schulz(u, **how))
 
 
 def _scale(u):

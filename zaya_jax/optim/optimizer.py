@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from ops import dispatch
 from zaya_jax import config as config_lib
 from zaya_jax.optim import labels, muon, schedule
 
@@ -16,18 +17,25 @@ def make_optimizer(
 
   Both share the learning rate and decoupled weight decay; norms, scales,
   biases and the depthwise convolution are not decayed. Updates of Muon have
-  the type of its iteration, in which devices send them to each other.
+  the type in which devices send them to each other: bfloat16, unless its
+  iteration is float32.
   """
   adam = optax.scale_by_adam(config.beta1, config.beta2, config.adam_eps)
   decay = optax.add_decayed_weights(config.weight_decay)
-  on_cpu = jax.default_backend() == 'cpu'
-  dtype = jnp.float32 if on_cpu else jnp.bfloat16
+  dtype = config.newton_schulz_dtype
+  if dtype == 'auto':
+    dtype = 'float32' if dispatch.platform() == 'cpu' else 'bfloat16'
+  # Not float16, whose range momentum may leave.
+  sent = jnp.dtype('float32' if dtype == 'float32' else 'bfloat16')
   orthogonal = muon.scale_by_muon(
     momentum=config.momentum,
     nesterov=config.nesterov,
-    steps=config.newton_schulz_steps,
     split=('gate_up',) if config.muon_split_gate_up else (),
-    dtype=dtype,
+    message_dtype=sent,
+    steps=config.newton_schulz_steps,
+    coefficients=config.newton_schulz_coefficients,
+    gram=config.newton_schulz_gram,
+    dtype=jnp.dtype(dtype),
   )
   groups = {
     'muon': optax.chain(orthogonal, decay),
@@ -40,7 +48,7 @@ def make_optimizer(
 
   def scale(updates, state, params=None):
     updates, state = rate.update(updates, state, params)
-    rounded = lambda u, kind: u.astype(dtype) if kind == 'muon' else u
+    rounded = lambda u, kind: u.astype(sent) if kind == 'muon' else u
     return jax.tree.map(rounded, updates, label(updates)), state
 
   return optax.chain(

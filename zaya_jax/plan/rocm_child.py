@@ -31,8 +31,6 @@ def main() -> None:
   """Compiles the step of the flags on stdin."""
   lines = [line for line in sys.stdin.read().splitlines() if line[:1] == '-']
   config = flags.parse(lines)
-  # What asks for the backend while the step is traced must not hear 'cpu'.
-  jax.default_backend = lambda: 'gpu'
   start = time.monotonic()
   engines = dispatch.use(**vars(config.ops))
   with engines, dispatch.compile_for('rocm'):

@@ -7,6 +7,7 @@ import numpy as np
 import optax
 import pytest
 
+import ops
 from tests import close, tiny
 from zaya_jax import config as config_lib
 from zaya_jax.optim import labels, muon, optimizer, schedule
@@ -120,3 +121,33 @@ def test_state_holds_one_momentum_for_muon_and_two_for_adam(params):
   sizes = {name: leaf.size for name, leaf in by_name(params).items()}
   matrices = sum(sizes[name] for name in group_of(params, 'muon'))
   assert held == 2 * sum(sizes.values()) - matrices
+
+
+def test_newton_schulz_is_as_the_flags_say(monkeypatch, params, grads):
+  seen = []
+  real = ops.newton_schulz
+
+  def spy(x, **how):
+    seen.append((x.dtype.name, how))
+    return real(x, **how)
+
+  monkeypatch.setattr(ops, 'newton_schulz', spy)
+  update, _ = updates(
+    params,
+    grads,
+    newton_schulz_steps=3,
+    newton_schulz_coefficients='polar_express',
+    newton_schulz_dtype='float16',
+    newton_schulz_gram=True,
+  )
+  wanted = {
+    'steps': 3,
+    'coefficients': 'polar_express',
+    'gram': True,
+    'dtype': np.dtype('float16'),
+  }
+  # What is sent is bfloat16: the range of float16 is too small for momentum.
+  assert all(found == ('bfloat16', wanted) for found in seen) and seen
+  matrices = group_of(params, 'muon')
+  for name, leaf in by_name(update).items():
+    assert leaf.dtype == ('bfloat16' if name in matrices else 'float32'), name
