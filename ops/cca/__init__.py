@@ -4,9 +4,14 @@
 import jax
 
 from ops import dispatch
-from ops.cca import reference
+from ops.cca import pallas, reference
 
-ENGINES = (dispatch.Engine('xla', reference.cca_prologue),)
+ENGINES = (
+  dispatch.Engine(
+    'pallas', pallas.cca_prologue, pallas.unsupported, platforms=()
+  ),
+  dispatch.Engine('xla', reference.cca_prologue),
+)
 
 
 def cca_prologue(
