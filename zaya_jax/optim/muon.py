@@ -70,10 +70,7 @@ def scale_by_muon(
 
     parts = jax.tree_util.tree_map_with_path(halves, ahead)
     leaves, structure = jax.tree.flatten(parts)
-    if math.prod(mesh.sizes().values()) == 1:
-      done = [orthogonalize(u, **how) for u in leaves]
-    else:
-      done = orthogonalize_on_mesh(leaves, **how)
+    done = orthogonalize_on_mesh(leaves, **how)
     joined = jax.tree.map(
       lambda u, halves: (
         halves[0] if len(halves) == 1 else jnp.concatenate(halves, axis=-1)
@@ -89,10 +86,12 @@ def scale_by_muon(
 def _momentum(momenta, grads, **how):
   """The new momenta, and what is to be orthogonalized: `ops.muon_momentum`."""
   leaves, structure = jax.tree.flatten(momenta)
-  run = functools.partial(ops.muon_momentum, **how)
-  if mesh.sizes():
-    specs = [jax.typeof(m).sharding.spec for m in leaves]
-    run = mesh.on_each(run, in_specs=(specs, specs), out_specs=(specs, specs))
+  specs = [jax.typeof(m).sharding.spec for m in leaves]
+  run = mesh.on_each(
+    functools.partial(ops.muon_momentum, **how),
+    in_specs=(specs, specs),
+    out_specs=(specs, specs),
+  )
   found = run(leaves, jax.tree.leaves(grads))
   return tuple(jax.tree.unflatten(structure, part) for part in found)
 
