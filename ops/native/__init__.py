@@ -123,6 +123,8 @@ def _arch(platform: str) -> str | None:
   device = jax.devices()[0]
   if device.platform == 'cpu':
     return None
-  # '9.0' on CUDA, 'gfx942' on ROCm.
+  # '9.0' on CUDA, 'gfx942:sramecc+:xnack-' on ROCm; what is not said, fits.
   arch = str(getattr(device, 'compute_capability', '')).split(':')[0]
-  return 'sm_' + arch.replace('.', '') if platform == 'cuda' else arch or None
+  if platform == 'cuda':
+    arch = 'sm_' + arch.replace('.', '')
+  return arch if arch.startswith(('sm_', 'gfx')) else None
