@@ -31,6 +31,8 @@ def unsupported(z_BLZ, current, delayed, kernel_GCX, bias, t, cos, *_):
   del current, delayed, bias, t
   if z_BLZ.size == 0:
     return 'there are no tokens'
+  if z_BLZ.size >= 2**31:
+    return f'{z_BLZ.size} numbers are more than 32 bits can count'
   channels, rotated = kernel_GCX.shape[1], cos.shape[-1]
   if not rotated:
     return 'nothing is rotated'

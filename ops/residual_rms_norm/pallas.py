@@ -30,6 +30,8 @@ def unsupported(branch_TD, x_TD, *_, **__) -> str | None:
   """Why not."""
   if x_TD.size == 0:
     return 'there are no rows'
+  if x_TD.size >= 2**31:
+    return f'{x_TD.size} numbers are more than 32 bits can count'
   if x_TD.shape[-1] > _LARGEST:
     return f'rows of {x_TD.shape[-1]} are longer than {_LARGEST}'
   return None
