@@ -33,6 +33,8 @@ def unsupported(z_BLZ, current, delayed, kernel_GCX, bias, t, cos, *_):
     return 'there are no tokens'
   if z_BLZ.size >= 2**31:
     return f'{z_BLZ.size} numbers are more than 32 bits can count'
+  if dispatch.platform() == 'cuda' and z_BLZ.dtype.itemsize > 2:
+    return 'exact float32 products do not fit in the registers'
   channels, rotated = kernel_GCX.shape[1], cos.shape[-1]
   if not rotated:
     return 'nothing is rotated'

@@ -121,6 +121,8 @@ def test_parts_too_small_for_a_matrix_product_are_refused_on_gpus():
   assert pallas.unsupported(*args) is None
   with dispatch.compile_for('rocm'):
     assert 'at least 16' in pallas.unsupported(*args)
+  with dispatch.compile_for('cuda'):
+    assert 'float32' in pallas.unsupported(*args)
 
 
 def no_segments(monkeypatch):
