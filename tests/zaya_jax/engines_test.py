@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A whole training step on other engines is the step on XLA's."""
+
+import dataclasses
+import sys
+
+import jax
+import pytest
+
+from ops import dispatch, registry
+from tests import close, meshes, tiny
+from zaya_jax import step as step_lib
+
+# Kernels sum in another order, which Newton-Schulz grows in five iterations,
+# and the first step of Adam where a gradient is nearly zero.
+BOUND = 1e-3
+# Heads as wide as the kernels want them.
+MODEL = tiny.config(head_dim=16)
+
+
+def _engines(name):
+  """The operations that have an engine of this name."""
+  return {
+    op: name
+    for op in registry.FUNCTIONS
+    if name in (e.name for e in registry.operation(op).engines)
+  }
+
+
+def _after_a_step(engines):
+  config = meshes.config_of(replica=2)
+  config = dataclasses.replace(config, model=MODEL)
+  mesh = meshes.mesh_of(config)
+  with dispatch.use(**engines), jax.set_mesh(mesh):
+    state = jax.jit(step_lib.make_init(config))()
+    step = jax.jit(step_lib.make_train_step(config))
+    state, measured = step(state, step_lib.put_batch(mesh, meshes.BATCH))
+  return jax.device_get((state.params, measured['train/loss']))
+
+
+@pytest.fixture(scope='module')
+def expected():
+  return _after_a_step({})
+
+
+def test_step_on_pallas_is_the_step_on_xla(expected):
+  params, loss = _after_a_step(_engines('pallas'))
+  assert abs(loss - expected[1]) < 1e-5
+  close.assert_close(params, expected[0], BOUND)
+
+
+def test_wrong_engine_is_noticed(monkeypatch, expected):
+  operation = registry.operation('residual_rms_norm')
+  (engine,) = (e for e in operation.engines if e.name == 'pallas')
+
+  def wrong(*args, **options):
+    new, normed = engine.run(*args, **options)
+    return new, 1.01 * normed
+
+  changed = dataclasses.replace(engine, run=wrong)
+  module = sys.modules['ops.residual_rms_norm']  # ops has the function.
+  monkeypatch.setattr(module, 'ENGINES', (changed, *operation.engines[-1:]))
+  params, _ = _after_a_step({'residual_rms_norm': 'pallas'})
+  with pytest.raises(AssertionError, match='differs by'):
+    close.assert_close(params, expected[0], BOUND)
