@@ -51,6 +51,10 @@ def _case(
   )
 
 
+def _small(name, **options):
+  return _case(name, 2, 70, (4, 2), 16, **options)
+
+
 _PACKED = documents(1000, 300, 1700, 40, 500, 556)
 
 CASES = (
@@ -58,21 +62,16 @@ CASES = (
   _case('1x32768', 1, 32768, zaya=True),
   _case('4x4096_documents', 4, 4096, segments=_PACKED, zaya=True),
   _case('two_rows', 1, 2, (1, 1), 16),
-  _case('blocks_and_a_rest', 2, 70, (4, 2), 16),
   _case('groups_of_three', 1, 64, (3, 1), 32),
-  _case('window', 1, 70, (2, 2), 16, window=20),
-  _case('documents', 2, 99, (2, 1), 16, segments=documents(40, 1, 30, 28)),
-  _case(
+  # Of one shape: what is compiled for one serves the others.
+  _small('blocks_and_a_rest'),
+  _small('window', window=20),
+  _small('documents', segments=documents(40, 1, 29)),
+  _small(
     'documents_traced_window',
-    1,
-    100,
-    (2, 1),
-    16,
-    segments=documents(64, 36),
+    segments=documents(64, 6),
     window=9,
     traced=True,
   ),
-  _case(
-    'numbers_come_again', 1, 50, (2, 1), 16, segments=np.arange(50)[None] % 3
-  ),
+  _small('numbers_come_again', segments=np.arange(70)[None] % 3),
 )
