@@ -24,8 +24,8 @@ from ops.newton_schulz import symmetric
 from ops.tiles import Tile
 from zaya_jax.bench import timing
 
-# None of these spills in a loop on sm_90 (Triton 3.6, ptxas 13.0), and those for
-# the MI300X nowhere; 256 x 256 does on both.
+# On sm_90 none of these spills in a loop (Triton 3.6, ptxas 13.0), on gfx942
+# those that fit an MI300X nowhere; 256 x 256 does on both.
 LARGE = (
   Tile(128, 256, 64, 8, 3),
   Tile(128, 256, 64, 8, 4),
