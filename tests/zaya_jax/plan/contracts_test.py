@@ -110,9 +110,8 @@ def _whole_sums(grads, params):
   return jax.tree.map(one, grads, specs)
 
 
-def _divided_newton_schulz(x, *, steps, dtype):
+def _divided_newton_schulz(x, *, steps, **_):
   """Sums over devices in each iteration, as matrices that are cut would."""
-  del dtype
   with jax.named_scope('newton_schulz'):
     return jax.lax.fori_loop(
       0, steps, lambda _, y: jax.lax.pmean(y @ y.mT @ y, 'replica'), x
