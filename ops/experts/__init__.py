@@ -4,12 +4,13 @@
 import jax
 
 from ops import dispatch
-from ops.experts import blocked, few, pallas
+from ops.experts import blocked, few, hip, pallas
 from ops.experts.blocked import permute, sort_by_expert
 
 __all__ = ('expert_mlp', 'expert_mlp_rows', 'permute', 'sort_by_expert')
 
 ENGINES = (
+  dispatch.Engine('hip', hip.expert_mlp, hip.unsupported, ('rocm',)),
   dispatch.Engine('pallas', pallas.expert_mlp, pallas.unsupported, ()),
   dispatch.Engine('xla', blocked.expert_mlp),
 )
@@ -76,6 +77,6 @@ def expert_mlp_rows(
   if tokens <= few.PICKED:
     return few.picked(x_TD, expert_T, gate_up_EFD, down_EDF)
   # A CPU has no time to spare for all experts.
-  if tokens <= few.DENSE and jax.default_backend() != 'cpu':
+  if tokens <= few.DENSE and dispatch.platform() != 'cpu':
     return few.dense(x_TD, expert_T, gate_up_EFD, down_EDF)
   return blocked.expert_mlp_rows(x_TD, expert_T, gate_up_EFD, down_EDF)

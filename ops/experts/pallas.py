@@ -16,6 +16,8 @@ along the rows, and would load the place of each row before the row itself.
 """
 
 import functools
+import types
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -31,11 +33,11 @@ def unsupported(
 ) -> str | None:
   """Why it cannot run."""
   del expert_T
-  types = {jnp.dtype(a.dtype).name for a in (x_TD, gate_up, down)}
-  if len(types) > 1:
-    return f'tokens and matrices must share a type, not {sorted(types)}'
-  if types - {'float16', 'bfloat16', 'float32'}:
-    return f'computes in float16, bfloat16 or float32, not {types.pop()}'
+  names = {jnp.dtype(a.dtype).name for a in (x_TD, gate_up, down)}
+  if len(names) > 1:
+    return f'tokens and matrices must share a type, not {sorted(names)}'
+  if names - {'float16', 'bfloat16', 'float32'}:
+    return f'computes in float16, bfloat16 or float32, not {names.pop()}'
   return None
 
 
@@ -44,14 +46,27 @@ def expert_mlp(
   expert_T: jax.Array,
   gate_up_EDF: jax.Array,
   down_EFD: jax.Array,
+  *,
+  products: types.ModuleType = grouped,
+  padding: Callable[[int, jnp.dtype], int] | None = None,
 ) -> jax.Array:
-  """See `ops.expert_mlp`."""
+  """See `ops.expert_mlp`.
+
+  Args:
+    x_TD: tokens.
+    expert_T: their experts.
+    gate_up_EDF: matrices.
+    down_EFD: matrices.
+    products: has the functions of `grouped`.
+    padding: (size of D or F, type) -> what is added to it; None: what makes
+      tiles of it.
+  """
   (tokens, width), (num_experts, inner, _) = x_TD.shape, down_EFD.shape
   if not tokens:
     return x_TD
   order_T, _, starts = blocked.sort_by_expert(expert_T, num_experts)
   # Zeros beside the matrices add nothing; at real sizes there are none.
-  d, f = (_padding(size, x_TD.dtype) for size in (width, inner))
+  d, f = ((padding or _padding)(size, x_TD.dtype) for size in (width, inner))
   if d or f:
     gate_up_EDF = jnp.pad(
       gate_up_EDF.reshape(num_experts, width, 2, inner),
@@ -59,7 +74,7 @@ def expert_mlp(
     ).reshape(num_experts, width + d, 2 * (inner + f))
     down_EFD = jnp.pad(down_EFD, ((0, 0), (0, f), (0, d)))
     x_TD = jnp.pad(x_TD, ((0, 0), (0, d)))
-  y_TD = _mlp(x_TD, order_T, starts, gate_up_EDF, down_EFD)
+  y_TD = _mlp(products, x_TD, order_T, starts, gate_up_EDF, down_EFD)
   return y_TD[:, :width]
 
 
@@ -75,27 +90,27 @@ def _tile(name, dtype, m, n, k):
   return tiles.tile(f'experts_{name}', dtype).fit(m, n, k)
 
 
-@jax.custom_vjp
-def _mlp(x_TD, order_T, starts, gate_up, down):
-  return _forward(x_TD, order_T, starts, gate_up, down)[0]
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _mlp(products, x_TD, order_T, starts, gate_up, down):
+  return _forward(products, x_TD, order_T, starts, gate_up, down)[0]
 
 
-def _forward(x_TD, order_T, starts, gate_up, down, save=False):
+def _forward(products, x_TD, order_T, starts, gate_up, down, save=False):
   (tokens, width), inner = x_TD.shape, down.shape[1]
   tile = functools.partial(_tile, dtype=x_TD.dtype)
   size = tile('up', m=tokens, n=inner, k=width)
-  a_TF, *slopes = grouped.up(x_TD, order_T, starts, gate_up, size, save=save)
+  a_TF, *slopes = products.up(x_TD, order_T, starts, gate_up, size, save=save)
   size = tile('down', m=tokens, n=width, k=inner)
-  return grouped.matmul(a_TF, order_T, starts, down, size), a_TF, *slopes
+  return products.matmul(a_TF, order_T, starts, down, size), a_TF, *slopes
 
 
-def _mlp_fwd(x_TD, order_T, starts, gate_up, down):
+def _mlp_fwd(products, x_TD, order_T, starts, gate_up, down):
   inputs = x_TD, order_T, starts, gate_up, down
-  y_TD, *made = _forward(*inputs, save=True)
+  y_TD, *made = _forward(products, *inputs, save=True)
   return y_TD, (*inputs, *made)
 
 
-def _mlp_bwd(saved, dy_TD):
+def _mlp_bwd(products, saved, dy_TD):
   x_TD, order_T, starts, gate_up, down, a_TF, slopes_TG = saved
   (tokens, width), inner = x_TD.shape, down.shape[1]
   tile = functools.partial(_tile, dtype=x_TD.dtype)
@@ -104,13 +119,15 @@ def _mlp_bwd(saved, dy_TD):
     for a in (dy_TD, x_TD)
   )
   size = tile('d_up', m=tokens, n=inner, k=width)
-  dh_TG = grouped.d_up(dy_TD, slopes_TG, starts, down, size)
+  dh_TG = products.d_up(dy_TD, slopes_TG, starts, down, size)
   size = tile('d_weights', m=inner, n=width, k=tokens)
-  d_down = grouped.d_weights(a_TF, dy_TD, starts, size)
+  d_down = products.d_weights(a_TF, dy_TD, starts, size)
   size = tile('d_weights', m=width, n=2 * inner, k=tokens)
-  d_gate_up = grouped.d_weights(x_TD, dh_TG, starts, size)
+  d_gate_up = products.d_weights(x_TD, dh_TG, starts, size)
   size = tile('d_x', m=tokens, n=width, k=2 * inner)
-  dx_TD = grouped.matmul(dh_TG, order_T, starts, gate_up, size, transposed=True)
+  dx_TD = products.matmul(
+    dh_TG, order_T, starts, gate_up, size, transposed=True
+  )
   return dx_TD, None, None, d_gate_up, d_down
 
 

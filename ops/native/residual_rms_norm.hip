@@ -28,8 +28,7 @@ __device__ __forceinline__ float block_sum(float x, int turn, Shared& shared) {
   return total;
 }
 
-// 8 numbers as they lie in memory: converted when they are used, since that
-// waits for them, and not when they are fetched.
+// 8 numbers as they lie in memory: to convert them is to wait for them.
 template <class T>
 struct Eight {
   bits8 parts[sizeof(T) / 2];
@@ -58,8 +57,8 @@ struct Vectors {
 };
 
 // What a thread has of the vectors. Threads behind the row's end do once more
-// what the first one does, but add nothing to sums over the row: a branch around
-// the stores would have each turn wait for them and for what it fetches ahead.
+// what the first one does, but add nothing to sums over the row: with a branch
+// around its stores each turn would wait for them, and for what is fetched.
 struct Mine {
   float branch_scale[8], residual_scale[8], bias[8], norm_scale[8];
   int column;
@@ -193,8 +192,8 @@ __device__ __forceinline__ void backward(Backward at, Vectors vectors,
 
 }  // namespace
 
-// Blocks of 512 have 256 registers a thread; needed are 76 and, back, 162: 6 and
-// 3 waves on a SIMD.
+// Blocks of 512 have 256 registers a thread; needed are 76 and, back, 162: 6
+// and 3 waves on a SIMD.
 #define KERNELS(type)                                                     \
   extern "C" __global__ __launch_bounds__(kThreads) void                  \
       residual_rms_norm_##type(Forward at, Vectors vectors, Shape shape,  \
@@ -259,20 +258,10 @@ static ffi::Error residual_rms_norm(hipStream_t stream, float eps,
 
 ZAYA_HANDLER(residual_rms_norm, residual_rms_norm,
              Bind()
-                 .Ctx<Stream>()
-                 .Attr<float>("eps")
-                 .Attr<int32_t>("columns")
-                 .Attr<int32_t>("blocks")
-                 .Arg<ffi::AnyBuffer>()
-                 .Arg<F32>()
-                 .Arg<F32>()
-                 .Arg<F32>()
-                 .Arg<F32>()
-                 .Arg<F32>()
-                 .Arg<F32>()
-                 .Ret<F32>()
-                 .Ret<ffi::AnyBuffer>()
-                 .Ret<F32>());
+                 .Ctx<Stream>().Attr<float>("eps").Attr<int32_t>("columns")
+                 .Attr<int32_t>("blocks").Arg<ffi::AnyBuffer>().Arg<F32>()
+                 .Arg<F32>().Arg<F32>().Arg<F32>().Arg<F32>().Arg<F32>()
+                 .Ret<F32>().Ret<ffi::AnyBuffer>().Ret<F32>());
 
 // parts [blocks, 4, width].
 static ffi::Error residual_rms_norm_back(
@@ -304,18 +293,7 @@ static ffi::Error residual_rms_norm_back(
 
 ZAYA_HANDLER(residual_rms_norm_back, residual_rms_norm_back,
              Bind()
-                 .Ctx<Stream>()
-                 .Attr<int32_t>("columns")
-                 .Arg<ffi::AnyBuffer>()
-                 .Arg<F32>()
-                 .Arg<F32>()
-                 .Arg<F32>()
-                 .Arg<F32>()
-                 .Arg<F32>()
-                 .Arg<F32>()
-                 .Arg<F32>()
-                 .Arg<F32>()
-                 .Arg<ffi::AnyBuffer>()
-                 .Ret<ffi::AnyBuffer>()
-                 .Ret<F32>()
-                 .Ret<F32>());
+                 .Ctx<Stream>().Attr<int32_t>("columns").Arg<ffi::AnyBuffer>()
+                 .Arg<F32>().Arg<F32>().Arg<F32>().Arg<F32>().Arg<F32>()
+                 .Arg<F32>().Arg<F32>().Arg<F32>().Arg<ffi::AnyBuffer>()
+                 .Ret<ffi::AnyBuffer>().Ret<F32>().Ret<F32>());

@@ -4,103 +4,16 @@
 // but the last. Tiles on and under the diagonal are computed, half of the work;
 // the result is symmetric to the last bit.
 #include "handler.h"
+#include "tile.h"
 
 namespace {
 
-// A tile has 256 x 256 values, 8 waves of 128 x 64: 128 accumulators a lane,
-// which leaves 128 of the 256 registers that two waves per SIMD may have. Per
-// 16 of depth a wave reads 6 KiB of LDS for 16 MFMA of 32 cycles: 48 of the
-// 128 bytes per cycle that LDS gives. 128 x 128 tiles would read twice as much
-// from L2, 32 bytes per cycle and CU, where it gives about 54.
-constexpr int kTile = 256, kThreads = 512, kRows = 128, kColumns = 64;
-// Two stages fill the 64 KiB of LDS. Both are fetched together, 128 bytes of a
-// row: L1 (32 KiB) would lose a line of L2 (128 bytes) before its second half
-// were wanted.
-constexpr int kStage = 32, kChunk = 2 * kStage;
-
-struct Shared {
-  uint16_t stages[2][2][kTile * kStage];  // Each of rows, then of columns.
-};
-
-// 16-byte pieces of a row are permuted by the row: LDS serves 16-byte reads to
-// 8 lanes at a time (4 + 4 consecutive rows here), which so meet all 32 banks.
-// Padding instead would not fit.
-__device__ __forceinline__ int place(int row, int piece) {
-  return row * kStage + ((piece ^ (row >> 1 & 3)) * 8);
-}
-
-// What one thread carries from memory to LDS: a piece of 2 rows and 2 columns.
-struct Carrier {
-  const uint16_t* from[4];
-  int piece, row, depth;
-
-  __device__ __forceinline__ Carrier(const uint16_t* a, const uint16_t* b,
-                                     int n, int depth, int rows, int columns)
-      : piece(threadIdx.x % 4), row(threadIdx.x / 4), depth(depth) {
-    ZAYA_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      int at = (i < 2 ? rows : columns) + row + i % 2 * (kTile / 2);
-      // Rows past the end repeat the last one; their products are not stored.
-      from[i] = (i < 2 ? a : b) + size_t(at < n ? at : n - 1) * depth;
-    }
-  }
-
-  __device__ __forceinline__ void fetch(int k, bits8 (&pieces)[4]) const {
-    k += piece * 8;
-    k = k < depth ? k : depth - 8;
-    ZAYA_UNROLL
-    for (int i = 0; i < 4; ++i)
-      pieces[i] = *reinterpret_cast<const bits8*>(from[i] + k);
-  }
-
-  // Zeros past the depth: here, since at `fetch` it would wait for the memory.
-  __device__ __forceinline__ void put(int k, const bits8 (&pieces)[4],
-                      uint16_t (&stage)[2][kTile * kStage]) const {
-    bool inside = k + piece * 8 < depth;
-    ZAYA_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      int to = place(row + i % 2 * (kTile / 2), piece);
-      *reinterpret_cast<bits8*>(&stage[i / 2][to]) =
-          inside ? pieces[i] : bits8{};
-    }
-  }
-};
-
-// Lane l reads depth 8 (l / 32) + 0..7 of each 16: 4 for each of two MFMA.
-template <class T>
-__device__ __forceinline__ void multiply(
-    const uint16_t (&stage)[2][kTile * kStage], int row, int column,
-    f32x16 (&sums)[4][2]) {
-  int lane = threadIdx.x % kWave;
-  ZAYA_UNROLL
-  for (int step = 0; step < kStage / 16; ++step) {
-    int piece = 2 * step + lane / 32;
-    bits8 a[4], b[2];
-    ZAYA_UNROLL
-    for (int i = 0; i < 4; ++i)
-      a[i] = *reinterpret_cast<const bits8*>(
-          &stage[0][place(row + 32 * i + lane % 32, piece)]);
-    ZAYA_UNROLL
-    for (int j = 0; j < 2; ++j)
-      b[j] = *reinterpret_cast<const bits8*>(
-          &stage[1][place(column + 32 * j + lane % 32, piece)]);
-    ZAYA_UNROLL
-    for (int half = 0; half < 2; ++half)
-      ZAYA_UNROLL
-      for (int i = 0; i < 4; ++i)
-        ZAYA_UNROLL
-        for (int j = 0; j < 2; ++j)
-          sums[i][j] = mfma_32x32x8(T(), half_of(a[i], half),
-                                    half_of(b[j], half), sums[i][j]);
-  }
-}
+using tile::Along, tile::kThreads, tile::kTile, tile::row_of, tile::Shared,
+    tile::Wave;
 
 struct Scales {
   float alpha, beta, diagonal;
 };
-
-// Of what one MFMA gives, this lane has 4 times 4 rows of a column.
-__device__ __forceinline__ int row_of(int r) { return 8 * (r / 4) + r % 4; }
 
 __device__ __forceinline__ void read(const uint16_t* c, int n, int row,
                                      int column, uint16_t (&old)[16]) {
@@ -163,33 +76,17 @@ __device__ __forceinline__ void run(Buffers at, int n, int depth, Scales scales,
   at.c += matrix * n * n;
   at.d += matrix * n * n;
 
-  int wave = threadIdx.x / kWave, lane = threadIdx.x % kWave;
-  int row = wave / 4 * kRows, column = wave % 4 * kColumns;
+  Wave wave;
   f32x16 sums[4][2] = {};
-  bits8 first[4], second[4];
-  Carrier carrier(at.a, at.b, n, depth, rows, columns);
-  carrier.fetch(0, first);
-  carrier.fetch(kStage, second);
-  carrier.put(0, first, shared.stages[0]);
-  carrier.put(kStage, second, shared.stages[1]);
-  __syncthreads();
-  // The next chunk is on its way while this one is multiplied, and goes into a
-  // stage as soon as all waves have left it: one barrier per stage.
-  for (int k = 0; k < depth; k += kChunk) {
-    int next = k + kChunk;
-    if (next < depth) {
-      carrier.fetch(next, first);
-      carrier.fetch(next + kStage, second);
-    }
-    multiply<T>(shared.stages[0], row, column, sums);
-    __syncthreads();
-    if (next < depth) carrier.put(next, first, shared.stages[0]);
-    multiply<T>(shared.stages[1], row, column, sums);
-    __syncthreads();
-    if (next < depth) carrier.put(next + kStage, second, shared.stages[1]);
-  }
+  auto rows_of = [&](const uint16_t* m, int first) {
+    return Along(depth, [=](int i) {
+      return m + size_t(first + i < n ? first + i : n - 1) * depth;
+    });
+  };
+  tile::accumulate<T>(rows_of(at.a, rows), rows_of(at.b, columns), depth, true,
+                      shared, sums);
   // C for the next 32 x 32 is on its way while these are written.
-  row += rows + 4 * (lane / 32), column += columns + lane % 32;
+  int row = rows + wave.row_of(0, 0), column = columns + wave.column_of(0);
   uint16_t old[2][16] = {};
   if (scales.beta != 0) read(at.c, n, row, column, old[0]);
   ZAYA_UNROLL

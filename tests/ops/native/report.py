@@ -63,6 +63,7 @@ class Resources:
 BUDGETS = {
   # Two waves share 512 registers. 32 MFMA per 32 of depth, in two stages.
   'symmetric_matmul': Resources(256, 65536, 2, mfma=64, wide=16),
+  'experts': Resources(256, 65536, 2, mfma=64, wide=16),
   # Arithmetic is nothing; as many waves as there can be wait for memory.
   'muon_momentum': Resources(64, 0, 8, wide=12),
   'muon_apply': Resources(64, 0, 8, wide=12),

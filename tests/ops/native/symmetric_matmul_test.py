@@ -21,7 +21,7 @@ SHAPES = (
 )
 # Rounding of the result, and of sums in another order.
 TOLERANCE = {'bfloat16': 2.0**-8, 'float16': 2.0**-11}
-FILE = 'symmetric_matmul.hip'
+FILES = ('symmetric_matmul.hip', 'tile.h')
 MUTANTS = {
   'rows of the matrix instruction': (
     '8 * (r / 4) + r % 4',
@@ -29,19 +29,22 @@ MUTANTS = {
   ),
   'depth of an operand': ('half_of(b[j], half)', 'half_of(b[j], 1 - half)'),
   'stage overwritten while read': (
-    '__syncthreads();\n    if (next < depth) carrier.put(next, first',
-    'if (next < depth) carrier.put(next, first',
+    'wave, sums);\n      __syncthreads();',
+    'wave, sums);',
   ),
   'stage read before it is written': (
-    '__syncthreads();\n    if (next < depth) carrier.put(next + kStage',
-    'if (next < depth) carrier.put(next + kStage',
+    '}\n  __syncthreads();\n  // The next chunk',
+    '}\n  // The next chunk',
   ),
   'no mirror image': ('if (!whole) mirror[y] = bits[r];', ''),
   'no mirror image in whole tiles': (
     'if (whole && y < n) *reinterpret_cast<bits4*>(mirror + y) = bits;',
     '',
   ),
-  'tail of the depth': ('inside ? pieces[i] : bits8{}', 'pieces[i]'),
+  'tail of the depth': (
+    'inside ? pieces[2 * stage + i] : bits8{}',
+    'pieces[2 * stage + i]',
+  ),
   'tail of the rows': ('if (y < n && y >= column)', 'if (y >= column)'),
   'order of the blocks': ('blockIdx.x, gridDim.x)', 'blockIdx.x, 8)'),
   'matrix of the stack': ('matrix = item / tiles', 'matrix = 0'),
@@ -95,6 +98,7 @@ def test_product_of_two_that_commute(emulated):
 @pytest.mark.parametrize('mutant', MUTANTS)
 def test_mutant_is_caught(emulated, monkeypatch, mutant):
   old, new = MUTANTS[mutant]
-  made = build.build('cpu', (FILE, old, new), kernels=('symmetric_matmul',))
+  file = next(f for f in FILES if old in (build.SOURCE / f).read_text())
+  made = build.build('cpu', (file, old, new), kernels=('symmetric_matmul',))
   monkeypatch.setenv('ZAYA_OPS_LIBRARY', str(made / 'libzaya_ops.so'))
   assert not all(error(shape, 'bfloat16') < 1 for shape in SHAPES)

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The experts in HIP, for MI300X: ops/native/grouped_matmul.hip.
+
+What is saved, padded and permuted is that of pallas.py; the products have the
+arguments of `grouped`, but their tiles are the kernels'.
+"""
+
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ops import native
+from ops.experts import pallas, programs
+
+ROWS = 256  # Of a tile.
+
+
+def unsupported(
+  x_TD: jax.Array, expert_T: jax.Array, gate_up: jax.Array, down: jax.Array
+) -> str | None:
+  """Why it cannot run."""
+  del expert_T
+  if reason := native.unavailable('experts_up'):
+    return reason
+  names = {jnp.dtype(a.dtype).name for a in (x_TD, gate_up, down)}
+  if names != {'bfloat16'}:
+    return f'multiplies bfloat16, not {", ".join(sorted(names))}'
+  return None
+
+
+def expert_mlp(*inputs: jax.Array) -> jax.Array:
+  """See `ops.expert_mlp`."""
+  products = sys.modules[__name__]
+  padding = lambda size, dtype: -size % 8
+  return pallas.expert_mlp(*inputs, products=products, padding=padding)
+
+
+def up(x_SD, order_T, starts, gate_up_EDG, size, *, save):
+  """See `grouped.up`."""
+  del size
+  tokens, fused = order_T.size, gate_up_EDG.shape[2]
+  shapes = [(tokens, fused // 2), (tokens, fused)][: 1 + save]
+  inputs = (order_T, x_SD, gate_up_EDG, *_listed(starts, tokens))
+  return native.call('experts_up', [_result(*s) for s in shapes], *inputs)
+
+
+def matmul(x_TK, order_T, starts, w, size, *, transposed=False):
+  """See `grouped.matmul`."""
+  del size
+  tokens = order_T.size
+  return native.call(
+    'experts_matmul',
+    _result(tokens, w.shape[1 if transposed else 2]),
+    *(order_T, x_TK, w, *_listed(starts, tokens)),
+    turned=np.int32(transposed),
+  )
+
+
+def d_up(dy_TD, slopes_TG, starts, down_EFD, size):
+  """See `grouped.d_up`."""
+  del size
+  inputs = (dy_TD, slopes_TG, down_EFD, *_listed(starts, dy_TD.shape[0]))
+  return native.call('experts_d_up', _result(*slopes_TG.shape), *inputs)
+
+
+def d_weights(x_TK, dy_TN, starts, size):
+  """See `grouped.d_weights`."""
+  del size
+  shape = (starts.size - 1, x_TK.shape[1], dy_TN.shape[1])
+  return native.call('experts_d_weights', _result(*shape), x_TK, dy_TN, starts)
+
+
+def _listed(starts, tokens):
+  return programs.listed(starts, tokens, ROWS)
+
+
+def _result(*shape):
+  return jax.ShapeDtypeStruct(shape, jnp.bfloat16)

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+// A tile of 256 x 256 of a product A B of 16-bit floats, by one block: both
+// operands through LDS into matrix instructions, sums in registers.
+#pragma once
+#include "port.h"
+
+namespace tile {
+
+// 8 waves of 128 x 64: 128 accumulators a lane, which leaves 128 of the 256
+// registers that two waves per SIMD may have. Per 16 of depth a wave reads
+// 6 KiB of LDS for 16 MFMA of 32 cycles: 48 of the 128 bytes per cycle that LDS
+// gives. 128 x 128 tiles would read twice as much from L2, 32 bytes per cycle
+// and CU, where it gives about 54.
+constexpr int kTile = 256, kThreads = 512, kRows = 128, kColumns = 64;
+// Two stages fill the 64 KiB of LDS. Both are fetched together, 128 bytes of a
+// row: L1 (32 KiB) would lose a line of L2 (128 bytes) before its second half
+// were wanted.
+constexpr int kStage = 32, kChunk = 2 * kStage;
+
+// One operand of a stage: `kStage` of depth, of each row of A or column of B.
+typedef uint16_t Stage[kTile * kStage];
+struct Shared {
+  Stage stages[2][2];  // Each of A, then of B.
+};
+
+__device__ __forceinline__ int least(int a, int b) { return a < b ? a : b; }
+// Also on the host.
+constexpr int tiles_of(int size, int tile) { return (size + tile - 1) / tile; }
+
+// The order of rows x columns tiles, for `grid_of` blocks: the 38 CU of a die
+// work on 4 tiles of rows times 9 or 10 of columns, which have 13 or 14 panels
+// to read; 38 in a line have 18 or more. Of ZAYA1's experts, 4 are the rows of
+// 1024 tokens.
+constexpr int kGroup = 4;
+inline dim3 grid_of(int rows, int columns) {
+  return dim3(tiles_of(rows, kGroup) * kGroup * columns);
+}
+// False: this block has no tile.
+__device__ __forceinline__ bool turn_of(int rows, int columns, int& row,
+                                        int& column) {
+  int item = xcd_order(blockIdx.x, gridDim.x);
+  int within = item % (kGroup * columns);
+  row = item / (kGroup * columns) * kGroup + within % kGroup;
+  column = within / kGroup;
+  return row < rows;
+}
+
+// 16-byte pieces of a row are permuted by the row: LDS serves 16-byte reads to
+// 8 lanes at a time (4 + 4 consecutive rows here), which so meet all 32 banks.
+// Padding instead would not fit. Two rows fill the banks, and change places in
+// every second run of 8: so do the 8-byte writes of `Across`, 8 rows apart.
+__device__ __forceinline__ int place(int row, int piece) {
+  return (row ^ (row >> 3 & 1)) * kStage + (piece ^ (row >> 1 & 3)) * 8;
+}
+
+// Of what one MFMA gives, a lane has 4 times 4 rows of a column.
+__device__ __forceinline__ int row_of(int r) { return 8 * (r / 4) + r % 4; }
+
+// The part of the tile that this thread's wave computes.
+struct Wave {
+  int lane, row, column;
+  __device__ __forceinline__ Wave()
+      : lane(threadIdx.x % kWave),
+        row(threadIdx.x / kWave / 4 * kRows),
+        column(threadIdx.x / kWave % 4 * kColumns) {}
+  // Of sums[i][j][r].
+  __device__ __forceinline__ int row_of(int i, int r) const {
+    return row + 32 * i + 4 * (lane / 32) + tile::row_of(r);
+  }
+  __device__ __forceinline__ int column_of(int j) const {
+    return column + 32 * j + lane % 32;
+  }
+};
+
+// An operand that lies along the depth. Of each stage this thread carries a
+// piece of two rows from memory to LDS.
+struct Along {
+  const uint16_t* from[2];
+  int depth;
+
+  // `row_at(row)` is where the row of the tile begins, of all 256. Rows behind
+  // the end of a matrix may repeat others: their products are not stored.
+  template <class RowAt>
+  __device__ __forceinline__ Along(int depth, RowAt row_at) : depth(depth) {
+    ZAYA_UNROLL
+    for (int i = 0; i < 2; ++i)
+      from[i] = row_at(int(threadIdx.x) / 4 + i * (kTile / 2));
+  }
+  __device__ __forceinline__ static int piece() { return threadIdx.x % 4; }
+
+  __device__ __forceinline__ void fetch(int k, bits8 (&pieces)[4]) const {
+    ZAYA_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      int at = k + i / 2 * kStage + piece() * 8;
+      at = at < depth ? at : depth - 8;
+      pieces[i] = *(const ZAYA_GLOBAL bits8*)(from[i % 2] + at);
+    }
+  }
+
+  // Zeros past the depth: here, since at `fetch` it would wait for the memory.
+  __device__ __forceinline__ void put(int stage, int k,
+                                      const bits8 (&pieces)[4],
+                                      Stage& to) const {
+    bool inside = k + stage * kStage + piece() * 8 < depth;
+    ZAYA_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      int row = int(threadIdx.x) / 4 + i * (kTile / 2);
+      *reinterpret_cast<bits8*>(&to[place(row, piece())]) =
+          inside ? pieces[2 * stage + i] : bits8{};
+    }
+  }
+};
+
+// An operand that lies across the depth, and is turned on its way: this thread
+// carries 4 of depth of 8 rows (of A^T, or columns of B), half of the waves
+// those of each stage. 8 lanes have a line of 128 bytes.
+struct Across {
+  const uint16_t* from;
+  int stride, depth;
+
+  // `start` is where row() of the tile is at depth 0. In memory the 8 rows
+  // follow each other; `stride` leads from one depth to the next one.
+  __device__ __forceinline__ Across(const uint16_t* start, int stride,
+                                    int depth)
+      : from(start), stride(stride), depth(depth) {}
+  __device__ __forceinline__ static int row() {
+    return threadIdx.x / 8 % 32 * 8;
+  }
+  __device__ __forceinline__ static int stage() { return threadIdx.x / 256; }
+  __device__ __forceinline__ static int first() { return threadIdx.x % 8 * 4; }
+
+  __device__ __forceinline__ void fetch(int k, bits8 (&pieces)[4]) const {
+    ZAYA_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      int at = k + stage() * kStage + first() + i;
+      at = at < depth ? at : depth - 1;
+      pieces[i] = *(const ZAYA_GLOBAL bits8*)(from + size_t(at) * stride);
+    }
+  }
+
+  __device__ __forceinline__ void put(int stage, int k,
+                                      const bits8 (&pieces)[4],
+                                      Stage& to) const {
+    if (stage != Across::stage()) return;
+    int left = depth - (k + stage * kStage + first());
+    ZAYA_UNROLL
+    for (int row = 0; row < 8; ++row) {
+      bits4 turned;
+      ZAYA_UNROLL
+      for (int i = 0; i < 4; ++i) turned[i] = i < left ? pieces[i][row] : 0;
+      int at = place(Across::row() + row, first() / 8) + first() % 8;
+      *reinterpret_cast<bits4*>(&to[at]) = turned;
+    }
+  }
+};
+
+// Lane l reads depth 8 (l / 32) + 0..7 of each 16: 4 for each of two MFMA.
+template <class T>
+__device__ __forceinline__ void multiply(const Stage (&stage)[2], Wave wave,
+                                         f32x16 (&sums)[4][2]) {
+  ZAYA_UNROLL
+  for (int step = 0; step < kStage / 16; ++step) {
+    int piece = 2 * step + wave.lane / 32;
+    bits8 a[4], b[2];
+    ZAYA_UNROLL
+    for (int i = 0; i < 4; ++i)
+      a[i] = *reinterpret_cast<const bits8*>(
+          &stage[0][place(wave.row + 32 * i + wave.lane % 32, piece)]);
+    ZAYA_UNROLL
+    for (int j = 0; j < 2; ++j)
+      b[j] = *reinterpret_cast<const bits8*>(
+          &stage[1][place(wave.column_of(j), piece)]);
+    ZAYA_UNROLL
+    for (int half = 0; half < 2; ++half)
+      ZAYA_UNROLL
+      for (int i = 0; i < 4; ++i)
+        ZAYA_UNROLL
+        for (int j = 0; j < 2; ++j)
+          sums[i][j] = mfma_32x32x8(T(), half_of(a[i], half),
+                                    half_of(b[j], half), sums[i][j]);
+  }
+}
+
+// sums += A B of a depth > 0. A wave of which nothing is wanted carries only.
+template <class T, class A, class B>
+__device__ __forceinline__ void accumulate(const A& a, const B& b, int depth,
+                                           bool wanted, Shared& shared,
+                                           f32x16 (&sums)[4][2]) {
+  Wave wave;
+  bits8 of_a[4], of_b[4];
+  a.fetch(0, of_a);
+  b.fetch(0, of_b);
+  ZAYA_UNROLL
+  for (int stage = 0; stage < 2; ++stage) {
+    a.put(stage, 0, of_a, shared.stages[stage][0]);
+    b.put(stage, 0, of_b, shared.stages[stage][1]);
+  }
+  __syncthreads();
+  // The next chunk is on its way while this one is multiplied, and goes into a
+  // stage as soon as all waves have left it: one barrier per stage.
+  for (int k = 0; k < depth; k += kChunk) {
+    int next = k + kChunk;
+    if (next < depth) {
+      a.fetch(next, of_a);
+      b.fetch(next, of_b);
+    }
+    ZAYA_UNROLL
+    for (int stage = 0; stage < 2; ++stage) {
+      if (wanted) multiply<T>(shared.stages[stage], wave, sums);
+      __syncthreads();
+      if (next < depth) {
+        a.put(stage, next, of_a, shared.stages[stage][0]);
+        b.put(stage, next, of_b, shared.stages[stage][1]);
+      }
+    }
+  }
+}
+
+}  // namespace tile
