@@ -24,8 +24,9 @@ struct Shared {
 };
 
 __device__ __forceinline__ int least(int a, int b) { return a < b ? a : b; }
-// Also on the host.
-constexpr int tiles_of(int size, int tile) { return (size + tile - 1) / tile; }
+__host__ __device__ __forceinline__ int tiles_of(int size, int tile) {
+  return (size + tile - 1) / tile;
+}
 
 // The order of rows x columns tiles, for `grid_of` blocks: the 38 CU of a die
 // work on 4 tiles of rows times 9 or 10 of columns, which have 13 or 14 panels
