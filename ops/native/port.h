@@ -78,6 +78,13 @@ __device__ __forceinline__ float float_of(f16 x) {
 }
 __device__ __forceinline__ float float_of(f32 x) { return x.value; }
 
+// The compiler moves no instruction across this.
+#if defined(__HIP_DEVICE_COMPILE__)
+#define ZAYA_IN_THIS_ORDER() __builtin_amdgcn_sched_barrier(0)
+#else
+#define ZAYA_IN_THIS_ORDER() ((void)0)
+#endif
+
 // Eight consecutive values, at 16 bytes, or the first `count` of them. Pointers
 // from a table may point anywhere for all that clang knows, and such loads
 // would wait for LDS too: these do not.

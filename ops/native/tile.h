@@ -155,65 +155,87 @@ struct Across {
   }
 };
 
-// Lane l reads depth 8 (l / 32) + 0..7 of each 16: 4 for each of two MFMA.
+// What a wave multiplies at once: 16 of depth. Lane l has 8 (l / 32) + 0..7 of
+// them, 4 for each of two MFMA.
+struct Operands {
+  bits8 a[4], b[2];
+};
+__device__ __forceinline__ void read(const Stage (&stage)[2], int step,
+                                     Wave wave, Operands& to) {
+  int piece = 2 * step + wave.lane / 32;
+  ZAYA_UNROLL
+  for (int i = 0; i < 4; ++i)
+    to.a[i] = *reinterpret_cast<const bits8*>(
+        &stage[0][place(wave.row + 32 * i + wave.lane % 32, piece)]);
+  ZAYA_UNROLL
+  for (int j = 0; j < 2; ++j)
+    to.b[j] = *reinterpret_cast<const bits8*>(
+        &stage[1][place(wave.column_of(j), piece)]);
+}
 template <class T>
-__device__ __forceinline__ void multiply(const Stage (&stage)[2], Wave wave,
+__device__ __forceinline__ void multiply(const Operands& of, int half,
                                          f32x16 (&sums)[4][2]) {
   ZAYA_UNROLL
-  for (int step = 0; step < kStage / 16; ++step) {
-    int piece = 2 * step + wave.lane / 32;
-    bits8 a[4], b[2];
-    ZAYA_UNROLL
-    for (int i = 0; i < 4; ++i)
-      a[i] = *reinterpret_cast<const bits8*>(
-          &stage[0][place(wave.row + 32 * i + wave.lane % 32, piece)]);
+  for (int i = 0; i < 4; ++i)
     ZAYA_UNROLL
     for (int j = 0; j < 2; ++j)
-      b[j] = *reinterpret_cast<const bits8*>(
-          &stage[1][place(wave.column_of(j), piece)]);
-    ZAYA_UNROLL
-    for (int half = 0; half < 2; ++half)
-      ZAYA_UNROLL
-      for (int i = 0; i < 4; ++i)
-        ZAYA_UNROLL
-        for (int j = 0; j < 2; ++j)
-          sums[i][j] = mfma_32x32x8(T(), half_of(a[i], half),
-                                    half_of(b[j], half), sums[i][j]);
-  }
+      sums[i][j] = mfma_32x32x8(T(), half_of(of.a[i], half),
+                                half_of(of.b[j], half), sums[i][j]);
 }
 
 // sums += A B of a depth > 0. A wave of which nothing is wanted carries only.
+//
+// All that waits for memory is hidden by the 16 MFMA of a step, 1024 cycles of
+// the two waves of a SIMD: LDS is read one step ahead, and written in the
+// middle of a step; memory is read two to four steps ahead. A stage is written
+// as soon as all waves have read it: one barrier per stage.
 template <class T, class A, class B>
 __device__ __forceinline__ void accumulate(const A& a, const B& b, int depth,
                                            bool wanted, Shared& shared,
                                            f32x16 (&sums)[4][2]) {
+  static_assert(kStage == 32, "two steps");
   Wave wave;
   bits8 of_a[4], of_b[4];
-  a.fetch(0, of_a);
-  b.fetch(0, of_b);
-  ZAYA_UNROLL
-  for (int stage = 0; stage < 2; ++stage) {
-    a.put(stage, 0, of_a, shared.stages[stage][0]);
-    b.put(stage, 0, of_b, shared.stages[stage][1]);
-  }
+  auto fetch = [&](int k) {
+    a.fetch(k, of_a);
+    b.fetch(k, of_b);
+  };
+  auto put = [&](int stage, int k) {
+    a.put(stage, k, of_a, shared.stages[stage][0]);
+    b.put(stage, k, of_b, shared.stages[stage][1]);
+  };
+  Operands now, later;
+  auto read = [&](int stage, int step, Operands& to) {
+    if (wanted) tile::read(shared.stages[stage], step, wave, to);
+  };
+  auto multiply = [&](const Operands& of, int half) {
+    ZAYA_IN_THIS_ORDER();
+    if (wanted) tile::multiply<T>(of, half, sums);
+    ZAYA_IN_THIS_ORDER();
+  };
+  fetch(0);
+  put(0, 0);
   __syncthreads();
-  // The next chunk is on its way while this one is multiplied, and goes into a
-  // stage as soon as all waves have left it: one barrier per stage.
+  read(0, 0, now);
   for (int k = 0; k < depth; k += kChunk) {
     int next = k + kChunk;
-    if (next < depth) {
-      a.fetch(next, of_a);
-      b.fetch(next, of_b);
-    }
-    ZAYA_UNROLL
-    for (int stage = 0; stage < 2; ++stage) {
-      if (wanted) multiply<T>(shared.stages[stage], wave, sums);
-      __syncthreads();
-      if (next < depth) {
-        a.put(stage, next, of_a, shared.stages[stage][0]);
-        b.put(stage, next, of_b, shared.stages[stage][1]);
-      }
-    }
+    read(0, 1, later);
+    multiply(now, 0);
+    put(1, k);
+    multiply(now, 1);
+    if (next < depth) fetch(next);
+    __syncthreads();
+    read(1, 0, now);
+    multiply(later, 0);
+    multiply(later, 1);
+    read(1, 1, later);
+    multiply(now, 0);
+    if (next < depth) put(0, next);
+    multiply(now, 1);
+    __syncthreads();
+    read(0, 0, now);
+    multiply(later, 0);
+    multiply(later, 1);
   }
 }
 

@@ -28,7 +28,7 @@ MUTANTS = {
     'i < left ? pieces[i][row] : 0',
     'pieces[i][row]',
   ),
-  'no barrier': ('wave, sums);\n      __syncthreads();', 'wave, sums);'),
+  'no barrier': ('fetch(next);\n    __syncthreads();', 'fetch(next);'),
   'stage of the other waves': ('return threadIdx.x / 256;', 'return 0;'),
   'end of the expert': (
     'item.end = tiles.end[place];',

@@ -27,15 +27,20 @@ MUTANTS = {
     '8 * (r / 4) + r % 4',
     '4 * (r / 4) + r % 4',
   ),
-  'depth of an operand': ('half_of(b[j], half)', 'half_of(b[j], 1 - half)'),
-  'stage overwritten while read': (
-    'wave, sums);\n      __syncthreads();',
-    'wave, sums);',
+  'depth of an operand': ('half_of(of.b[j], half)', 'half_of(of.b[j], 1)'),
+  'no barrier before the loop': (
+    'put(0, 0);\n  __syncthreads();',
+    'put(0, 0);',
   ),
-  'stage read before it is written': (
-    '}\n  __syncthreads();\n  // The next chunk',
-    '}\n  // The next chunk',
+  'no barrier before the second stage': (
+    'fetch(next);\n    __syncthreads();',
+    'fetch(next);',
   ),
+  'no barrier before the next chunk': (
+    'put(0, next);\n    multiply(now, 1);\n    __syncthreads();',
+    'put(0, next);\n    multiply(now, 1);',
+  ),
+  'operands of another step': ('read(1, 1, later)', 'read(1, 0, later)'),
   'no mirror image': ('if (!whole) mirror[y] = bits[r];', ''),
   'no mirror image in whole tiles': (
     'if (whole && y < n) *reinterpret_cast<bits4*>(mirror + y) = bits;',
