@@ -27,10 +27,14 @@ def score(
     buffers: of the model.
     batches: of `pipelines.loader`, all of one shape.
   """
-  sums = [
-    eval_step(params, buffers, step_lib.put_batch(device_mesh, batch))
-    for batch in batches
-  ]
+  sums = []
+  for batch in batches:
+    placed = step_lib.put_batch(device_mesh, batch)
+    # One at a time: XLA:CPU gives threads to all at once, and those of some
+    # devices wait for devices that get none.
+    if sums:
+      jax.block_until_ready(sums[-1])
+    sums.append(eval_step(params, buffers, placed))
   nats, tokens = np.sum(jax.device_get(sums), axis=0, dtype=np.float64)
   return float(nats), float(tokens)
 
