@@ -4,7 +4,6 @@
 import contextlib
 import os
 import shutil
-import time
 from collections.abc import Iterator
 
 from zaya_jax import config as config_lib
@@ -12,7 +11,6 @@ from zaya_jax.checkpoint import lock
 from zaya_jax.interop import errors
 
 _LOCK = '.lock'
-_ATTEMPTS = 50  # To remove what is still being written, 0.1 s apart.
 
 
 def check(output: str, source: str = '') -> str:
@@ -74,7 +72,9 @@ def folder(output: str, needed: int) -> Iterator[str]:
       yield partial
       os.rename(partial, output)
     except BaseException as error:
-      _remove(partial)
+      with contextlib.suppress(OSError):
+        _clear(partial)  # The lock goes last: the rest is ours while it lies.
+        shutil.rmtree(partial)
       if isinstance(error, OSError) and not hasattr(error, 'exit_code'):
         raise errors.FolderError(
           f'--output={output} cannot be written: {_cause(error)}; make room '
@@ -83,17 +83,6 @@ def folder(output: str, needed: int) -> Iterator[str]:
       raise
     with contextlib.suppress(OSError):
       os.remove(os.path.join(output, _LOCK))
-
-
-def _remove(partial: str) -> None:
-  """Removes the folder, though a thread that failed may still write to it."""
-  for _ in range(_ATTEMPTS):
-    with contextlib.suppress(OSError):
-      _clear(partial)  # The lock goes last: the rest is ours while it lies.
-      shutil.rmtree(partial)
-    if not os.path.exists(partial):
-      return
-    time.sleep(0.1)
 
 
 def _clear(partial: str) -> None:

@@ -113,19 +113,3 @@ def test_place_that_cannot_be_written_is_named(tmp_path):
   with pytest.raises(errors.FolderError, match='bytes and .* are free'):
     write(str(tmp_path / 'out'), needed=2**62)
   assert os.listdir(tmp_path) == ['file']
-
-
-def test_what_is_written_while_it_is_removed_is_removed(tmp_path, monkeypatch):
-  """A thread of a failed save may add a file for a moment."""
-  output, remove, late = str(tmp_path / 'run'), shutil.rmtree, ['a', 'b']
-
-  def rmtree(path, *args, **kwargs):
-    if late and path == f'{output}.partial':
-      with open(os.path.join(path, late.pop()), 'w'):
-        raise OSError(errno.ENOTEMPTY, 'not empty', path)
-    remove(path, *args, **kwargs)
-
-  monkeypatch.setattr(shutil, 'rmtree', rmtree)
-  with pytest.raises(ZeroDivisionError):
-    write(output, error=ZeroDivisionError())
-  assert not late and os.listdir(tmp_path) == []
