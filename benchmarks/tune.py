@@ -53,6 +53,10 @@ SOFTMAX = ((2048, 4), (4096, 4), (4096, 8), (8192, 8), (8192, 16), (16384, 16))
 PARTS = ((256, 2048), (512, 2048), (1024, 2048), (512, 1024), (512, 4096))
 
 
+# What jax and Pallas raise for blocks that they cannot make.
+FAILURES = (ArithmeticError, NotImplementedError, TypeError, ValueError)
+
+
 def tune_attention(shape, documents, repeats) -> Iterator[dict[str, Any]]:
   """A row for each setting of each of the three kernels."""
   batch, length = shape
@@ -87,7 +91,9 @@ def tune_attention(shape, documents, repeats) -> Iterator[dict[str, Any]]:
         attention._call, kernel, here, blocks, side, results=results
       )
       row = {'kernel': kernel.__name__.strip('_'), **blocks._asdict()}
-      yield row | _time(lambda a, e, f=run: f(a, e), (arrays, extras), repeats)
+      yield row | measure(
+        lambda a, e, f=run: f(a, e), (arrays, extras), repeats
+      )
 
 
 def tune_cross_entropy(shape, repeats) -> Iterator[dict[str, Any]]:
@@ -121,14 +127,15 @@ def tune_cross_entropy(shape, repeats) -> Iterator[dict[str, Any]]:
       )
       row = {'block': block[0], 'warps': block[1], 'part': part}
       row |= {'chunk': chunk, 'logits': jnp.dtype(logits).name}
-      yield row | _time(run, args, repeats)
+      yield row | measure(run, args, repeats)
 
 
-def _time(run: Callable[..., Any], args, repeats) -> dict[str, Any]:
+def measure(run: Callable[..., Any], args, repeats) -> dict[str, Any]:
+  """Gives ms and temporary_mb, or why it `failed`, as some settings do."""
   try:
     found = timing.measure(run, args, repeats)
-  except Exception as error:  # Some settings do not compile.
-    return {'failed': str(error).splitlines()[0][:200]}
+  except (*FAILURES, jax.errors.JaxRuntimeError) as error:
+    return {'failed': (str(error).splitlines() or [''])[0][:200]}
   temporary = found.temporary_bytes / 1e6
   return {'ms': found.median_s * 1e3, 'temporary_mb': temporary}
 
@@ -137,22 +144,29 @@ def main() -> None:
   """See the module."""
   parser = argparse.ArgumentParser()
   parser.add_argument('op', choices=['attention', 'cross_entropy'])
-  parser.add_argument('--shape')
   parser.add_argument('--documents', type=int, default=0)
-  parser.add_argument('--repeats', type=int, default=5)
+  add_flags(parser)
   flags = parser.parse_args()
   if flags.op == 'attention':
-    shape = _shape(flags.shape or '4x4096')
+    shape = flags.shape or (4, 4096)
     rows = tune_attention(shape, flags.documents, flags.repeats)
   else:
-    shape = _shape(flags.shape or '8192x2048x262272')
+    shape = flags.shape or (8192, 2048, 262272)
     rows = tune_cross_entropy(shape, flags.repeats)
+  show(rows)
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+  """--shape=4x4096 and --repeats."""
+  sizes = lambda text: [int(size) for size in text.split('x')]
+  parser.add_argument('--shape', type=sizes)
+  parser.add_argument('--repeats', type=int, default=5)
+
+
+def show(rows: Iterator[dict[str, Any]]) -> None:
+  """One JSON line for each, as soon as it is there."""
   for row in rows:
     print(json.dumps(row), flush=True)
-
-
-def _shape(text: str) -> list[int]:
-  return [int(size) for size in text.split('x')]
 
 
 if __name__ == '__main__':

@@ -10,7 +10,6 @@ tile that the device cannot hold is a line with the reason.
 
 import argparse
 import functools
-import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -18,11 +17,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks import tune
 from ops import tiles
 from ops.experts import cases, grouped
 from ops.newton_schulz import symmetric
 from ops.tiles import Tile
-from zaya_jax.bench import timing
 
 # On sm_90 none of these spills in a loop (Triton 3.6, ptxas 13.0), on gfx942
 # those that fit an MI300X nowhere; 256 x 256 does on both.
@@ -115,34 +114,26 @@ def _row(
   name: str, size: Tile, run: Callable[..., Any], args, flops, repeats
 ) -> dict[str, Any]:
   """Of symmetric products, the operations of all of the result count."""
-  row = {'kernel': name, **vars(size)}
-  try:
-    seconds = timing.measure(run, args, repeats).median_s
-  except Exception as error:  # Some tiles do not compile, or do not fit.
-    return row | {'failed': (str(error).splitlines() or [''])[0][:200]}
-  return row | {'ms': seconds * 1e3, 'tflops': flops / seconds / 1e12}
+  row = {'kernel': name, **vars(size)} | tune.measure(run, args, repeats)
+  if 'ms' in row:
+    row['tflops'] = flops / row['ms'] / 1e9
+  return row
 
 
 def main() -> None:
   """See the module."""
   parser = argparse.ArgumentParser()
   parser.add_argument('op', choices=['experts', 'newton_schulz'])
-  parser.add_argument('--shape')
   parser.add_argument('--routing', default='skewed', choices=cases.ROUTINGS)
-  parser.add_argument('--repeats', type=int, default=5)
+  tune.add_flags(parser)
   flags = parser.parse_args()
   if flags.op == 'experts':
-    shape = _shape(flags.shape or '16384x16x2048x2048')
+    shape = flags.shape or (16384, 16, 2048, 2048)
     rows = tune_experts(shape, flags.routing, flags.repeats)
   else:
-    shape = _shape(flags.shape or '16x2048x4096')
+    shape = flags.shape or (16, 2048, 4096)
     rows = tune_newton_schulz(shape, flags.repeats)
-  for row in rows:
-    print(json.dumps(row), flush=True)
-
-
-def _shape(text: str) -> list[int]:
-  return [int(size) for size in text.split('x')]
+  tune.show(rows)
 
 
 if __name__ == '__main__':
