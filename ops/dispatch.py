@@ -138,6 +138,18 @@ def choices() -> list[Choice]:
   return [_choices[key] for key in sorted(_choices)]
 
 
+def notes() -> list[str]:
+  """Which engine each operation runs on, and why no faster one: lines."""
+  names = ', '.join(f'{choice.op} {choice.engine}' for choice in choices())
+  lines = [f'engines: {names}']
+  if platform() == 'cpu':
+    return lines  # Where XLA is the fastest.
+  for choice in choices():
+    for name, reason in choice.passed_over:
+      lines.append(f'{choice.op}: {choice.engine}, not {name}: {reason}')
+  return lines
+
+
 def _no_engine(op, named, engines):
   names = ', '.join(('auto', *(engine.name for engine in engines)))
   raise UnsupportedError(f'--ops.{op}={named} is no engine of it: {names}.')

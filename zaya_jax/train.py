@@ -161,7 +161,7 @@ class _Loop:
     with compiling, jax.set_mesh(self.mesh):
       compiled = step.lower(state, batch).compile()
     distributed.barrier('compiled')
-    for note in _engines():
+    for note in dispatch.notes():
       self.report.note(note)
     return compiled
 
@@ -275,19 +275,6 @@ def _is_due(step: int, every: int) -> bool:
 def _sample_seed(rng: jax.Array, step: int) -> int:
   """A seed for the samples of one step, from the key of the run."""
   return (int(np.asarray(rng)[-1]) + step) % 2**31
-
-
-def _engines() -> list[str]:
-  """Which engine each operation runs on, and why no faster one."""
-  choices = dispatch.choices()
-  names = ', '.join(f'{choice.op} {choice.engine}' for choice in choices)
-  lines = [f'engines: {names}']
-  if dispatch.platform() == 'cpu':
-    return lines  # Where XLA is the fastest.
-  for choice in choices:
-    for name, reason in choice.passed_over:
-      lines.append(f'{choice.op}: {choice.engine}, not {name}: {reason}')
-  return lines
 
 
 def _groups(config, params) -> list[str]:
