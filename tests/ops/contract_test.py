@@ -86,7 +86,9 @@ def test_engine_is_the_reference(operation, engine, case, dtype, request):
     try:
       found = evaluate(operation.run, case, args, kwargs)
     except dispatch.UnsupportedError as error:
-      pytest.skip(str(error))
+      # Said, not computed wrong; below is who must compute how much.
+      assert f'--ops.{operation.name}={engine} cannot run here: ' in str(error)
+      return
   wanted = expected(operation, case, dtype)
   for got, want in zip(found, wanted, strict=True):
     assert got.shape == want.shape
