@@ -15,12 +15,13 @@ ROCM := .venv-rocm
 # pyenv runs another version than its global one only when told so.
 python := $(if $(filter python3.%,$(name)),PYENV_VERSION=$(name:python%=%)) $(PYTHON)
 
-.PHONY: help quickstart test lint format parity rocm-venv rocm-kernels plan-1024 \
+.PHONY: help quickstart test test-long lint format parity rocm-venv rocm-kernels plan-1024 \
   bazel-test lock clean
 
 help:
 	@echo 'make quickstart  train a small ZAYA1 model on real text, about 3 minutes'
 	@echo 'make test        all tests that need no PyTorch, about 14 minutes'
+	@echo 'make test-long   the tests of many processes and hundreds of trials'
 	@echo 'make lint        ruff: rules and format'
 	@echo 'make format      let ruff write the format'
 	@echo 'make parity      compare with the Hugging Face model (installs PyTorch)'
@@ -38,6 +39,9 @@ quickstart: $(VENV)/.core
 # them, since its tests share what they have compiled.
 test: $(VENV)/.dev
 	@$(VENV)/bin/python -m pytest -n 2 --dist=loadfile $(ARGS)
+
+test-long: $(VENV)/.dev
+	@$(VENV)/bin/python -m pytest -n 2 --dist=loadfile -m long $(ARGS)
 
 lint: $(VENV)/.dev
 	@$(VENV)/bin/ruff check --quiet .

@@ -22,7 +22,8 @@ def main(argv: list[str]) -> int:
 
 
 def _bazel_args(environ: os._Environ[str]) -> list[str]:
-  args = ['--config-file=pyproject.toml', '-p', 'no:cacheprovider']
+  # All of a file: `-m=` takes the choice of pyproject.toml back.
+  args = ['--config-file=pyproject.toml', '-p', 'no:cacheprovider', '-m=']
   if 'TEST_TMPDIR' in environ:
     args.append(f'--basetemp={environ["TEST_TMPDIR"]}/pytest')
   if 'XML_OUTPUT_FILE' in environ:
