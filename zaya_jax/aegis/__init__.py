@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stands outside the processes of a run and keeps it alive; no jax here."""
