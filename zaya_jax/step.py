@@ -145,6 +145,8 @@ def make_train_step(
       'optim/lr': schedule(_updates_done(state)),
       'optim/skipped': new.skipped,
       'optim/bad_steps': new.bad_steps,
+      'moe/load': load_NX,
+      'moe/bias': new.buffers['layers']['router']['balance_bias'],
       **load_metrics(load_NX, num_experts),
     }
     return new, measured

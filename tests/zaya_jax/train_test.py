@@ -144,6 +144,7 @@ def test_run_directory_has_its_files(straight):
   assert names == {
     'config.flags',
     'config.json',
+    'experts.jsonl',
     'log.txt',
     'metrics.jsonl',
     'samples',

@@ -20,7 +20,7 @@ import numpy as np
 
 from zaya_jax import clock, flops
 from zaya_jax import config as config_lib
-from zaya_jax.metrics import console, journal, summary, text, window
+from zaya_jax.metrics import console, experts, journal, summary, text, window
 
 _BEST, _ZLIB = 'val/bpb', 'val/zlib_bpb'
 
@@ -96,6 +96,13 @@ class Reporter:
     metrics_path = self._run_dir / 'metrics.jsonl' if self._first else nowhere
     self._journal = journal.Journal(metrics_path, last_step=self._step)
     self._open.callback(self._journal.close)
+    self._experts = experts.ExpertLog(
+      self._run_dir / 'experts.jsonl' if self._first else nowhere,
+      last_step=self._step,
+      num_steps=self._config.num_steps,
+      every=self._config.log.every,
+    )
+    self._open.callback(self._experts.close)
     self._events = self._open_tensorboard()
     self._console = self._open.enter_context(
       console.Console(
@@ -154,7 +161,8 @@ class Reporter:
 
     Args:
       step: the step just dispatched.
-      measured: scalar jax arrays under the names of metrics.jsonl.
+      measured: scalar jax arrays under the names of metrics.jsonl, and what
+        `experts.ARRAYS` names.
       tokens: of this step.
       data_s: seconds that the step waited for its batch.
     """
@@ -169,10 +177,15 @@ class Reporter:
     if self._pending is None:
       return
     done, self._pending = self._pending, None
-    values = {k: float(np.asarray(v)) for k, v in done.measured.items()}
+    values = {
+      name: float(np.asarray(value))
+      for name, value in done.measured.items()
+      if name not in experts.ARRAYS
+    }
     done_at = done.done_at or time.monotonic()
     step_s, self._mark = done_at - self._mark, done_at
     self._step, self._tokens = done.step, self._tokens + done.tokens
+    self._experts.add(done.step, done.measured)
     self._window.add(
       values, tokens=done.tokens, step_s=step_s, data_s=done.data_s
     )
