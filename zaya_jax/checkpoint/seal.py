@@ -1,0 +1,314 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SEAL.json: the names, sizes and SHA-256 of all files of a checkpoint.
+
+It is written last, before the checkpoint gets its name, so that a checkpoint
+without it is half of one. What it says is covered by a hash of its own and,
+with a key (`trusting`), by an HMAC that nobody without the key can make. Every
+byte counts: a file that is not listed is as wrong as one that is missing.
+"""
+
+import concurrent.futures
+import contextlib
+import hashlib
+import hmac
+import json
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from zaya_jax.checkpoint import errors
+
+NAME = 'SEAL.json'
+
+_LARGEST_JSON = 2**26  # Bytes: thousands of processes write one of a tenth.
+_MOST_THREADS = 8  # hashlib lets go of the interpreter.
+_SHORTEST_KEY = 16  # Bytes.
+_PLAIN = re.compile(r'[\w.\-]+', re.ASCII)
+_CODE = ('.pkl', '.pickle', '.pt', '.pth', '.py', '.pyc', '.so', '.npy', '.npz')
+
+Files = dict[str, list[Any]]  # Name with '/': [bytes, SHA-256 in hex].
+
+_keys: list[bytes] = []
+
+
+class BrokenError(errors.CheckpointError):
+  """A checkpoint that is not what was sealed.
+
+  Attributes:
+    reason: one word: unsealed, seal, key, kind, name, missing, extra, size,
+      hash, json or fingerprint.
+  """
+
+  def __init__(self, directory: str, reason: str, what: str):
+    if reason == 'unsealed':
+      text = (
+        f'Checkpoint {directory} has no seal: {what}. If you trust it, seal it '
+        'with --mode=checkpoints --checkpoint.action=seal --source='
+        f'{directory}'
+      )
+    else:
+      text = f'Checkpoint {directory} is damaged ({what}); use an older one'
+    super().__init__(f'{text}.')
+    self.reason = reason
+
+
+@contextlib.contextmanager
+def trusting(key_file: str) -> Iterator[None]:
+  """Within, seals are made with this key, and others are refused.
+
+  Args:
+    key_file: any file of at least 16 bytes; '': seals need no key.
+
+  Raises:
+    CheckpointError: with exit code 2 if it cannot be read or is too short.
+  """
+  if not key_file:
+    yield
+    return
+  try:
+    with open(key_file, 'rb') as file:
+      key = file.read().strip()
+  except OSError as error:
+    raise _bad_key(key_file, f'cannot be read ({error.strerror})') from error
+  if len(key) < _SHORTEST_KEY:
+    raise _bad_key(key_file, f'has fewer than {_SHORTEST_KEY} bytes')
+  _keys.append(key)
+  try:
+    yield
+  finally:
+    _keys.pop()
+
+
+def write(
+  directory: str, facts: Mapping[str, Any], *, known: Files | None = None
+) -> dict[str, Any]:
+  """Seals a directory; all of it is on disk when this returns.
+
+  Args:
+    directory: with all its files; a seal that it has is replaced.
+    facts: what else the seal says, all of it JSON: step, time, fingerprint.
+    known: of files that others have hashed and synced (`digest`).
+
+  Returns:
+    What the seal says: the facts, and 'files'.
+
+  Raises:
+    BrokenError: if a known file is missing or has another size, or there is
+      something that is no plain file.
+    OSError: if it cannot be written.
+  """
+  sizes = _scan(directory)
+  known = known or {}
+  for name, (size, _) in known.items():
+    if sizes.get(name) != size:
+      raise BrokenError(directory, 'size', f'{name} was written by halves')
+  own = [name for name in sizes if name not in known]
+  body = {**facts, 'files': {**known, **digest(directory, own, sync=True)}}
+  path = os.path.join(directory, NAME)
+  with open(f'{path}.partial', 'wb') as file:
+    signature = _hmac(_canonical(body)) if _keys else None
+    file.write(_text(body, signature))
+    file.flush()
+    os.fsync(file.fileno())
+  os.replace(f'{path}.partial', path)
+  for folder, _, _ in os.walk(directory, topdown=False):
+    sync(folder)
+  return body
+
+
+def digest(directory: str, names: list[str], *, sync: bool = False) -> Files:
+  """The size and hash of these files; `sync` also forces them to disk."""
+
+  def one(name):
+    with open(os.path.join(directory, name), 'rb') as file:
+      if sync:
+        os.fsync(file.fileno())
+      found = hashlib.file_digest(file, 'sha256')
+      return [file.tell(), found.hexdigest()]
+
+  threads = min(_MOST_THREADS, os.cpu_count() or 1)
+  with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+    return dict(zip(names, pool.map(one, names), strict=True))
+
+
+def read(directory: str) -> dict[str, Any]:
+  """What the seal of a checkpoint says; its files are not looked at.
+
+  Raises:
+    BrokenError: if there is none, it was changed, or made without the key.
+  """
+  path = os.path.join(directory, NAME)
+  if not os.path.lexists(path):
+    raise BrokenError(
+      directory, 'unsealed', 'it is half written, or older than seals'
+    )
+  try:
+    body = _parse(directory, path)
+  except RecursionError as error:
+    raise _too_deep(directory, NAME) from error
+  for name, entry in body['files'].items():
+    _check_name(directory, name)
+    if not _is_entry(entry):
+      raise BrokenError(directory, 'seal', f'{NAME} says nonsense of {name!r}')
+  return body
+
+
+def verify(
+  directory: str, *, contents: bool = True, share: tuple[int, int] = (0, 1)
+) -> dict[str, Any]:
+  """What the seal says, if the checkpoint is still exactly that.
+
+  Args:
+    directory: a checkpoint.
+    contents: also hashes the files, not only their names and sizes.
+    share: (index, count): hashes only the index-th of `count` parts of the
+      files, so that `count` processes together read each once.
+
+  Raises:
+    BrokenError: naming the first file that differs.
+  """
+  body = read(directory)
+  files, sizes = body['files'], _scan(directory)
+  for names, reason in (
+    (files.keys() - sizes.keys(), 'missing'),
+    (sizes.keys() - files.keys(), 'extra'),
+  ):
+    if names:
+      what = 'missing' if reason == 'missing' else 'not part of it'
+      raise BrokenError(directory, reason, f'{min(names)} is {what}')
+  for name, (size, _) in files.items():
+    if sizes[name] != size:
+      what = f'{name} has {sizes[name]} bytes, not {size}'
+      raise BrokenError(directory, 'size', what)
+  if contents:
+    index, count = share
+    names = sorted(files)[index::count]
+    try:
+      found = digest(directory, names)
+    except OSError as error:
+      raise BrokenError(directory, 'hash', errors.cause(error)) from error
+    for name in names:
+      if found[name] != files[name]:
+        raise BrokenError(directory, 'hash', f'{name} has changed')
+  return body
+
+
+def load_json(directory: str, name: str) -> Any:
+  """Reads JSON that may be malicious: bounded in size and depth.
+
+  Raises:
+    BrokenError: if it is larger than any real one, nested without end, or no
+      JSON.
+  """
+  path = os.path.join(directory, name)
+  try:
+    size = os.stat(path, follow_symlinks=False).st_size
+    if size > _LARGEST_JSON:
+      raise BrokenError(directory, 'json', f'{name} has {size:,} bytes')
+    with open(path, encoding='utf-8') as file:
+      return json.load(file)
+  except RecursionError as error:
+    raise _too_deep(directory, name) from error
+  except (OSError, ValueError) as error:
+    why = f'{name}: {errors.cause(error)}'
+    raise BrokenError(directory, 'json', why) from error
+
+
+def sync(folder: str) -> None:
+  """Forces the names in a folder to disk."""
+  handle = os.open(folder, os.O_RDONLY)
+  try:
+    os.fsync(handle)
+  finally:
+    os.close(handle)
+
+
+def _parse(directory: str, path: str) -> dict[str, Any]:
+  if not stat.S_ISREG(os.lstat(path).st_mode):
+    raise BrokenError(directory, 'kind', f'{NAME} is no plain file')
+  whole = load_json(directory, NAME)
+  body = whole.get('body') if isinstance(whole, dict) else None
+  if not isinstance(body, dict) or not isinstance(body.get('files'), dict):
+    raise BrokenError(directory, 'seal', f'{NAME} is not a seal')
+  with open(path, 'rb') as file:
+    raw = file.read()
+  signature = whole.get('hmac')
+  if raw != _text(body, signature):
+    raise BrokenError(directory, 'seal', f'{NAME} has changed')
+  if _keys and not hmac.compare_digest(
+    str(signature).encode(), _hmac(_canonical(body)).encode()
+  ):
+    raise BrokenError(
+      directory,
+      'key',
+      f'{NAME} was not made with the key of --checkpoint.seal_key_file',
+    )
+  return body
+
+
+def _text(body: dict[str, Any], signature: Any) -> bytes:
+  """The only spelling of a seal."""
+  hashed = hashlib.sha256(_canonical(body)).hexdigest()
+  whole = {'body': body, 'sha256': hashed}
+  return _canonical(
+    whole if signature is None else {**whole, 'hmac': signature}
+  )
+
+
+def _canonical(value: Any) -> bytes:
+  return json.dumps(value, sort_keys=True, separators=(',', ':')).encode()
+
+
+def _hmac(text: bytes) -> str:
+  return hmac.new(_keys[-1], text, 'sha256').hexdigest()
+
+
+def _scan(directory: str) -> dict[str, int]:
+  """The sizes of all files but the seal; nothing else may be there."""
+  found, folders = {}, ['']
+  while folders:
+    prefix = folders.pop()
+    for entry in list(os.scandir(os.path.join(directory, prefix))):
+      name = prefix + entry.name
+      if entry.is_dir(follow_symlinks=False):
+        folders.append(f'{name}/')
+      elif entry.is_file(follow_symlinks=False):
+        found[name] = entry.stat(follow_symlinks=False).st_size
+      else:
+        raise BrokenError(directory, 'kind', f'{name} is no plain file')
+  found.pop(NAME, None)
+  return found
+
+
+def _check_name(directory: str, name: str) -> None:
+  """Refuses names that lead out of the checkpoint, or to code."""
+  parts = name.split('/')
+  if not all(_PLAIN.fullmatch(part) for part in parts) or {'.', '..'} & {
+    *parts
+  }:
+    raise BrokenError(directory, 'name', f'{NAME} lists {name[:200]!r}')
+  if name.endswith(_CODE):
+    raise BrokenError(directory, 'name', f'{name} is of a kind never read')
+
+
+def _is_entry(entry: Any) -> bool:
+  return (
+    isinstance(entry, list)
+    and len(entry) == 2
+    and isinstance(entry[0], int)
+    and isinstance(entry[1], str)
+  )
+
+
+def _too_deep(directory: str, name: str) -> BrokenError:
+  return BrokenError(directory, 'json', f'{name} is nested too deep')
+
+
+def _bad_key(key_file: str, why: str) -> errors.CheckpointError:
+  return errors.CheckpointError(
+    f'--checkpoint.seal_key_file={key_file} {why}; make one with head -c 32 '
+    '/dev/urandom.',
+    errors.USAGE,
+  )
