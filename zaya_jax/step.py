@@ -15,12 +15,15 @@ from zaya_jax import config as config_lib
 from zaya_jax import fields, losses, mesh, partition
 from zaya_jax.context import layout
 from zaya_jax.model import zaya
-from zaya_jax.optim import balance
+from zaya_jax.optim import balance, spikes
 from zaya_jax.optim import optimizer as optimizer_lib
 from zaya_jax.optim import schedule as schedule_lib
 
 Batch = dict[str, jax.Array]
 _ROWS = mesh.spec('batch', 'length')
+# Of a step that may be held back, for the host: whether it was, and each
+# device's part of the loss.
+HELD, LOSSES = 'guard/held', 'guard/losses'
 
 
 @jax.tree_util.register_dataclass
@@ -34,8 +37,10 @@ class TrainState:
     buffers: nested dict, the balancing bias [N, X] float32.
     opt_state: optax state of `params`.
     balance_state: optax state of `buffers`.
-    skipped: int32 scalar, steps skipped for NaN or Inf so far.
+    skipped: int32 scalar, steps refused so far for NaN, Inf or a spike.
     bad_steps: int32 scalar, of these in a row until now.
+    recent: [2, W] float32, loss and gradient norm of the last steps.
+    held: int32 scalar, 1 while a refused step waits for `skip` or `release`.
     rng: uint32 data of a jax.random key, for samples.
   """
 
@@ -46,6 +51,8 @@ class TrainState:
   balance_state: optax.OptState
   skipped: jax.Array
   bad_steps: jax.Array
+  recent: jax.Array
+  held: jax.Array
   rng: jax.Array
 
 
@@ -92,6 +99,8 @@ def make_init(config: config_lib.Config) -> Callable[[], TrainState]:
       balance_state=balancer.init(buffers),
       skipped=jnp.int32(0),
       bad_steps=jnp.int32(0),
+      recent=spikes.init(),
+      held=jnp.int32(0),
       rng=jax.random.key_data(sample_key),
     )
 
@@ -99,45 +108,53 @@ def make_init(config: config_lib.Config) -> Callable[[], TrainState]:
 
 
 def make_train_step(
-  config: config_lib.Config,
+  config: config_lib.Config, hold: bool = False
 ) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, jax.Array]]]:
-  """The step of a run: (state, batch) -> (state, measured)."""
+  """The step of a run: (state, batch) -> (state, measured).
+
+  A step whose loss or gradient norm is NaN, Inf or a spike is refused: of the
+  state nothing changes but the counters.
+
+  Args:
+    config: of the run.
+    hold: after a refused step no step changes anything, counters included,
+      until `skip` or `release`; so the host, which reads late, can execute it
+      again from the same state. Then `measured` has `HELD` and `LOSSES` too.
+  """
   optimizer = optimizer_lib.make_optimizer(config.optim, config.num_steps)
   balancer = balance.make_balancer(config.optim)
   schedule = schedule_lib.make_schedule(config.optim, config.num_steps)
   num_experts = config.model.num_experts
 
   def train_step(state: TrainState, batch: Batch):
-    loss, grads, load_NX = loss_and_grads(
+    loss, grads, load_NX, losses_D = _losses_and_grads(
       config, state.params, state.buffers, batch
     )
     grad_norm = optax.tree.norm(grads)
-    good = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
+    now_2 = jnp.stack([loss, grad_norm])
+    good = jnp.all(jnp.isfinite(now_2))
+    good &= ~spikes.is_spike(state.recent, now_2, config.guard.spike_limit)
+    apply = good & (state.held == 0)
     updates, opt_state = optimizer.update(
       grads, state.opt_state, partition.divide(state.params)
     )
     buffers, balance_state = balance.update(
       balancer, state.buffers, state.balance_state, load_NX, num_experts
     )
-    updated = dataclasses.replace(
-      state,
-      params=None,
-      buffers=buffers,
-      opt_state=opt_state,
-      balance_state=balance_state,
-      bad_steps=jnp.int32(0),
-    )
-    skipped = dataclasses.replace(
-      state,
-      params=None,
-      skipped=state.skipped + 1,
-      bad_steps=state.bad_steps + 1,
-    )
-    new = jax.tree.map(functools.partial(jnp.where, good), updated, skipped)
+    counted = _counted(state, now_2, good)
+    if hold:
+      counted = _where(apply, counted, {k: getattr(state, k) for k in counted})
+      counted['held'] = jnp.int32(~apply)
+    arrays = {
+      'buffers': buffers,
+      'opt_state': opt_state,
+      'balance_state': balance_state,
+    }
     new = dataclasses.replace(
-      new,
-      step=state.step + 1,
-      params=partition.apply_updates(state.params, updates, good),
+      state,
+      params=partition.apply_updates(state.params, updates, apply),
+      **_where(apply, arrays, {k: getattr(state, k) for k in arrays}),
+      **counted,
     )
     measured = {
       'train/loss': loss,
@@ -149,9 +166,35 @@ def make_train_step(
       'moe/bias': new.buffers['layers']['router']['balance_bias'],
       **load_metrics(load_NX, num_experts),
     }
-    return new, measured
+    return new, measured | ({HELD: new.held, LOSSES: losses_D} if hold else {})
 
   return train_step
+
+
+def skip(state: TrainState, now_2: jax.Array) -> TrainState:
+  """Counts the step that is held as refused; `now_2`: its loss and norm."""
+  return dataclasses.replace(state, **_counted(state, now_2, jnp.bool_(False)))
+
+
+def release(state: TrainState) -> TrainState:
+  """Forgets the step that is held: it may be taken once more."""
+  return dataclasses.replace(state, held=jnp.int32(0))
+
+
+def _counted(state, now_2, good):
+  """The counters after a step."""
+  bad = jnp.int32(~good)
+  return {
+    'step': state.step + 1,
+    'skipped': state.skipped + bad,
+    'bad_steps': (state.bad_steps + bad) * bad,
+    'recent': spikes.remember(state.recent, now_2),
+    'held': jnp.int32(0),
+  }
+
+
+def _where(condition, new, old):
+  return jax.tree.map(functools.partial(jnp.where, condition), new, old)
 
 
 def loss_and_grads(
@@ -160,7 +203,12 @@ def loss_and_grads(
   buffers: dict[str, Any],
   batch: Batch,
 ) -> tuple[jax.Array, dict[str, Any], jax.Array]:
-  """Mean loss over the counting tokens, its gradients, the router's load.
+  """Mean loss over the counting tokens, its gradients, the router's load."""
+  return _losses_and_grads(config, params, buffers, batch)[:3]
+
+
+def _losses_and_grads(config, params, buffers, batch):
+  """As `loss_and_grads`, and [devices] each device's part of the loss.
 
   Each device computes its tokens in `--optim.accumulation` parts, one after
   another, and divides by the tokens of the whole batch; so the sum over parts
@@ -187,12 +235,13 @@ def loss_and_grads(
       config.optim.accumulation,
     )
     grads = partition.sum_gradients(grads, shapes)
-    return mesh.total(loss), grads, mesh.total(load)
+    return mesh.total(loss), grads, mesh.total(load), loss[None]
 
+  each = P(tuple(mesh.sizes()))
   return mesh.on_each(
     local,
     in_specs=(partition.param_specs(params), P(), _ROWS),
-    out_specs=(P(), partition.part_specs(params), P()),
+    out_specs=(P(), partition.part_specs(params), P(), each),
   )(params, buffers, batch)
 
 

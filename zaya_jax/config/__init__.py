@@ -18,6 +18,7 @@ field = fields.field
 ModelConfig = model.ModelConfig
 DataConfig = training.DataConfig
 OptimConfig = training.OptimConfig
+GuardConfig = training.GuardConfig
 CheckpointConfig = training.CheckpointConfig
 LogConfig = training.LogConfig
 MeshConfig = machine.MeshConfig
@@ -150,6 +151,7 @@ class Config:
   model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
   data: DataConfig = dataclasses.field(default_factory=DataConfig)
   optim: OptimConfig = dataclasses.field(default_factory=OptimConfig)
+  guard: GuardConfig = dataclasses.field(default_factory=GuardConfig)
   mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
   distributed: DistributedConfig = dataclasses.field(
     default_factory=DistributedConfig

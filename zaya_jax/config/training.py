@@ -141,7 +141,8 @@ class OptimConfig:
   )
   max_bad_steps: int = field(
     10,
-    'Steps in a row with NaN or Inf after which training stops.',
+    'Steps refused in a row, for NaN, Inf or a spike, after which training '
+    'stops.',
     minimum=1,
   )
 
@@ -152,6 +153,29 @@ class OptimConfig:
         f'--optim.schedule=wsd needs --optim.decay_steps={self.decay_steps} '
         'to be at least 1: the length of the decay.'
       )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GuardConfig:
+  """Steps and devices that cannot be trusted."""
+
+  spike_limit: float = field(
+    20.0,
+    'Refuses a step whose loss or gradient norm is this many median absolute '
+    'deviations above the median of the last 32 (a deviation counts as at '
+    'least 0.1 nats, and half of the median norm); 0: refuses NaN and Inf '
+    'alone.',
+    minimum=0.0,
+  )
+  vote_every: int = field(
+    50,
+    'Steps between votes of the devices on what each holds a copy of, also '
+    'held before each save; 0: none.',
+    minimum=0,
+  )
+
+  def __post_init__(self) -> None:
+    fields.check(self, 'guard.')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
