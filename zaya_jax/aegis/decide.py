@@ -3,39 +3,111 @@
 
 import dataclasses
 
-from zaya_jax.aegis import events
+from zaya_jax.aegis import ends, events, nodes, numerics, recovery
 from zaya_jax.aegis import state as state_lib
 
-Action = events.Action
 Event = events.Event
 State = state_lib.State
+Decision = recovery.Decision
+
+_SEALS = 16  # Steps of seals that are remembered.
 
 
-def decide(state: State, event: Event) -> tuple[State, Action]:
+def decide(state: State, event: Event) -> Decision:
   """Decides what to do.
 
   Args:
-    state: what is remembered; after `replace_node`, `restart` and `rollback`
-      its `generation` and `nodes` are those of the next generation.
+    state: what is remembered.
     event: what was seen.
 
   Returns:
-    The state to remember, and what to do.
+    The state to remember, and what to do. After `replace_node`, `restart` and
+    `rollback` its `generation` and `nodes` are those of the next generation.
   """
-  if event.kind == 'sealed':
-    state = dataclasses.replace(
-      state, sealed=(*state.sealed, event.step)[-8:], fruitless=0
-    )
-    return state, Action(kind='ignore')
-  if event.kind == 'done':
-    return state, Action(kind='stop', exit_code=0, reason='the run is complete')
-  if event.kind == 'stop_requested':
-    return state, Action(
-      kind='checkpoint_and_drain', exit_code=75, reason=event.detail
-    )
-  if event.kind == 'drained':
-    return state, Action(kind='stop', exit_code=75, reason='all have saved')
-  if event.kind in ('exit', 'hang', 'agent_lost'):
-    state = dataclasses.replace(state, generation=state.generation + 1)
-    return state, Action(kind='restart', reason=event.detail)
-  return state, Action(kind='ignore')
+  if event.source == 'trainer' and event.action in events.NODE_ACTIONS:
+    why = f'what a trainer prints never acts on a node: {event.detail}'
+    return state, recovery.warn(event, why)
+  handle = _KINDS.get(event.kind) or _RULED[event.action or 'warn']
+  return handle(state, event)
+
+
+def _running(state: State, event: Event) -> Decision:
+  del event
+  return dataclasses.replace(state, running=True), recovery.IGNORE
+
+
+def _sealed(state: State, event: Event) -> Decision:
+  if state.sealed and event.step <= state.sealed[-1]:
+    return state, recovery.IGNORE
+  state = dataclasses.replace(
+    state,
+    sealed=(*state.sealed, event.step)[-_SEALS:],
+    gained=True,
+    fruitless=0,
+    failed_saves=0,
+    out_of_memory=0,
+  )
+  return state, recovery.IGNORE
+
+
+def _save_failed(state: State, event: Event) -> Decision:
+  count = state.failed_saves + 1
+  state = dataclasses.replace(state, failed_saves=count)
+  if count < state.policy.failed_saves:
+    return state, recovery.warn(event)
+  return state, recovery.stop(
+    3, f'{count} saves in a row failed; the last: {event.detail}'
+  )
+
+
+def _done(state: State, event: Event) -> Decision:
+  del event
+  return state, recovery.stop(0, 'the run is complete')
+
+
+def _ignore(state: State, event: Event) -> Decision:
+  del event
+  return state, recovery.IGNORE
+
+
+def _warn(state: State, event: Event) -> Decision:
+  return state, recovery.warn(event)
+
+
+def _restart(state: State, event: Event) -> Decision:
+  return recovery.begin(state, event, reason=event.detail)
+
+
+def _stop(state: State, event: Event) -> Decision:
+  return state, recovery.stop(75, event.detail)
+
+
+_KINDS = {
+  'exit': ends.ended,
+  'hang': ends.stuck,
+  'out_of_memory': ends.memory_line,
+  'agent_lost': nodes.agent_lost,
+  'slow_rank': nodes.slow,
+  'unhealthy': nodes.unhealthy,
+  'node_ready': nodes.ready,
+  'stop_requested': nodes.stop_requested,
+  'drained': nodes.drained,
+  'not_finite': numerics.roll_back,
+  'loss_spike': numerics.spike,
+  'wrong_result': numerics.wrong_result,
+  'corrupt_replica': numerics.corrupt,
+  'running': _running,
+  'sealed': _sealed,
+  'save_failed': _save_failed,
+  'done': _done,
+}
+
+_RULED = {
+  'ignore': _ignore,
+  'warn': _warn,
+  'checkpoint_and_drain': nodes.drain,
+  'replace_node': nodes.replace,
+  'restart': _restart,
+  'rollback': numerics.roll_back,
+  'stop': _stop,
+}

@@ -20,6 +20,7 @@ KINDS = (
   'running',  # A generation finished its first step.
   'sealed',  # The checkpoint of `step` has its seal.
   'save_failed',  # A checkpoint could not be written.
+  'out_of_memory',  # A kernel's line: it killed a process (a shipped rule).
   'not_finite',  # The trainer refused too many steps in a row.
   'loss_spike',  # The trainer refused a step whose loss or gradient jumped.
   'wrong_result',  # A step executed again gave other bits on the same device.
@@ -28,6 +29,9 @@ KINDS = (
   'drained',  # All ranks saved and ended, as checkpoint_and_drain asked.
   'done',  # All ranks ended well: the run is complete.
 )
+
+# Of these a rule may name, besides those that concern the whole run.
+NODE_ACTIONS = ('checkpoint_and_drain', 'replace_node')
 
 Source = Literal['agent', 'kern', 'journal', 'trainer', 'metrics']
 

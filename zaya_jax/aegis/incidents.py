@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""incidents.jsonl: every event and what was done, on disk before it is done.
+
+The first line of each supervisor has the state that it began with; from there
+`decide` gives the same actions again.
+"""
+
+import dataclasses
+import json
+import os
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+from zaya_jax.aegis import decide as decide_lib
+from zaya_jax.aegis import events
+from zaya_jax.aegis import state as state_lib
+
+Event = events.Event
+Action = events.Action
+State = state_lib.State
+
+
+class Incidents:
+  """Decides, and appends what was seen and done to the file.
+
+  Attributes:
+    state: after the last event.
+  """
+
+  def __init__(self, path: pathlib.Path, state: State, *, time_s: float):
+    """Opens the file for appending; a torn last line stays, and ends there."""
+    self.state = state
+    self._file = path.open('ab')
+    if self._file.tell():
+      self._file.write(b'\n')
+    self._write(
+      {'time': time_s, 'kind': 'supervise', 'state': dataclasses.asdict(state)}
+    )
+
+  def decide(self, event: Event) -> Action:
+    """Decides; returns when the line is on the disk.
+
+    What changes nothing is not written, so that noise fills no disk.
+    """
+    state, action = decide_lib.decide(self.state, event)
+    if state != self.state or action.kind != 'ignore':
+      self._write(to_row(event, action))
+    self.state = state
+    return action
+
+  def close(self) -> None:
+    """Closes the file."""
+    self._file.close()
+
+  def _write(self, row: dict[str, Any]) -> None:
+    self._file.write((json.dumps(row) + '\n').encode())
+    self._file.flush()
+    os.fsync(self._file.fileno())
+
+
+def to_row(event: Event, action: Action) -> dict[str, Any]:
+  """A line of the file; what has its default is left out."""
+  row = _filled(event)
+  row['progress'] = [_filled(rank) for rank in event.progress]
+  row = {
+    'time': row.pop('time_s'),
+    'kind': row.pop('kind'),
+    'step': row.pop('step', None),
+    'seen': row.pop('detail', ''),
+    **{key: value for key, value in row.items() if value},
+    'done': _filled(action),
+  }
+  return row
+
+
+def read(
+  path: pathlib.Path,
+) -> Iterator[tuple[int, State | tuple[Event, Action]]]:
+  """Yields the number of each line with a state, or an event and its action.
+
+  Lines that are torn, or of another program, are left out.
+
+  Raises:
+    ValueError: if a line of a supervisor has fields that this version does not
+      know.
+  """
+  with path.open('rb') as file:
+    for number, line in enumerate(file, start=1):
+      try:
+        row = json.loads(line)
+      except ValueError:
+        continue
+      try:
+        if isinstance(row, dict) and 'state' in row:
+          yield number, _state(row['state'])
+        elif isinstance(row, dict) and 'done' in row:
+          yield number, _from_row(row)
+      except (KeyError, TypeError) as error:
+        raise ValueError(
+          f'line {number} of {path} is not of this version: {error}.'
+        ) from error
+
+
+def last_state(path: pathlib.Path) -> State | None:
+  """The state after the last line; None where no supervisor has written."""
+  state = None
+  for _, entry in read(path) if path.exists() else ():
+    if isinstance(entry, State):
+      state = entry
+    elif state is not None:
+      state, _ = decide_lib.decide(state, entry[0])
+  return state
+
+
+def _filled(value: Any) -> dict[str, Any]:
+  """Fields of a dataclass that differ from their defaults."""
+  return {
+    field.name: getattr(value, field.name)
+    for field in dataclasses.fields(value)
+    if getattr(value, field.name) != field.default
+  }
+
+
+def _from_row(row: dict[str, Any]) -> tuple[Event, Action]:
+  row = dict(row)
+  action = Action(**row.pop('done'))
+  progress = tuple(events.Progress(**rank) for rank in row.pop('progress', ()))
+  event = Event(
+    time_s=row.pop('time'), detail=row.pop('seen'), progress=progress, **row
+  )
+  return event, action
+
+
+def _state(fields: dict[str, Any]) -> State:
+  fields = {key: _tuples(value) for key, value in fields.items()}
+  policy = {key: _tuples(value) for key, value in fields.pop('policy').items()}
+  return State(policy=state_lib.Policy(**policy), **fields)
+
+
+def _tuples(value: Any) -> Any:
+  return tuple(map(_tuples, value)) if isinstance(value, list) else value

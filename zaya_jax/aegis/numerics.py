@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Wrong numbers: back to a good checkpoint, a few times."""
+
+import dataclasses
+
+from zaya_jax.aegis import events, nodes, recovery
+from zaya_jax.aegis import state as state_lib
+
+Event = events.Event
+State = state_lib.State
+Decision = recovery.Decision
+
+
+def roll_back(state: State, event: Event) -> Decision:
+  """Goes on from before `good_step`, without the data that came after."""
+  policy, step = state.policy, event.step or 0
+  past = [s for s in state.rollbacks if s > step - policy.rollback_window]
+  reason = event.detail or 'numerics gave up'
+  if len(past) >= policy.rollbacks:
+    return state, recovery.stop(4, f'{reason}, after {len(past)} rollbacks')
+  good = event.good_step
+  if good is None:
+    good = step - policy.rollback_steps
+  state, target = recovery.seal_before(state, good)
+  skip = (0, 0) if target is None else (target, max(0, step - target))
+  state = dataclasses.replace(
+    state, rollbacks=(*past, step), spikes=(), skip=skip
+  )
+  return recovery.begin(
+    state,
+    event,
+    kind='rollback',
+    free=True,
+    step=target,
+    steps=skip[1],
+    reason=reason,
+  )
+
+
+def spike(state: State, event: Event) -> Decision:
+  """A jump of the loss was refused; several of them roll back."""
+  step = event.step or 0
+  past = [s for s in state.spikes if s > step - state.policy.rollback_window]
+  state = dataclasses.replace(state, spikes=(*past, step))
+  if len(state.spikes) < state.policy.spikes:
+    return state, recovery.warn(event)
+  return roll_back(state, event)
+
+
+def wrong_result(state: State, event: Event) -> Decision:
+  """One wrong result that did not repeat itself counts against the node."""
+  state, count = nodes.count_strike(state, event)
+  if count < state.policy.strikes:
+    return state, recovery.warn(event)
+  return nodes.replace(state, event)
+
+
+def corrupt(state: State, event: Event) -> Decision:
+  """A rank holds other numbers than its replicas."""
+  if event.node is not None:
+    return nodes.replace(state, event)
+  # No majority: all go back to where they agreed.
+  state, step = recovery.seal_before(state, event.good_step or 0)
+  return recovery.begin(state, event, step=step, reason=event.detail)
