@@ -39,6 +39,7 @@ class BrokenError(errors.CheckpointError):
   Attributes:
     reason: one word: unsealed, seal, key, kind, name, missing, extra, size,
       hash, json or fingerprint.
+    what: is wrong, with the name of the file.
   """
 
   def __init__(self, directory: str, reason: str, what: str):
@@ -51,7 +52,7 @@ class BrokenError(errors.CheckpointError):
     else:
       text = f'Checkpoint {directory} is damaged ({what}); use an older one'
     super().__init__(f'{text}.')
-    self.reason = reason
+    self.reason, self.what = reason, what
 
 
 @contextlib.contextmanager
