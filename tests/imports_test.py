@@ -14,21 +14,38 @@ ROOT = pathlib.Path(__file__).parent.parent
 FLOORS = (
   ('zaya_jax', 'zaya_jax.main'),  # 'zaya_jax': the package's __init__.py.
   ('zaya_jax.bench',),  # Its limits are those of the plan.
-  ('zaya_jax.train', 'zaya_jax.generate', 'zaya_jax.evaluate', 'zaya_jax.plan'),
-  ('zaya_jax.start', 'zaya_jax.inherit'),
-  ('zaya_jax.models', 'zaya_jax.corpus', 'zaya_jax.score'),
+  (
+    'zaya_jax.train',
+    'zaya_jax.generate',
+    'zaya_jax.evaluate',
+    'zaya_jax.plan',
+    'zaya_jax.report.mode',
+    'zaya_jax.report.router',  # It loads a model.
+  ),
+  ('zaya_jax.start', 'zaya_jax.inherit', 'zaya_jax.aegis'),
+  ('zaya_jax.models', 'zaya_jax.corpus', 'zaya_jax.score', 'zaya_jax.guard'),
   ('zaya_jax.step', 'zaya_jax.interop', 'zaya_jax.prepare', 'zaya_jax.report'),
+  ('zaya_jax.gradients',),
   # Of the model these use features, logits and caches.
   ('zaya_jax.losses', 'zaya_jax.decode'),
   ('zaya_jax.decoding',),
   ('zaya_jax.model',),
   ('zaya_jax.optim', 'zaya_jax.context', 'zaya_jax.metrics'),
-  ('zaya_jax.run_files', 'zaya_jax.partition'),
+  ('zaya_jax.run_files', 'zaya_jax.partition', 'zaya_jax.votes'),
+  ('zaya_jax.judgement',),
   ('zaya_jax.mesh', 'zaya_jax.flags', 'zaya_jax.flops'),
-  ('zaya_jax.checkpoint', 'zaya_jax.aegis', 'zaya_jax.stop'),
+  ('zaya_jax.checkpoint', 'zaya_jax.stop'),
   ('zaya_jax.distributed',),
-  ('zaya_jax.launcher',),
-  ('zaya_jax.config', 'zaya_jax.clock', 'ops', 'pipelines'),
+  ('zaya_jax.launcher', 'zaya_jax.aegis.rank'),
+  (
+    'zaya_jax.config',
+    'zaya_jax.clock',
+    'zaya_jax.aegis.beats',  # What training calls of its supervisor.
+    'zaya_jax.aegis.fence',
+    'zaya_jax.aegis.faults',
+    'ops',
+    'pipelines',
+  ),
   ('zaya_jax.fields',),
 )
 
@@ -51,6 +68,7 @@ ONLY = {
     'tokenizers',
     'zstandard',
   },
+  'zaya_jax.aegis': set(),  # It outlives what jax does to a process.
   # `--help` must come before jax could be imported.
   'zaya_jax.config': set(),
   'zaya_jax.fields': set(),
@@ -61,7 +79,7 @@ ONLY = {
 HOMES = {
   'array_record': {'pipelines'},
   'grain': {'pipelines'},
-  'jinja2': {'pipelines'},
+  'jinja2': {'pipelines', 'zaya_jax.report'},
   'lm_eval': {'zaya_jax.interop'},
   'orbax': {'zaya_jax.checkpoint'},
   'safetensors': {'zaya_jax.interop'},

@@ -26,6 +26,7 @@ from jax._src import distributed as jax_distributed
 
 from zaya_jax import config as config_lib
 from zaya_jax import launcher
+from zaya_jax.aegis import beats
 
 _RESUMABLE = 75
 _ENDED, _STOP = 'zaya/ended', 'zaya/stop'
@@ -100,10 +101,11 @@ def fail(error: BaseException) -> None:
   At once: Python's own way out waits for the others at a barrier of jax.
   """
   code = getattr(error, 'exit_code', 1)
+  spread_s = 0.0 if beats.is_watched() else _SPREAD_S
   if isinstance(error, LostError):
-    time.sleep(_SPREAD_S)  # Who has failed may say why: `_watch` ends us.
-  elif isinstance(error, jax.errors.JaxRuntimeError) and 'loo' in str(error):
-    time.sleep(_SPREAD_S)
+    time.sleep(spread_s)  # Who has failed may say why: `_watch` ends us.
+  elif is_loss(error):
+    time.sleep(spread_s)
     error, code = LostError(f'{_GONE} ({str(error)[:100]})'), _RESUMABLE
   elif isinstance(error, KeyboardInterrupt):
     error, code = LostError('stopped.'), _RESUMABLE
@@ -111,6 +113,9 @@ def fail(error: BaseException) -> None:
     logging.getLogger().error('%s', traceback.format_exc())
   _tell(str(error))
   _reason[:] = ['', code]
+  if beats.is_watched():  # The agent ends the others.
+    beats.fail(code, str(error))
+    os._exit(code)
   why = f'process {process()}: {error}'
   with contextlib.suppress(jax.errors.JaxRuntimeError):
     _client().key_value_set(_ENDED, json.dumps([code, why]))
@@ -118,6 +123,13 @@ def fail(error: BaseException) -> None:
       time.sleep(_SPREAD_S)
   sys.stdout.flush()
   os._exit(code)
+
+
+def is_loss(error: BaseException) -> bool:
+  """Whether a collective failed because another process is gone."""
+  # Reading the result of a failed one raises ValueError.
+  kinds = (jax.errors.JaxRuntimeError, ValueError)
+  return isinstance(error, kinds) and 'gloo' in str(error).lower()
 
 
 def log_file(run_dir: str) -> str:

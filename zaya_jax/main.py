@@ -23,6 +23,7 @@ from collections.abc import Sequence
 
 from zaya_jax import config as config_lib
 from zaya_jax import flags, launcher
+from zaya_jax.aegis import rank
 
 _MODES = {
   'train': 'zaya_jax.train:train',
@@ -35,6 +36,8 @@ _MODES = {
   'conform': 'zaya_jax.interop.conformance:main',
   'plan': 'zaya_jax.plan.planner:main',
   'bench': 'zaya_jax.bench.report:main',
+  'report': 'zaya_jax.report.mode:main',
+  'supervise': 'zaya_jax.aegis.supervisor:main',
 }
 _UNUSABLE, _STOPPED = 3, 75
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -142,6 +145,7 @@ def _run(config: config_lib.Config) -> int:
   module, _, function = _MODES[config.mode].partition(':')
   try:
     run = getattr(importlib.import_module(module), function)
+    rank.wait()
     for number in _SIGNALS:
       if signal.getsignal(number) is _end:
         signal.signal(number, signal.default_int_handler)

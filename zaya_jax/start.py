@@ -11,6 +11,7 @@ from zaya_jax import config as config_lib
 from zaya_jax import corpus as corpus_lib
 from zaya_jax import distributed, flags
 from zaya_jax import step as step_lib
+from zaya_jax.aegis import rank
 from zaya_jax.checkpoint import arrays, layout, manager, meta, reader
 from zaya_jax.interop import hf, hf_table
 
@@ -70,6 +71,9 @@ def restore_or_init(
   corpus.check_tokenizer(about['tokenizer_sha256'])
   state, corpus.loader.state, about = saved.restore(newest, abstract)
   resumed = f'resumed at step {newest} (data index {corpus.loader.state:,})'
+  if skipped := rank.batches_to_skip(newest):
+    corpus.loader.state += skipped * config.data.batch_size
+    resumed += f', {skipped} batches are left out'
   return Start(
     state=state,
     step=newest,

@@ -26,8 +26,10 @@ from zaya_jax import (
 from zaya_jax import mesh as mesh_lib
 from zaya_jax import start as start_lib
 from zaya_jax import step as step_lib
+from zaya_jax.aegis import beats, rank
 from zaya_jax.checkpoint import lock, manager, meta
 from zaya_jax.optim import labels
+from zaya_jax.report import overview
 
 _STOPPED = 75  # Exit code: stopped by a signal, resumable.
 
@@ -75,7 +77,7 @@ def _train(config) -> int:
   mesh = mesh_lib.make_mesh(config.mesh)
   step_lib.check(config, mesh)
   with contextlib.ExitStack() as open_:
-    if first:
+    if first and not rank.is_supervised():  # Else the supervisor holds it.
       open_.enter_context(lock.RunLock(config.run_dir))
     distributed.barrier('locked')
     shard = mesh_lib.data_shard(mesh)
@@ -83,13 +85,15 @@ def _train(config) -> int:
     saved = open_.enter_context(
       manager.Manager(config.run_dir, config.checkpoint)
     )
+    beats.enter('restore')
     start = start_lib.restore_or_init(config, mesh, corpus, saved)
     if first:
       corpus.tokenizer.save(config.run_dir)
       run_files.write(config, device=mesh.devices.flat[0], count=mesh.size)
+    page = open_.enter_context(overview.Live(config, wanted=first))
     report = open_.enter_context(_make_reporter(config, mesh, start))
     signal = open_.enter_context(stop.StopSignal())
-    return _Loop(config, mesh, corpus, saved, report).run(start, signal)
+    return _Loop(config, mesh, corpus, saved, report, page).run(start, signal)
 
 
 def _make_reporter(config, mesh, start) -> metrics.Reporter:
@@ -111,9 +115,9 @@ def _make_reporter(config, mesh, start) -> metrics.Reporter:
 class _Loop:
   """The loop over steps, and what it does now and then between them."""
 
-  def __init__(self, config, mesh, corpus, saved, report):
+  def __init__(self, config, mesh, corpus, saved, report, page):
     self.config, self.mesh, self.corpus = config, mesh, corpus
-    self.saved, self.report = saved, report
+    self.saved, self.report, self.page = saved, report, page
     self.eval_step = jax.jit(
       step_lib.make_eval_step(config.model, config.mesh.context_mode)
     )
@@ -130,16 +134,21 @@ class _Loop:
     train_step = None
     for step in range(start.step + 1, config.num_steps + 1):
       waited = time.monotonic()
+      beats.enter('data', step)
       batch = step_lib.put_batch(self.mesh, next(loader))
       waited = time.monotonic() - waited
       if train_step is None:
+        beats.enter('compile')
         train_step = self._compile(state, batch)
+      beats.enter('step', step)
       with jax.transfer_guard('disallow'):
         state, new = train_step(state, batch)
       tokens = config.data.batch_size * config.data.seq_len
       report.push(step, new, tokens=tokens, data_s=waited)
       self.tokens += tokens
       self._check_numerics(measured)  # Of the step before: nothing stalls.
+      if measured is not None:
+        beats.finish(step - 1)
       measured = new
       if self._between(step, state, measured, signal):
         name = distributed.stop_at(step, signal.name)
@@ -150,6 +159,7 @@ class _Loop:
     return 0
 
   def _finish(self) -> None:
+    beats.enter('end')
     newest = self.saved.latest_step()
     self.report.finish(
       checkpoint=None if newest is None else self.saved.directory(newest)
@@ -173,14 +183,19 @@ class _Loop:
     if last or not distributed.stop_at(
       step, signal.name
     ):  # Who asks to stop does not wait for minutes.
+      beats.enter('eval')
       if last or _is_due(step, config.eval.every):
         self._evaluate(step, state)
       if last or _is_due(step, config.log.sample_every):
         self._sample(step, state)
         distributed.barrier('sampled')
+    if self.page.is_due():
+      with self.report.aside('writing the page'):
+        self.page.write()
     # Read once: it may come at any time.
     stopping = bool(distributed.stop_at(step, signal.name)) and not last
     if last or stopping or self._is_time_to_save(step, measured):
+      beats.enter('save', step)
       self._save(step, state, measured)
     if last or stopping:
       self.saved.wait()

@@ -35,6 +35,7 @@ COMPANIONS = {
   'model.sliding_window': ['--model.sliding_layers=1'],
   'model.sliding_layers': ['--model.sliding_window=8'],
   'optim.schedule': ['--optim.decay_steps=3'],
+  'aegis.spares': ['--aegis.nodes=a,b'],
 }
 VALUES = {
   'plan.efficiency': '0.5',

@@ -20,6 +20,7 @@ import orbax.checkpoint as ocp
 
 from zaya_jax import config as config_lib
 from zaya_jax import distributed
+from zaya_jax.aegis import rank
 from zaya_jax.checkpoint import arrays, errors, layout, reader
 
 _HEADROOM = 1.2  # Free bytes that a save asks for, per byte of state.
@@ -78,6 +79,7 @@ class Manager:
     Returns:
       Whether the step is on disk or on its way there.
     """
+    rank.check_fence()
     self._finish()
     self._failure = None
     found = distributed.first_says(lambda: self._on_disk(step, state))
@@ -224,7 +226,9 @@ class Manager:
   def _end(self, step: int | None, error: Exception) -> None:
     """Ends all processes: none can go on without the part of this one."""
     failure = errors.CheckpointError(self._sentence(step, errors.cause(error)))
-    if isinstance(error.__cause__ or error, jax.errors.JaxRuntimeError):
+    cause = error.__cause__ or error
+    waited = isinstance(cause, jax.errors.JaxRuntimeError)
+    if waited or distributed.is_loss(cause):
       failure = distributed.LostError(  # It waited; another may say more.
         f'another process did not finish its part of checkpoint {step} within '
         f'--checkpoint.timeout_s={self._config.timeout_s}; the older '

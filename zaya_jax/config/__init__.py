@@ -10,7 +10,7 @@ import dataclasses
 from typing import Any, Literal
 
 from zaya_jax import fields
-from zaya_jax.config import machine, model, training
+from zaya_jax.config import aegis, machine, model, report, training
 
 UsageError = fields.UsageError
 field = fields.field
@@ -21,11 +21,13 @@ OptimConfig = training.OptimConfig
 GuardConfig = training.GuardConfig
 CheckpointConfig = training.CheckpointConfig
 LogConfig = training.LogConfig
+ReportConfig = report.ReportConfig
 MeshConfig = machine.MeshConfig
 DistributedConfig = machine.DistributedConfig
 PlanConfig = machine.PlanConfig
 OpsConfig = machine.OpsConfig
 BenchConfig = machine.BenchConfig
+AegisConfig = aegis.AegisConfig
 
 _MODES = Literal[
   'train',
@@ -38,6 +40,8 @@ _MODES = Literal[
   'conform',
   'plan',
   'bench',
+  'supervise',
+  'report',
 ]
 
 
@@ -53,7 +57,7 @@ class EvalConfig:
     'Batches of an evaluation during training; 0: the whole held-out set.',
     minimum=0,
   )
-  text: str = field('', 'For --mode=eval: a text file to score.')
+  text: str = field('', 'A text file: to score, or for --report.router.')
   tasks: tuple[str, ...] = field(
     (), 'For --mode=eval: tasks of lm-evaluation-harness (pip install lm-eval).'
   )
@@ -122,15 +126,15 @@ class Config:
   run_dir: str = field('', 'Folder of the run: all that it writes.')
   source: str = field(
     '',
-    'What eval, generate, checkpoints, import, export and conform read: a '
-    'run directory, one checkpoint, or a Hugging Face folder; empty: '
-    '--run_dir.',
+    'What eval, generate, checkpoints, import, export, conform and report '
+    'read: a run directory, one checkpoint, or a Hugging Face folder; empty: '
+    '--run_dir. For report also several runs: A,B.',
   )
   output: str = field(
     '',
     'Folder that prepare (empty: --data.dir), import, export and conform '
-    'write, the .json or .svg file of plan (or both: a.json,a.svg), or the '
-    '.json file of bench.',
+    'write, the .json or .svg file of plan (or both: a.json,a.svg), the '
+    '.json file of bench, or the .html file of report.',
   )
   seed: int = field(
     0,
@@ -147,6 +151,13 @@ class Config:
   )
   prompt: str = field(
     '', 'Text to continue, by --mode=generate and during training.'
+  )
+  drill: tuple[str, ...] = field(
+    (),
+    'For --mode=supervise: faults to inject into runs of a tiny model, or all.',
+  )
+  serve: bool = field(
+    False, 'For --mode=report: serves the page, to this machine alone.'
   )
   model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
   data: DataConfig = dataclasses.field(default_factory=DataConfig)
@@ -165,7 +176,9 @@ class Config:
   ops: OpsConfig = dataclasses.field(default_factory=OpsConfig)
   plan: PlanConfig = dataclasses.field(default_factory=PlanConfig)
   bench: BenchConfig = dataclasses.field(default_factory=BenchConfig)
+  aegis: AegisConfig = dataclasses.field(default_factory=AegisConfig)
   log: LogConfig = dataclasses.field(default_factory=LogConfig)
+  report: ReportConfig = dataclasses.field(default_factory=ReportConfig)
 
   def __post_init__(self) -> None:
     fields.check(self, '')

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The side of a training process that an agent has started.
+
+It has imported all when its agent tells it, in one line of JSON on its standard
+input, which rank of which generation it is.
+"""
+
+import dataclasses
+import json
+import os
+import sys
+from typing import Any
+
+from zaya_jax.aegis import beats, fence
+
+STANDBY = 'ZAYA_JAX_STANDBY'  # Set where an agent starts a process.
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Place:
+  """What an agent tells a rank.
+
+  Attributes:
+    rank: which one.
+    generation: of the run; a newer one fences this one off.
+    run_dir: where the number of the newest generation is written.
+    environment: variables to set.
+    skip: [step, batches]: those to leave out when going on from that step.
+    faults: of a drill, as `faults.parse` reads them.
+  """
+
+  rank: int
+  generation: int
+  run_dir: str
+  environment: dict[str, str]
+  skip: tuple[int, int] = (0, 0)
+  faults: str = ''
+
+
+_place: Place | None = None
+
+
+def to_line(place: Place) -> str:
+  """What `wait` reads."""
+  return json.dumps(dataclasses.asdict(place)) + '\n'
+
+
+def wait() -> None:
+  """Waits for a place where an agent has started this process; else nothing."""
+  global _place
+  file = os.environ.pop(STANDBY, '')
+  if not file:
+    return
+  line = sys.stdin.readline()
+  if not line:  # Nobody needs this process any more.
+    os._exit(0)
+  place: dict[str, Any] = json.loads(line)
+  _place = Place(**place)
+  os.environ.update(_place.environment)
+  inject = None
+  if _place.faults:
+    from zaya_jax.aegis import faults
+
+    inject = faults.parse(_place.faults, _place.rank, _place.generation)
+  beats.join(int(file), inject)
+  beats.enter('init')
+
+
+def is_supervised() -> bool:
+  """Whether a supervisor holds the run directory for this process."""
+  return _place is not None
+
+
+def check_fence() -> None:
+  """Raises FencedError if a newer generation has begun. Before each save."""
+  if _place:
+    fence.check(_place.run_dir, _place.generation)
+
+
+def batches_to_skip(step: int) -> int:
+  """How many batches to leave out when the run goes on from `step`."""
+  return _place.skip[1] if _place and _place.skip[0] == step else 0
