@@ -12,15 +12,16 @@ import optax
 from jax.sharding import PartitionSpec as P
 
 from zaya_jax import config as config_lib
-from zaya_jax import fields, losses, mesh, partition
+from zaya_jax import fields, gradients, losses, mesh, partition
 from zaya_jax.context import layout
 from zaya_jax.model import zaya
 from zaya_jax.optim import balance, spikes
 from zaya_jax.optim import optimizer as optimizer_lib
 from zaya_jax.optim import schedule as schedule_lib
 
-Batch = dict[str, jax.Array]
+Batch = gradients.Batch
 _ROWS = mesh.spec('batch', 'length')
+loss_and_grads = gradients.loss_and_grads
 # Of a step that may be held back, for the host: whether it was, and each
 # device's part of the loss.
 HELD, LOSSES = 'guard/held', 'guard/losses'
@@ -127,7 +128,7 @@ def make_train_step(
   num_experts = config.model.num_experts
 
   def train_step(state: TrainState, batch: Batch):
-    loss, grads, load_NX, losses_D = _losses_and_grads(
+    loss, grads, load_NX, losses_D = gradients.each_and_sum(
       config, state.params, state.buffers, batch
     )
     grad_norm = optax.tree.norm(grads)
@@ -171,8 +172,11 @@ def make_train_step(
   return train_step
 
 
-def skip(state: TrainState, now_2: jax.Array) -> TrainState:
-  """Counts the step that is held as refused; `now_2`: its loss and norm."""
+def skip(
+  state: TrainState, loss: jax.Array, grad_norm: jax.Array
+) -> TrainState:
+  """Counts the step that is held as refused, with what it measured."""
+  now_2 = jnp.stack([loss, grad_norm])
   return dataclasses.replace(state, **_counted(state, now_2, jnp.bool_(False)))
 
 
@@ -195,73 +199,6 @@ def _counted(state, now_2, good):
 
 def _where(condition, new, old):
   return jax.tree.map(functools.partial(jnp.where, condition), new, old)
-
-
-def loss_and_grads(
-  config: config_lib.Config,
-  params: dict[str, Any],
-  buffers: dict[str, Any],
-  batch: Batch,
-) -> tuple[jax.Array, dict[str, Any], jax.Array]:
-  """Mean loss over the counting tokens, its gradients, the router's load."""
-  return _losses_and_grads(config, params, buffers, batch)[:3]
-
-
-def _losses_and_grads(config, params, buffers, batch):
-  """As `loss_and_grads`, and [devices] each device's part of the loss.
-
-  Each device computes its tokens in `--optim.accumulation` parts, one after
-  another, and divides by the tokens of the whole batch; so the sum over parts
-  and devices is what one large batch gives. Gradients are summed in float32,
-  over the devices once, and come divided as the optimizer's state.
-  """
-  shapes = jax.tree.map(
-    lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), params
-  )
-
-  def local(params, buffers, batch):
-    counting = jnp.sum(batch['weights'], dtype=jnp.float32)
-    tokens = jnp.maximum(mesh.total(counting), 1.0)
-
-    def loss_fn(params, part):
-      model = zaya.bind(config.model, params, buffers)
-      nats, load = losses.next_token(model, part, config.mesh.context_mode)
-      return nats / tokens, load
-
-    loss, load, grads = _accumulate(
-      jax.value_and_grad(loss_fn, has_aux=True),
-      params,
-      batch,
-      config.optim.accumulation,
-    )
-    grads = partition.sum_gradients(grads, shapes)
-    return mesh.total(loss), grads, mesh.total(load), loss[None]
-
-  each = P(tuple(mesh.sizes()))
-  return mesh.on_each(
-    local,
-    in_specs=(partition.param_specs(params), P(), _ROWS),
-    out_specs=(P(), partition.part_specs(params), P(), each),
-  )(params, buffers, batch)
-
-
-def _accumulate(grad_fn, params, batch, parts):
-  """Sums of loss, load and gradients over parts of this device's rows."""
-  if parts == 1:
-    (loss, load), grads = grad_fn(params, batch)
-    return loss, load, grads
-
-  def add_part(sums, part):
-    (loss, load), grads = grad_fn(params, part)
-    return jax.tree.map(jnp.add, sums, (loss, load, grads)), None
-
-  shapes = jax.eval_shape(grad_fn, params, batch)
-  (loss, load), grads = jax.tree.map(
-    lambda a: jnp.zeros(a.shape, a.dtype), shapes
-  )
-  return jax.lax.scan(add_part, (loss, load, grads), _interleave(batch, parts))[
-    0
-  ]
 
 
 def make_eval_step(
@@ -337,13 +274,3 @@ def put_batch(device_mesh: jax.sharding.Mesh, batch: Any) -> Batch:
 
 def _updates_done(state):
   return state.step - state.skipped
-
-
-def _interleave(batch, parts):
-  """[B, ...] -> [parts, B / parts, ...]; no row moves to another device."""
-  return jax.tree.map(
-    lambda a: jnp.swapaxes(
-      a.reshape(a.shape[0] // parts, parts, *a.shape[1:]), 0, 1
-    ),
-    batch,
-  )
