@@ -13,13 +13,13 @@ ROOT = pathlib.Path(__file__).parent.parent
 # lies in it: zaya_jax.model covers zaya_jax.model.cca.
 FLOORS = (
   ('zaya_jax', 'zaya_jax.main'),  # 'zaya_jax': the package's __init__.py.
-  ('zaya_jax.bench',),  # Its limits are those of the plan.
+  # The limits of bench are those of the plan.
+  ('zaya_jax.bench', 'zaya_jax.report.mode'),
   (
     'zaya_jax.train',
     'zaya_jax.generate',
     'zaya_jax.evaluate',
     'zaya_jax.plan',
-    'zaya_jax.report.mode',
     'zaya_jax.report.router',  # It loads a model.
   ),
   ('zaya_jax.start', 'zaya_jax.inherit', 'zaya_jax.aegis'),

@@ -206,6 +206,7 @@ class LogConfig:
     0, 'Steps between samples; 0: only the last.', minimum=0
   )
   tensorboard: bool = field(True, 'Writes TensorBoard events.')
+  report: bool = field(True, 'Keeps report.html, the run on one page.')
   peak_tflops: float = field(
     0.0,
     'Peak TFLOP/s of a device, for MFU; 0: from a table of devices.',

@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The curves of a run: numbers of metrics.jsonl over the steps."""
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from zaya_jax.report import records
+
+_POINTS = 1000  # Of a curve.
+# Not in metrics.jsonl, but made of what is.
+_COMPUTE, _SAVING = 'time/compute_s', 'time/saving_s'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Curves:
+  """A figure of curves, each a number of metrics.jsonl."""
+
+  id: str
+  title: str
+  y: str
+  curves: dict[str, str]  # Name of the number: what it is called.
+  caption: str
+  log: bool = False
+  tick: str = ''  # How d3 formats the numbers of the axis.
+  marks: bool = False
+  without: str = ''  # Why the numbers may be missing; ends in 'or'.
+
+
+TABLE = (
+  Curves(
+    id='loss',
+    title='Loss',
+    y='nats per token',
+    curves={'train/loss': 'train', 'val/loss': 'held out'},
+    caption='Next-token cross-entropy: of training the mean of the steps '
+    'between two points, of held-out text the whole of it. Vertical lines are '
+    'incidents and restarts.',
+    marks=True,
+    without='training has not got to its first line of metrics, or',
+  ),
+  Curves(
+    id='bpb',
+    title='Held-out bits per byte',
+    y='bits per byte',
+    curves={'val/bpb': 'model', 'val/zlib_bpb': 'zlib -9'},
+    caption='The held-out loss in a unit that does not depend on the '
+    'tokenizer, beside what zlib needs for the same text.',
+    without='there has been no evaluation (--eval.every), or',
+  ),
+  Curves(
+    id='throughput',
+    title='Throughput',
+    y='tokens per second',
+    curves={'throughput/tokens_per_second': 'all devices'},
+    tick='~s',
+    caption='Of training alone: compiling, evaluations, samples and saves are '
+    'not counted.',
+  ),
+  Curves(
+    id='mfu',
+    title='Model FLOP/s utilization',
+    y='share of the peak',
+    curves={'throughput/mfu': 'MFU'},
+    tick='~%',
+    caption='FLOP that the model needs (recomputation not counted), over what '
+    'the devices could do at their peak.',
+    without='the peak of this device is not known (--log.peak_tflops), or',
+  ),
+  Curves(
+    id='lr',
+    title='Learning rate',
+    y='learning rate',
+    curves={'optim/lr': 'learning rate'},
+    caption='Shared by Muon and AdamW.',
+  ),
+  Curves(
+    id='grad',
+    title='Gradient norm',
+    y='norm',
+    curves={'optim/grad_norm': 'gradient norm'},
+    caption='Over all parameters, before any scaling; the axis is logarithmic.',
+    log=True,
+    marks=True,
+  ),
+  Curves(
+    id='spread',
+    title='Load of the experts',
+    y='1 = an even share',
+    curves={
+      'moe/load_max': 'most loaded expert',
+      'moe/load_min': 'least loaded expert',
+      'moe/skip': 'share of tokens that skip',
+    },
+    caption='The extremes over all layers and steps between two points. 1 is '
+    'an even share; 0 is an expert that no token chose.',
+  ),
+  Curves(
+    id='entropy',
+    title='Router entropy',
+    y='of ln E',
+    curves={'moe/entropy': 'mean over layers'},
+    caption='Entropy of the load over its greatest value: 1 is an even load, '
+    '0 one expert for all tokens.',
+  ),
+  Curves(
+    id='time',
+    title='Where the seconds of a step go',
+    y='seconds',
+    curves={
+      _COMPUTE: 'compute',
+      'time/data_s': 'waiting for data',
+      _SAVING: 'saving, a step',
+    },
+    caption='Compute is a step without its wait for data. Of a save the '
+    'seconds that training stood still, divided by the steps since the save '
+    'before. The axis is logarithmic.',
+    log=True,
+  ),
+)
+
+
+def draw(
+  figure: Curves,
+  runs: Sequence[records.Run],
+  marks: Sequence[dict[str, Any]],
+) -> tuple[list[dict[str, Any]], str]:
+  """The choices of a figure (at most one), and why there are none.
+
+  Args:
+    figure: of `TABLE`.
+    runs: that are drawn together.
+    marks: where vertical lines go and what they say, if the figure has any.
+  """
+  traces = []
+  for r, run in enumerate(runs):
+    for i, (key, name) in enumerate(figure.curves.items()):
+      whole = _series(run, key)
+      if not whole[0]:
+        continue
+      x, y = thin(*whole)
+      # Colour and dash: of one run what is drawn, of several whose and what.
+      one = len(runs) == 1
+      trace = {'name': name if one else f'{run.name}: {name}', 'x': x, 'y': y}
+      trace['place'] = [i, 0] if one else [r, i]
+      if len(x) < len(whole[0]):
+        trace['mean'] = _means(*whole)
+      traces.append(trace)
+  if not traces:
+    names = ', '.join(key for key in figure.curves if key not in _MADE)
+    return [], (
+      f'Nothing to draw: {figure.without} metrics.jsonl is of a version that '
+      f'did not write {names}.'
+    )
+  axes = {'x_title': 'step', 'y_title': figure.y, 'log': figure.log}
+  axes['tick'] = figure.tick
+  shown = list(marks) if figure.marks else []
+  return [{'label': '', 'traces': traces, 'marks': shown, **axes}], ''
+
+
+def thin(
+  x: Iterable[float], y: Iterable[float], points: int = _POINTS
+) -> tuple[list[float], list[float]]:
+  """At most about `points` points, the extremes of every stretch among them."""
+  x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
+  if len(x) > points:
+    kept = {0, len(x) - 1}
+    for part in np.array_split(np.arange(len(x)), points // 2):
+      kept |= {int(part[np.argmin(y[part])]), int(part[np.argmax(y[part])])}
+    index = sorted(kept)
+    x, y = x[index], y[index]
+  return short(x), short(y)
+
+
+def _means(x, y) -> list[list[float]]:
+  parts = np.array_split(np.arange(len(x)), _POINTS // 5)
+  return [
+    short(np.asarray(a, np.float64)[part].mean() for part in parts)
+    for a in (x, y)
+  ]
+
+
+def short(values: Iterable[float]) -> list[float]:
+  """Numbers with six digits, whole ones without a point."""
+  rounded = (float(f'{value:.6g}') for value in values)
+  return [int(v) if v.is_integer() and abs(v) < 1e15 else v for v in rounded]
+
+
+def _series(run: records.Run, key: str) -> tuple[list[float], list[float]]:
+  """Steps and values of a number."""
+  found = _MADE[key](run) if key in _MADE else _values(run, key)
+  return list(found), list(found.values())
+
+
+def _values(run: records.Run, key: str) -> dict[float, float]:
+  """The number by step; of a repeated step the last one."""
+  return {
+    row['step']: value
+    for row in run.rows
+    if (value := records.number(row.get(key))) is not None
+  }
+
+
+def _compute(run: records.Run) -> dict[float, float]:
+  data_s = _values(run, 'time/data_s')
+  return {
+    step: max(step_s - data_s.get(step, 0), 0)
+    for step, step_s in _values(run, 'time/step_s').items()
+  }
+
+
+def _saving(run: records.Run) -> dict[float, float]:
+  found = _values(run, 'time/checkpoint_s')
+  spans = np.diff([0, *found])
+  return {
+    step: seconds / max(span, 1)
+    for (step, seconds), span in zip(found.items(), spans, strict=True)
+  }
+
+
+_MADE = {_COMPUTE: _compute, _SAVING: _saving}

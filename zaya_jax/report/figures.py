@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The figures of runs, as data for page.js.
+
+page.js draws one of the choices of a figure, of which the reader selects.
+`kind` says what a choice holds, besides its `label`:
+
+- lines: `traces` of x and y, and `marks`, vertical lines with a text.
+- heat: `x`, `y` (labels) and `z`, of which 100 is drawn neutral.
+- table: `columns` and `rows`; a cell is a number, a text, or a list of texts
+  of which every second is marked.
+- text: `text`.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from zaya_jax.report import curves, incidents, records
+
+_COLUMNS = 240  # Of the heat maps of all runs together.
+_MARKS = 200
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Figure:
+  """What a page shows under one heading.
+
+  Attributes:
+    id: in the address of the page.
+    title: the heading.
+    caption: what is drawn, for somebody who sees it for the first time.
+    kind: see above.
+    choices: see above.
+    missing: why there are no choices.
+    start: which of them is shown first.
+  """
+
+  id: str
+  title: str
+  caption: str
+  kind: Literal['lines', 'heat', 'table', 'text']
+  choices: list[dict[str, Any]]
+  missing: str = ''
+  start: int = 0
+
+
+def of_runs(runs: Sequence[records.Run]) -> list[Figure]:
+  """All figures, in the order of the page; runs beside each other."""
+  found = [incidents.of_run(run) for run in runs]
+  marks = [
+    {'x': entry['step'], 'text': f'{entry["kind"]}: {entry["seen"]}'[:200]}
+    for entries in found
+    for entry in entries[-_MARKS:]
+    if entry['step'] is not None
+  ]
+  made = {'experts': _experts(runs)}
+  for table in curves.TABLE:
+    choices, missing = curves.draw(table, runs, marks)
+    made[table.id] = Figure(
+      id=table.id,
+      title=table.title,
+      caption=table.caption,
+      kind='lines',
+      choices=choices,
+      missing=missing,
+    )
+  order = 'loss bpb experts spread entropy throughput mfu lr grad time'
+  return [
+    *(made[name] for name in order.split()),
+    _samples(runs),
+    _incidents(runs, found),
+  ]
+
+
+def heat(
+  label: str,
+  x: Sequence[float],
+  percent_XT: np.ndarray,
+  num_experts: int,
+  x_title: str = 'step',
+) -> dict[str, Any]:
+  """A choice of a heat map: router classes, the skip class last, over x."""
+  labels = [
+    f'expert {c}' if c < num_experts else 'skip' for c in range(len(percent_XT))
+  ]
+  z = np.rint(percent_XT).astype(int).tolist()
+  return {'label': label, 'x': list(x), 'y': labels, 'z': z, 'x_title': x_title}
+
+
+def _experts(runs: Sequence[records.Run]) -> Figure:
+  choices = []
+  for run in runs:
+    if not (rows := _shares(run)):
+      continue
+    steps, shares_TNX = [row[0] for row in rows], np.stack([r[1] for r in rows])
+    experts = _num_experts(run, shares_TNX.shape[-1])
+    columns = min(len(rows), max(_COLUMNS // len(runs), 40))
+    parts = np.array_split(np.arange(len(rows)), columns)
+    ends = curves.short(steps[part[-1]] for part in parts)
+    percent_TNX = np.stack([shares_TNX[part].mean(0) for part in parts])
+    percent_TNX *= 100 * experts
+    for n in range(percent_TNX.shape[1]):
+      label = _label(runs, run, f'layer {n}')
+      choices.append(heat(label, ends, percent_TNX[:, n].T, experts))
+  return Figure(
+    id='experts',
+    title='Expert load over time',
+    caption='Tokens that chose each expert of a layer, in per cent of an even '
+    'share, which is all tokens over the number of experts. Pale is even, '
+    'orange too few, blue too many. Grey is the skip class, which no expert '
+    'computes.',
+    kind='heat',
+    choices=choices,
+    missing=''
+    if choices
+    else 'Nothing to draw: experts.jsonl has no load of the layers; an earlier '
+    'version did not write it.',
+  )
+
+
+def _shares(run: records.Run) -> list[tuple[float, np.ndarray]]:
+  """Steps and shares [N, X]; rows of another shape than the last are not."""
+  rows = []
+  for row in run.experts:
+    try:
+      share_NX = np.asarray(row['share'], np.float64)
+    except (TypeError, ValueError, OverflowError):
+      continue
+    if share_NX.ndim == 2 and share_NX.size and np.all(abs(share_NX) <= 1):
+      rows.append((row['step'], share_NX))
+  return [row for row in rows if row[1].shape == rows[-1][1].shape]
+
+
+def _num_experts(run: records.Run, num_classes: int) -> int:
+  """Without the skip class, if the model has one."""
+  model = run.config.get('model')
+  skips = isinstance(model, dict) and model.get('skip') != 'off'
+  return max(num_classes - skips, 1)
+
+
+def _samples(runs: Sequence[records.Run]) -> Figure:
+  choices = [
+    {'label': _label(runs, run, f'step {step}'), 'text': text}
+    for run in runs
+    for step, text in run.samples
+  ]
+  return Figure(
+    id='samples',
+    title='Samples',
+    caption='What the model makes of --prompt, the prompt included.',
+    kind='text',
+    choices=choices,
+    missing=''
+    if choices
+    else 'There is no sample yet; --log.sample_every says how often, and the '
+    'last step has one.',
+    start=len(choices) - 1,
+  )
+
+
+def _incidents(
+  runs: Sequence[records.Run], found: Sequence[list[dict[str, Any]]]
+) -> Figure:
+  names = ('step', 'time', 'kind', 'seen', 'done')
+  choices = [
+    {
+      'label': _label(runs, run, 'incidents'),
+      'columns': list(names),
+      'rows': [[entry[name] for name in names] for entry in entries],
+    }
+    for run, entries in zip(runs, found, strict=True)
+    if entries
+  ]
+  return Figure(
+    id='incidents',
+    title='Incidents',
+    caption='Those of incidents.jsonl; restarts and skipped steps also from '
+    'metrics.jsonl.',
+    kind='table',
+    choices=choices,
+    missing='' if choices else 'None: no restart, no skipped step, no alarm.',
+  )
+
+
+def _label(runs: Sequence[records.Run], run: records.Run, what: str) -> str:
+  return what if len(runs) == 1 else f'{run.name}, {what}'

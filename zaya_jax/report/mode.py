@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""--mode=report: the page of runs, or of a checkpoint's router."""
+
+import os
+import pathlib
+
+from zaya_jax import config as config_lib
+from zaya_jax.report import overview, serve
+
+
+def main(config: config_lib.Config) -> None:
+  """Writes the page and prints where it is, or serves it.
+
+  Raises:
+    UsageError: if there is no run, or no place for the page.
+    CheckpointError: if `--report.router` finds no checkpoint.
+  """
+  source = config.source or config.run_dir
+  if not source:
+    raise config_lib.UsageError(
+      '--mode=report needs --source=DIR (or --run_dir=DIR): a run, or several '
+      'as --source=runs/a,runs/b.'
+    )
+  # A folder may have a comma in its name.
+  folders = [source] if os.path.exists(source) else _split(source)
+  if config.report.router:
+    # Here: the page of a run needs no jax.
+    from zaya_jax.report import router
+
+    return router.main(config, folders)
+  path = _path(config, folders)
+  if config.serve:
+    return serve.serve(folders, config.report.port)
+  try:
+    overview.write(folders, path)
+  except OSError as error:
+    raise config_lib.UsageError(
+      f'{path} cannot be written: {error.strerror}; choose another place with '
+      '--output=FILE.html.'
+    ) from error
+  print(path)
+
+
+def _split(source: str) -> list[str]:
+  """The folders of a list, each once."""
+  return list(dict.fromkeys(part for part in source.split(',') if part))
+
+
+def _path(config: config_lib.Config, folders: list[str]) -> pathlib.Path:
+  """Of one run in its folder; of several in the one that holds them all."""
+  if config.output:
+    path = pathlib.Path(config.output)
+    if path.suffix != '.html':
+      raise config_lib.UsageError(
+        f'--output={config.output} must be the name of a page: FILE.html.'
+      )
+    return path
+  if len(folders) == 1:
+    return pathlib.Path(folders[0]) / overview.NAME
+  parents = [os.path.dirname(os.path.abspath(folder)) for folder in folders]
+  return (
+    pathlib.Path(os.path.relpath(os.path.commonpath(parents))) / overview.NAME
+  )

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""report.html: one page that opens from disk, and plotly.min.js beside it.
+
+The page fetches nothing else. What was written by a run, a prompt or a model is
+text: escaped by the template, and in the data by JSON with < > & escaped.
+"""
+
+import base64
+import dataclasses
+import functools
+import hashlib
+import importlib.util
+import os
+import pathlib
+import shutil
+from collections.abc import Sequence
+
+import jinja2
+import markupsafe
+
+from zaya_jax.report import figures as figures_lib
+
+_HERE = pathlib.Path(__file__).parent
+_PLOTLY = 'plotly.min.js'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Page:
+  """What the template shows.
+
+  Attributes:
+    title: of the page.
+    status: one line under it.
+    summary: rows of texts; the first of each says what it is.
+    columns: what the other texts of each row are of.
+    figures: in their order.
+    lacks: what a reader should know, a sentence each.
+    details: (title, text), folded away at the end.
+    live: whether the page will be written again.
+    footer: the last line.
+  """
+
+  title: str
+  status: str
+  summary: Sequence[Sequence[str]]
+  columns: Sequence[str]
+  figures: Sequence[figures_lib.Figure]
+  lacks: Sequence[str] = ()
+  details: Sequence[tuple[str, str]] = ()
+  live: bool = False
+  footer: str = ''
+
+
+def render(page: Page) -> str:
+  """The page as HTML."""
+  template, style, script, script_hash = _parts()
+  return template.render(
+    vars(page)
+    | {
+      'summary': {'columns': page.columns, 'rows': page.summary},
+      'curves': any(
+        choice.get('x_title') == 'step'
+        for figure in page.figures
+        if figure.kind == 'lines'
+        for choice in figure.choices
+      ),
+      'data': {'figures': [vars(figure) for figure in page.figures]},
+      'style': style,
+      'script': script,
+      'script_hash': script_hash,
+    }
+  )
+
+
+def write(page: Page, path: pathlib.Path) -> None:
+  """Writes a page whole or not at all, and plotly beside it.
+
+  Raises:
+    OSError: if it cannot be written.
+  """
+  path.parent.mkdir(parents=True, exist_ok=True)
+  source, beside = plotly(), path.with_name(_PLOTLY)
+  if source and not (
+    beside.exists() and beside.stat().st_size == source.stat().st_size
+  ):
+    partial = beside.with_name(beside.name + '.partial')
+    shutil.copyfile(source, partial)
+    os.replace(partial, beside)
+  partial = path.with_name(path.name + '.partial')
+  partial.write_text(render(page), encoding='utf-8', errors='replace')
+  os.replace(partial, path)
+
+
+def plotly() -> pathlib.Path | None:
+  """The library in the package of the same name, which is not imported."""
+  found = importlib.util.find_spec('plotly')
+  if found is None or found.origin is None:
+    return None
+  path = pathlib.Path(found.origin).parent / 'package_data' / _PLOTLY
+  return path if path.exists() else None
+
+
+@functools.cache
+def _parts():
+  """Template, style, script and the script's hash: no other inline one runs."""
+  environment = jinja2.Environment(
+    loader=jinja2.FileSystemLoader(_HERE), autoescape=True
+  )
+  environment.policies['json.dumps_kwargs'] = {
+    'allow_nan': False,
+    'separators': (',', ':'),
+  }
+  style, script = (
+    (_HERE / f'page.{x}').read_text('utf-8') for x in ('css', 'js')
+  )
+  digest = hashlib.sha256(script.encode()).digest()
+  return (
+    environment.get_template('page.html'),
+    markupsafe.Markup(style),
+    markupsafe.Markup(script),
+    f'sha256-{base64.b64encode(digest).decode()}',
+  )
