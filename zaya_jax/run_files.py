@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run writes about itself: config.flags and config.json."""
+"""What a run writes of itself: config.flags, config.json, incidents.jsonl."""
 
 import dataclasses
 import json
 import os
 import pathlib
 import platform
+import time
 from importlib import metadata
+from typing import Any
 
 import jax
 
@@ -39,6 +41,22 @@ def write(config: config_lib.Config, *, device: jax.Device, count: int) -> None:
   }
   _replace(run_dir / 'config.flags', flags.to_flagfile(config))
   _replace(run_dir / 'config.json', json.dumps(facts, indent=2) + '\n')
+
+
+def incident(run_dir: str, **row: Any) -> None:
+  """Appends a line to incidents.jsonl; it is on disk when this returns.
+
+  Args:
+    run_dir: the run directory.
+    **row: kind, step and seen, and more for machines; None is left out.
+  """
+  known = {key: value for key, value in row.items() if value is not None}
+  line = json.dumps({'time': time.time(), **known}) + '\n'
+  path = pathlib.Path(run_dir) / 'incidents.jsonl'
+  with path.open('a', encoding='utf-8') as file:
+    file.write(line)
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def _replace(path: pathlib.Path, text: str) -> None:

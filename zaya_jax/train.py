@@ -17,6 +17,7 @@ from zaya_jax import (
   distributed,
   flags,
   flops,
+  guard,
   inherit,
   metrics,
   run_files,
@@ -35,7 +36,7 @@ _STOPPED = 75  # Exit code: stopped by a signal, resumable.
 
 
 class NumericsError(RuntimeError):
-  """NaN or Inf in too many steps in a row."""
+  """Too many steps in a row were refused."""
 
   exit_code = 4
 
@@ -54,7 +55,8 @@ def train(config: config_lib.Config) -> int:
     DataError: if the data cannot be used.
     CheckpointError: if the run directory is in use, or its checkpoints belong
       to another model or cannot be read.
-    NumericsError: if `--optim.max_bad_steps` steps in a row had NaN or Inf.
+    NumericsError: if `--optim.max_bad_steps` steps in a row were refused.
+    HardwareError: if a device computes or remembers wrong things.
   """
   if not config.run_dir:
     raise config_lib.UsageError(
@@ -118,6 +120,7 @@ class _Loop:
   def __init__(self, config, mesh, corpus, saved, report, page):
     self.config, self.mesh, self.corpus = config, mesh, corpus
     self.saved, self.report, self.page = saved, report, page
+    self.guard = guard.Guard(config, mesh, self._incident)
     self.eval_step = jax.jit(
       step_lib.make_eval_step(config.model, config.mesh.context_mode)
     )
@@ -131,18 +134,16 @@ class _Loop:
     self.tokens, measured = start.tokens, None
     for note in (*start.notes, *_groups(config, state.params)):
       report.note(note)
-    train_step = None
     for step in range(start.step + 1, config.num_steps + 1):
-      waited = time.monotonic()
+      waited, window = time.monotonic(), loader.state
       beats.enter('data', step)
       batch = step_lib.put_batch(self.mesh, next(loader))
       waited = time.monotonic() - waited
-      if train_step is None:
+      if measured is None:
         beats.enter('compile')
-        train_step = self._compile(state, batch)
+        self.guard.watch(self._compile(state, batch), state)
       beats.enter('step', step)
-      with jax.transfer_guard('disallow'):
-        state, new = train_step(state, batch)
+      state, new = self.guard.step(step, state, batch, window)
       tokens = config.data.batch_size * config.data.seq_len
       report.push(step, new, tokens=tokens, data_s=waited)
       self.tokens += tokens
@@ -150,7 +151,8 @@ class _Loop:
       if measured is not None:
         beats.finish(step - 1)
       measured = new
-      if self._between(step, state, measured, signal):
+      state, stopping = self._between(step, state, measured, signal)
+      if stopping:
         name = distributed.stop_at(step, signal.name)
         report.note(f'{name}: stopped after step {step}')
         self._finish()
@@ -166,7 +168,8 @@ class _Loop:
     )
 
   def _compile(self, state, batch):
-    step = jax.jit(step_lib.make_train_step(self.config), donate_argnums=0)
+    step = step_lib.make_train_step(self.config, hold=True)
+    step = jax.jit(step, donate_argnums=0)
     compiling = self.report.compiling('the training step')
     with compiling, jax.set_mesh(self.mesh):
       compiled = step.lower(state, batch).compile()
@@ -175,10 +178,15 @@ class _Loop:
       self.report.note(note)
     return compiled
 
-  def _between(self, step, state, measured, signal) -> bool:
-    """Evaluates, samples and saves where it is time; whether to stop here."""
+  def _between(self, step, state, measured, signal) -> tuple[Any, bool]:
+    """Evaluates, samples and saves where it is time.
+
+    Returns:
+      The state, and whether to stop here.
+    """
     config, last = self.config, step == self.config.num_steps
     if last:
+      state = self.guard.settle(state)
       self._check_numerics(measured)
     if last or not distributed.stop_at(
       step, signal.name
@@ -194,20 +202,18 @@ class _Loop:
         self.page.write()
     # Read once: it may come at any time.
     stopping = bool(distributed.stop_at(step, signal.name)) and not last
-    if last or stopping or self._is_time_to_save(step, measured):
+    if last or stopping or _is_due(step, config.checkpoint.every):
       beats.enter('save', step)
-      self._save(step, state, measured)
+      state = self.guard.settle(state)
+      self.guard.confirm(step, state)
+      # While steps are bad they must not push out the states to go back to.
+      if int(measured['optim/bad_steps']) and not (last or stopping):
+        self.report.note(f'step {step} is not saved: it was refused')
+      else:
+        self._save(step, state, measured)
     if last or stopping:
       self.saved.wait()
-    return stopping
-
-  def _is_time_to_save(self, step, measured) -> bool:
-    """Not while steps are bad: NaN would push out the states to go back to."""
-    due = _is_due(step, self.config.checkpoint.every)
-    if due and int(measured['optim/bad_steps']):
-      self.report.note(f'step {step} is not saved: its loss is NaN or Inf')
-      return False
-    return due
+    return state, stopping
 
   def _evaluate(self, step, state) -> None:
     val = self.corpus.val
@@ -270,6 +276,20 @@ class _Loop:
     if accepted:
       self.report.saved(step, time.monotonic() - started)
 
+  def _incident(self, kind, step, seen, process, good_step) -> None:
+    """Tells of a step or a device that cannot be trusted."""
+    self.report.note(seen)
+    if distributed.process() == 0:
+      run_files.incident(
+        self.config.run_dir,
+        kind=kind,
+        step=step,
+        seen=seen,
+        rank=process,
+        good_step=good_step,
+        source='trainer',
+      )
+
   def _check_numerics(self, measured: dict[str, Any] | None) -> None:
     limit = self.config.optim.max_bad_steps
     if measured is None or int(measured['optim/bad_steps']) < limit:
@@ -277,9 +297,11 @@ class _Loop:
     newest = self.saved.latest_step()
     good = 'none was saved' if newest is None else self.saved.directory(newest)
     raise NumericsError(
-      f'NaN or Inf in {limit} steps in a row (--optim.max_bad_steps={limit}):'
-      f' none of them was applied. The last good checkpoint: {good}. Lower '
-      f'--optim.lr={self.config.optim.lr}, or look at the data.'
+      f'{limit} steps in a row were refused, for NaN, Inf or a spike '
+      f'(--optim.max_bad_steps={limit}): none of them was applied. The last '
+      f'good checkpoint: {good}. Lower --optim.lr={self.config.optim.lr}, look '
+      'at the data, or raise --guard.spike_limit='
+      f'{self.config.guard.spike_limit:g}.'
     )
 
 

@@ -147,6 +147,8 @@ def test_run_directory_has_its_files(straight):
     'experts.jsonl',
     'log.txt',
     'metrics.jsonl',
+    'plotly.min.js',
+    'report.html',
     'samples',
     'tensorboard',
     'checkpoints',
@@ -306,7 +308,11 @@ def test_run_that_gives_nan_ends_and_names_the_last_good_checkpoint(
   )
   assert code == 4
   assert 'step 32 is not saved' in out
-  assert 'NaN or Inf in 3 steps in a row' in error
+  assert '3 steps in a row were refused' in error
+  assert 'there is no other device to try' in out
+  lines = (run_dir / 'incidents.jsonl').read_text().splitlines()
+  told = [(row['kind'], row['step']) for row in map(json.loads, lines)]
+  assert told == [('refused_step', step) for step in (32, 33, 34)]
   assert f'last good checkpoint: {run_dir}/checkpoints/30.' in error
   assert steps_saved(run_dir)[-1] == 30
 
