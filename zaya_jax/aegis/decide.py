@@ -93,6 +93,7 @@ _KINDS = {
   'stop_requested': nodes.stop_requested,
   'drained': nodes.drained,
   'not_finite': numerics.roll_back,
+  'refused_step': _warn,
   'loss_spike': numerics.spike,
   'wrong_result': numerics.wrong_result,
   'corrupt_replica': numerics.corrupt,

@@ -22,6 +22,7 @@ KINDS = (
   'save_failed',  # A checkpoint could not be written.
   'out_of_memory',  # A kernel's line: it killed a process (a shipped rule).
   'not_finite',  # The trainer refused too many steps in a row.
+  'refused_step',  # The trainer refused one, for the data or the maths.
   'loss_spike',  # The trainer refused a step whose loss or gradient jumped.
   'wrong_result',  # A step executed again gave other bits on the same device.
   'corrupt_replica',  # A vote or another device says that a rank is wrong.
@@ -112,7 +113,8 @@ class Action:
     kind: which.
     node: the one to drain and quarantine, or that is warned about.
     step: the checkpoint to restore; None: the newest valid one.
-    steps: batches to skip after that checkpoint (rollback).
+    steps: batches to skip after that checkpoint, besides those that have been
+      skipped there (rollback); `State.skip` has the sum.
     delay_s: seconds to wait before the next generation starts.
     reason: one sentence for the log.
     exit_code: of the supervisor, for `stop` (and for the end of a drain).

@@ -22,9 +22,13 @@ def roll_back(state: State, event: Event) -> Decision:
   if good is None:
     good = step - policy.rollback_steps
   state, target = recovery.seal_before(state, good)
-  skip = (0, 0) if target is None else (target, max(0, step - target))
+  steps = 0 if target is None else max(0, step - target)
+  before = state.skip[1] if state.skip[0] == target else 0
   state = dataclasses.replace(
-    state, rollbacks=(*past, step), spikes=(), skip=skip
+    state,
+    rollbacks=(*past, step),
+    spikes=(),
+    skip=(target or 0, before + steps),
   )
   return recovery.begin(
     state,
@@ -32,7 +36,7 @@ def roll_back(state: State, event: Event) -> Decision:
     kind='rollback',
     free=True,
     step=target,
-    steps=skip[1],
+    steps=steps,
     reason=reason,
   )
 

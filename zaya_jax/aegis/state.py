@@ -20,7 +20,8 @@ class Policy:
     strike_window_s: seconds.
     slow_windows: windows of a slow rank within an hour that are worth a
       warning, and a replacement.
-    spikes: refused jumps within `rollback_window` steps that roll back.
+    spikes: refused jumps within `rollback_window` steps that roll back; each
+      for itself does no harm.
     failed_saves: without a seal between them that end the run (3).
     out_of_memory: kills by the kernel without a seal between them (93).
     evict_at_most: nodes that go together when one of them is to blame.
@@ -36,7 +37,7 @@ class Policy:
   strikes: int = 2
   strike_window_s: float = 86_400.0
   slow_windows: tuple[int, int] = (3, 10)
-  spikes: int = 3
+  spikes: int = 20
   failed_saves: int = 3
   out_of_memory: int = 2
   evict_at_most: int = 2

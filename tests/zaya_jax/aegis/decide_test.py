@@ -62,7 +62,7 @@ def tell(story, *, spares=('s', 't'), apart_s=60.0, **policy):
 
 def done(story, **options):
   """The kinds of the actions of a story, without those that are ignored."""
-  _, actions = tell(story, **options)
+  _, actions = tell(story, **{'spikes': 3, **options})
   return [
     action.kind + (f' {action.exit_code}' if action.kind == 'stop' else '')
     for action in actions
@@ -343,7 +343,8 @@ def test_rollback_goes_behind_the_last_good_step_and_skips_the_data():
   state, actions = tell([*seals, bad])
   assert (actions[-1].step, actions[-1].steps) == (10, 8)
   assert state.skip == (10, 8) and state.sealed == (5, 10)
-  # The same checkpoint again: more of the data goes.
+  again = ('not_finite', {'step': 13, 'good_step': 12})
+  assert tell([*seals, bad, again])[0].skip == (10, 11)  # More of the data.
   state, actions = tell([*seals, bad, ('not_finite', {'step': 25})])
   assert (actions[-1].step, actions[-1].steps) == (5, 20)
 

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""New lines of a log, in bounded memory whatever is written there."""
+
+import contextlib
+import os
+
+_LINE = 4096  # Bytes of a line that are kept.
+_POLL = 2**20  # Bytes that one call reads.
+_BACKLOG = 2**25  # Bytes after which it goes on near the end.
+
+
+class Tail:
+  """Reads what is appended to a file from now on, through rotations.
+
+  Args:
+    path: of a text, which need not exist yet, or /dev/kmsg.
+
+  Attributes:
+    dropped: bytes that were left out because they came too fast.
+  """
+
+  def __init__(self, path: str):
+    self._path, self._rest = path, b''
+    self._file = self._open()
+    if self._file is not None:  # What was there before is of the past.
+      os.lseek(self._file, 0, os.SEEK_END)
+    self.dropped = 0
+
+  def read(self) -> list[str]:
+    """The lines since the last call; one that is not whole yet waits."""
+    if self._file is None:
+      self._file = self._open()
+    if self._file is None:
+      return []
+    data = self._read()
+    if not data and self._was_rotated():
+      os.close(self._file)
+      self._file = self._open()
+      rest, self._rest = self._rest, b''
+      return [_text(rest)] if rest else []
+    *lines, rest = (self._rest + data).split(b'\n')
+    self._rest = rest[:_LINE]
+    return [_text(line) for line in lines if line]
+
+  def close(self) -> None:
+    """Closes the file."""
+    if self._file is not None:
+      os.close(self._file)
+
+  def _open(self) -> int | None:
+    with contextlib.suppress(FileNotFoundError):
+      return os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    return None
+
+  def _read(self) -> bytes:
+    """At most `_POLL` bytes; /dev/kmsg gives one record a time."""
+    behind = os.fstat(self._file).st_size - self._position()
+    if behind > _BACKLOG:
+      self.dropped += behind - _POLL
+      os.lseek(self._file, -_POLL, os.SEEK_END)
+      self._rest = b''
+    parts, size = [], 0
+    while size < _POLL:
+      try:
+        part = os.read(self._file, 2**16)
+      except BlockingIOError:
+        break
+      except BrokenPipeError:  # Of /dev/kmsg: the kernel wrote over some.
+        continue
+      if not part:
+        break
+      parts.append(part)
+      size += len(part)
+    return b''.join(parts)
+
+  def _was_rotated(self) -> bool:
+    """Whether the name is another file's by now, or the file was emptied."""
+    mine = os.fstat(self._file)
+    with contextlib.suppress(FileNotFoundError):
+      if not os.path.samestat(mine, os.stat(self._path)):
+        return True
+    return mine.st_size < self._position()
+
+  def _position(self) -> int:
+    with contextlib.suppress(OSError):  # Devices have none.
+      return os.lseek(self._file, 0, os.SEEK_CUR)
+    return 0
+
+
+def _text(line: bytes) -> str:
+  return line[:_LINE].decode(errors='replace')
