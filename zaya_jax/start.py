@@ -65,6 +65,13 @@ def restore_or_init(
       f'--run_dir={config.run_dir} holds imported parameters and no optimizer; '
       f'train in another --run_dir with --restore={config.run_dir}.'
     )
+  if 'recent' not in about['arrays']:
+    raise config_lib.UsageError(
+      f'--run_dir={config.run_dir} holds checkpoints of an older zaya_jax, '
+      'which did not remember the loss and gradient norm of the last steps; go '
+      f'on from its parameters in another --run_dir with '
+      f'--restore={config.run_dir}.'
+    )
   changes = meta.check_same_model(about, config)
   if about['dataset_sha256'] != corpus.sha256:
     changes.append('the shards: their content is not what it was')
