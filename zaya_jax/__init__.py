@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """zaya_jax trains ZAYA1 models in JAX.
 
-Importing the package is light: `Config` and its sections need no jax. `train`
-and `load` are fetched, and jax with them, when they are first used.
+Importing the package is light: `Config` and its sections need no jax. `train`,
+`load`, `activations` and `plan_run` are fetched, and jax with them, when they
+are first used.
 """
 
 import importlib
@@ -20,7 +21,9 @@ from zaya_jax.config import (
   LogConfig,
   MeshConfig,
   ModelConfig,
+  OpsConfig,
   OptimConfig,
+  PlanConfig,
   UsageError,
 )
 
@@ -33,14 +36,20 @@ __all__ = [
   'LogConfig',
   'MeshConfig',
   'ModelConfig',
+  'OpsConfig',
   'OptimConfig',
+  'PlanConfig',
   'UsageError',
+  'activations',
   'load',
+  'plan_run',
   'train',
 ]
 
 _LAZY = {
+  'activations': 'zaya_jax.models:activations',
   'load': 'zaya_jax.models:load',
+  'plan_run': 'zaya_jax.plan.planner:make',
   'train': 'zaya_jax.train:train',
 }
 

@@ -5,13 +5,14 @@ import os
 from typing import Any
 
 import jax
+import numpy as np
 
 from pipelines import tokenizer as tokenizer_lib
 from zaya_jax import config as config_lib
 from zaya_jax import decode
 from zaya_jax import mesh as mesh_lib
 from zaya_jax.checkpoint import arrays, errors, layout, meta, reader
-from zaya_jax.interop import hf
+from zaya_jax.interop import hf, submodules
 from zaya_jax.model import zaya
 
 
@@ -61,6 +62,27 @@ def load(path: str) -> decode.Model:
     tokenizer=tokenizer,
     stop_ids=stop_ids,
     max_positions=max_positions,
+  )
+
+
+def activations(
+  model: decode.Model, tokens: Any, attention_mask: Any = None
+) -> dict[str, np.ndarray]:
+  """What every part of a model computes, for looking inside.
+
+  Args:
+    model: of `load`.
+    tokens: [B, L] int.
+    attention_mask: [B, L], 0 for padding, on the left; None: no padding.
+
+  Returns:
+    Arrays by the names of docs/conformance.md: 'layers.0.attn.q_proj',
+    'layers.0.router.probs', 'logits', each [B, L, ...].
+  """
+  tokens = np.asarray(tokens)
+  mask = np.ones_like(tokens) if attention_mask is None else attention_mask
+  return submodules.outputs(
+    model.config, model.params, model.buffers, tokens, mask
   )
 
 

@@ -9,6 +9,7 @@ import jax
 
 from zaya_jax import config as config_lib
 from zaya_jax import flops as flops_lib
+from zaya_jax import partition
 from zaya_jax.plan import chips as chips_lib
 from zaya_jax.plan import (
   contracts,
@@ -79,6 +80,7 @@ def make(config: config_lib.Config) -> dict[str, Any]:
     'parameters': vars(flops_lib.parameters(config.model)),
     'flops_per_token': _flops(config),
     'memory': _memory(config, layout, chip, held),
+    'arrays': _arrays(config, layout),
     'collectives': [vars(c) for c in collectives],
     'muon': _muon(config, layout, times, collectives),
     'time': _time(config, layout, chip, times),
@@ -128,6 +130,22 @@ def _memory(config, layout, chip, held) -> dict[str, Any]:
     'remat': config.model.remat,
     'activations_by_remat': either,
   }
+
+
+def _arrays(config, layout) -> list[dict[str, Any]]:
+  """Each parameter, and the mesh axes that divide its dimensions."""
+  found = []
+  for leaf in memory.leaves(config, layout):
+    where = (leaf.name, leaf.shape, layout.sizes)
+    found.append(
+      {
+        'name': leaf.name,
+        'shape': leaf.shape,
+        'spec': [*partition.param_spec(*where)],
+        'optimizer_spec': [*partition.part_spec(*where)],
+      }
+    )
+  return found
 
 
 def _muon(config, layout, times, collectives) -> dict[str, float]:
