@@ -92,7 +92,7 @@ def _entry(setting: flags.Setting) -> list[str]:
     default = str(default).lower()
   name = f'  --{setting.name}={default if default != () else ""}'
   wrapped = textwrap.wrap(
-    f'{setting.field.metadata["help"]} {_rule(setting)}'.rstrip(),
+    f'{setting.field.metadata["help"]} {rule(setting)}'.rstrip(),
     80 - _COLUMN,
   )
   if len(name) >= _COLUMN:
@@ -101,7 +101,7 @@ def _entry(setting: flags.Setting) -> list[str]:
   return [name.ljust(_COLUMN) + first, *(' ' * _COLUMN + x for x in rest)]
 
 
-def _rule(setting: flags.Setting) -> str:
+def rule(setting: flags.Setting) -> str:
   """The values that a flag admits, where not all of its type."""
   if typing.get_origin(setting.kind) is typing.Literal:
     return f'[{" | ".join(typing.get_args(setting.kind))}]'
