@@ -5,11 +5,12 @@ The first line of each supervisor has the state that it began with; from there
 `decide` gives the same actions again.
 """
 
+import contextlib
 import dataclasses
 import json
 import os
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from zaya_jax.aegis import decide as decide_lib
@@ -19,6 +20,9 @@ from zaya_jax.aegis import state as state_lib
 Event = events.Event
 Action = events.Action
 State = state_lib.State
+
+
+_TOLD = ('refused_step', 'loss_spike', 'wrong_result', 'corrupt_replica')
 
 
 class Incidents:
@@ -100,6 +104,36 @@ def read(
         raise ValueError(
           f'line {number} of {path} is not of this version: {error}.'
         ) from error
+
+
+def told(line: str, nodes: Sequence[str], each: int) -> Event | None:
+  """What training has found and appended to the same file.
+
+  Args:
+    line: of the file.
+    nodes: of the generation.
+    each: ranks on a node.
+
+  Returns:
+    The event; None for lines of supervisors and of other programs.
+  """
+  with contextlib.suppress(LookupError, TypeError, ValueError):
+    row = json.loads(line)
+    if (
+      row['kind'] in _TOLD and row['source'] == 'trainer' and 'done' not in row
+    ):
+      rank = row.get('rank')
+      return Event(
+        time_s=float(row['time']),
+        kind=row['kind'],
+        node=None if rank is None else nodes[rank // each],
+        rank=rank,
+        step=row['step'],
+        detail=str(row['seen']),
+        source='trainer',
+        good_step=row.get('good_step'),
+      )
+  return None
 
 
 def last_state(path: pathlib.Path) -> State | None:

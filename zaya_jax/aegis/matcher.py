@@ -21,25 +21,33 @@ _PER_MINUTE = 10  # Events of one rule.
 _KMSG = re.compile(r'(\d+),\d+,\d+,[^;]*;(.*)', re.DOTALL)
 
 
-def kernel_text(source: str, line: str) -> str | None:
-  """The message of a line that the kernel has written; None for any other.
+def understand(source: str, line: str) -> tuple[events.Source, str] | None:
+  """Who says what in a line; None where the line says nothing to be believed.
 
   Args:
-    source: 'kern' for records of /dev/kmsg, 'journal' for lines of
-      `journalctl --output=json`, whose `_TRANSPORT` nobody can forge.
+    source: 'kern' for records of /dev/kmsg, in which programs can write too;
+      'journal' for lines of `journalctl --output=json`, where fields that
+      begin with '_' cannot be forged, and the kernel speaks as well; any other
+      is taken as it is.
     line: as it was read.
+
+  Returns:
+    The source that rules name, and the text; of a journal, the unit before it.
   """
   if source == 'kern':
     found = _KMSG.fullmatch(line)
-    return found[2] if found and int(found[1]) < 8 else None
+    return (source, found[2]) if found and int(found[1]) < 8 else None
+  if source != 'journal':
+    return source, line
   try:
     entry = json.loads(line)
   except (ValueError, RecursionError):
     return None
-  if not isinstance(entry, dict) or entry.get('_TRANSPORT') != 'kernel':
+  if not isinstance(entry, dict) or not isinstance(entry.get('MESSAGE'), str):
     return None
-  message = entry.get('MESSAGE')
-  return message if isinstance(message, str) else None
+  if entry.get('_TRANSPORT') == 'kernel':
+    return 'kern', entry['MESSAGE']
+  return source, f'{entry.get("_SYSTEMD_UNIT")}: {entry["MESSAGE"]}'
 
 
 @dataclasses.dataclass
@@ -85,10 +93,10 @@ class Matcher:
       count: by how much the counter has risen.
       rank: whose line it is, of 'trainer'.
     """
-    text = kernel_text(source, line) if source in ('kern', 'journal') else line
-    if text is None:
+    understood = understand(source, line)
+    if understood is None:
       return []
-    found = []
+    (source, text), found = understood, []
     for rule in self._rules:
       if rule.source != source:
         continue

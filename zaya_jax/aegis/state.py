@@ -103,10 +103,32 @@ def start(
   *,
   spares: tuple[str, ...] = (),
   policy: Policy | None = None,
+  last: State | None = None,
 ) -> State:
-  """The state before the first generation."""
-  return State(
+  """The state before the first generation.
+
+  Args:
+    nodes: those of the run, in the order of their ranks.
+    spares: those that wait.
+    policy: budgets and limits.
+    last: of the supervisor before this one, if there was one. What it held
+      against nodes is not forgotten: those in quarantine become the last
+      spares. Budgets that it has used up are filled again.
+  """
+  fresh = State(
     policy=policy or Policy(), size=len(nodes), nodes=nodes, spares=spares
+  )
+  if last is None:
+    return fresh
+  ordered = sorted((*nodes, *spares), key=lambda node: node in last.quarantine)
+  return dataclasses.replace(
+    fresh,
+    nodes=tuple(ordered[: len(nodes)]),
+    spares=tuple(ordered[len(nodes) :]),
+    sealed=last.sealed,
+    restarts=last.restarts,
+    strikes=last.strikes,
+    skip=last.skip,
   )
 
 

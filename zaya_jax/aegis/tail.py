@@ -13,7 +13,7 @@ class Tail:
   """Reads what is appended to a file from now on, through rotations.
 
   Args:
-    path: of a text, which need not exist yet, or /dev/kmsg.
+    path: of a text, which need not exist yet, of a pipe, or /dev/kmsg.
 
   Attributes:
     dropped: bytes that were left out because they came too fast.
@@ -23,7 +23,8 @@ class Tail:
     self._path, self._rest = path, b''
     self._file = self._open()
     if self._file is not None:  # What was there before is of the past.
-      os.lseek(self._file, 0, os.SEEK_END)
+      with contextlib.suppress(OSError):  # Of a pipe nothing is.
+        os.lseek(self._file, 0, os.SEEK_END)
     self.dropped = 0
 
   def read(self) -> list[str]:

@@ -44,6 +44,31 @@ class AegisConfig:
     3, 'Restarts without a new checkpoint until it stops with 93.', minimum=1
   )
   shrink: bool = field(False, 'Goes on with fewer nodes when no spare is left.')
+  logs: tuple[str, ...] = field(
+    (),
+    'What agents watch, SOURCE:PATH each, as kern:/dev/kmsg, or journal: for '
+    '`journalctl -f -o json`; {node} is the name of the node.',
+  )
+  metrics_url: str = field(
+    '', 'Counters that agents watch, as http://127.0.0.1:5000/metrics.'
+  )
+  rules: tuple[str, ...] = field(
+    (), 'Rule files, or folders of them; empty: zaya_jax/aegis/rules.'
+  )
+  drain: str = field(
+    '',
+    "Command that is told of a lost {node} and the {reason}, as 'scontrol "
+    "update NodeName={node} State=DRAIN Reason={reason}'.",
+  )
+  port: int = field(
+    0,
+    'Port for GET /metrics and /healthz on 127.0.0.1; 0: none.',
+    minimum=0,
+    maximum=65_535,
+  )
+  replay: str = field(
+    '', 'Only makes the decisions of this incidents.jsonl again.'
+  )
 
   def __post_init__(self) -> None:
     fields.check(self, 'aegis.')
@@ -51,6 +76,13 @@ class AegisConfig:
       raise fields.UsageError(
         f'--aegis.nodes={",".join(self.nodes)} names a node twice.'
       )
+    for log in self.logs:
+      source, _, path = log.partition(':')
+      if source not in ('kern', 'journal') or not path:
+        raise fields.UsageError(
+          f'--aegis.logs={log} must be SOURCE:PATH, as kern:/dev/kmsg; sources '
+          'are kern and journal.'
+        )
     if self.spares >= len(self.nodes):
       raise fields.UsageError(
         f'--aegis.spares={self.spares} leaves none of the {len(self.nodes)} '

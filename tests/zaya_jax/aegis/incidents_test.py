@@ -110,6 +110,43 @@ def test_lines_of_other_programs_are_passed_over(log):
   assert incidents.last_state(path) == state
 
 
+def test_training_tells_in_the_same_file():
+  row = {
+    'time': 7.0,
+    'kind': 'corrupt_replica',
+    'step': 9,
+    'seen': 'differs',
+    'rank': 3,
+    'good_step': 5,
+    'source': 'trainer',
+  }
+  seen = incidents.told(json.dumps(row), ('a', 'b'), 2)
+  assert (seen.node, seen.rank, seen.good_step) == ('b', 3, 5)
+  assert (
+    incidents.told(json.dumps(row | {'rank': None}), ('a',), 1).node is None
+  )
+  for change in (
+    {'kind': 'agent_lost'},
+    {'source': 'kern'},
+    {'done': {}},
+    {'rank': 9},
+    {'rank': 'x'},
+    {'time': None},
+  ):
+    assert incidents.told(json.dumps(row | change), ('a', 'b'), 2) is None
+  for line in ('', '[]', '7', '{', json.dumps({'kind': 'refused_step'})):
+    assert incidents.told(line, ('a', 'b'), 2) is None
+
+
+def test_next_supervisor_remembers_what_nodes_did():
+  last = state_lib.State(
+    quarantine=('b',), strikes=(('a', 1.0),), fruitless=2, rollbacks=(5,)
+  )
+  state = state_lib.start(('a', 'b'), spares=('c',), last=last)
+  assert (state.nodes, state.spares) == (('a', 'c'), ('b',))
+  assert state.strikes and not state.fruitless and not state.rollbacks
+
+
 def test_line_of_another_version_is_refused(log):
   path, _ = log
   path.write_text(path.read_text().replace('"good_step"', '"better_step"'))

@@ -28,7 +28,7 @@ def see(lines, source='kern', found=None, at=None):
   events = []
   for number, line in enumerate(lines):
     time_s = float(number if at is None else at[number])
-    line = record(line) if source == 'kern' and ',' not in line[:6] else line
+    line = record(line) if source == 'kern' else line
     events += match.due(time_s) + match.match(source, line, time_s=time_s)
   return [(event.kind, event.node, event.action) for event in events]
 
@@ -39,22 +39,31 @@ def one(rule):
   return (rule.name, None if rule.scope == 'job' else 'n7', action)
 
 
+def given(rule, line):
+  """A line as its source has it."""
+  if rule.source != 'journal':
+    return line
+  unit, _, text = line.partition(': ')
+  return json.dumps({'_SYSTEMD_UNIT': unit, 'MESSAGE': text})
+
+
 @pytest.mark.parametrize('name', SHIPPED)
 def test_examples_are_seen_and_all_clears_are_not(name):
   rule = SHIPPED[name]
   counted = rule.count > 1 or rule.grace_s
   assert rule.examples or counted
   for line in rule.examples:
-    seen = see([line], source=rule.source)
+    seen = see([given(rule, line)], source=rule.source)
     assert (one(rule) in seen) != bool(counted)
     if counted:
-      lines = [line] * rule.count
+      lines = [given(rule, line)] * rule.count
       at = [rule.within_s * i / rule.count for i in range(rule.count)]
       if rule.grace_s:
-        lines, at = [line, 'a later line'], [0.0, rule.grace_s]
+        lines, at = [line, 'later'], [0.0, rule.grace_s]
       assert one(rule) in see(lines, source=rule.source, at=at)
   for line in rule.all_clear:
-    assert one(rule) not in see([line] * 200, source=rule.source)
+    lines = [given(rule, line)] * 200
+    assert one(rule) not in see(lines, source=rule.source)
 
 
 @pytest.mark.parametrize(
@@ -81,19 +90,21 @@ def test_what_a_trainer_prints_never_acts_on_a_node():
         assert node is None and action in ('ignore', 'warn')
 
 
-def test_journal_is_believed_where_the_kernel_speaks():
-  rule = SHIPPED['gpu_memory_uncorrectable']
-  rule = rules.dataclasses.replace(rule, source='journal')
-  lines = {
-    'kernel': {'_TRANSPORT': 'kernel', 'MESSAGE': ECC},
+def test_journal_is_believed_where_nobody_can_forge_it():
+  entries = {
+    'kernel': {'_TRANSPORT': 'kernel'},
     'syslog': {'_TRANSPORT': 'syslog', 'SYSLOG_IDENTIFIER': 'kernel'},
-    'forged': {'TRANSPORT': 'kernel', 'MESSAGE': ECC},
+    'forged': {'TRANSPORT': 'kernel', '_SYSTEMD_UNIT': 'amdgpu'},
     'binary': {'_TRANSPORT': 'kernel', 'MESSAGE': [1, 2]},
   }
-  for name, entry in lines.items():
-    seen = see([json.dumps({'MESSAGE': ECC} | entry)], 'journal', [rule])
+  for name, entry in entries.items():
+    seen = see([json.dumps({'MESSAGE': ECC} | entry)], 'journal')
     assert bool(seen) == (name == 'kernel')
-  assert not see(['[' * 10_000, '7', '', '{'], 'journal', [rule])
+  assert not see(['[' * 10_000, '7', '', '{'], 'journal')
+  disk = 'Device: /dev/nvme0n1, FAILED SMART self-check.'
+  for unit, action in (('smartd.service', ['checkpoint_and_drain']), ('x', [])):
+    line = json.dumps({'MESSAGE': disk, '_SYSTEMD_UNIT': unit})
+    assert [a for *_, a in see([line], 'journal')] == action
 
 
 def test_link_that_comes_back_in_time_costs_nothing():

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a supervisor has to do with its surroundings, besides its agents."""
+
+import os
+import threading
+from collections.abc import Callable
+
+from zaya_jax import config as config_lib
+from zaya_jax.aegis import events, hooks, incidents, rules, serve, tail, watch
+from zaya_jax.aegis import state as state_lib
+
+
+class Site:
+  """Reads what training tells, answers on a port, drains nodes.
+
+  Args:
+    config: the run, with an absolute `run_dir`.
+    state: gives the present state.
+    say: prints a line for people.
+
+  Raises:
+    UsageError: if a rule, a command or the port is wrong.
+  """
+
+  def __init__(
+    self,
+    config: config_lib.Config,
+    state: Callable[[], state_lib.State],
+    say: Callable[[str], None],
+  ):
+    self._state, self._say = state, say
+    self._each = config.aegis.ranks_per_node
+    self._drain = config.aegis.drain
+    hooks.check('--aegis.drain', self._drain)
+    self._watch = watch.Watch(
+      '',
+      rules.load(config.aegis.rules),
+      logs=[('trainer', os.path.join(config.run_dir, 'log.txt'))],
+    )
+    self._told = tail.Tail(os.path.join(config.run_dir, 'incidents.jsonl'))
+    self._server = _serve(config.aegis.port, state)
+
+  def poll(self, time_s: float) -> list[events.Event]:
+    """What was seen since the last call."""
+    nodes = self._state().nodes
+    found = [
+      incidents.told(line, nodes, self._each) for line in self._told.read()
+    ]
+    return [x for x in found if x] + self._watch.poll(time_s)
+
+  def act(self, action: events.Action) -> None:
+    """Tells the scheduler of a node that is lost; waits for nothing."""
+    if self._drain and action.node and action.kind in ('replace_node', 'stop'):
+      threading.Thread(target=self._run_hook, args=(action,)).start()
+
+  def close(self) -> None:
+    """Closes files and the port."""
+    self._watch.close()
+    self._told.close()
+    if self._server:
+      self._server.close()
+
+  def _run_hook(self, action: events.Action) -> None:
+    failed = hooks.run(self._drain, node=action.node, reason=action.reason)
+    self._say(failed or f'{action.node} is drained: {self._drain}')
+
+
+def _serve(
+  port: int, state: Callable[[], state_lib.State]
+) -> serve.Server | None:
+  if not port:
+    return None
+  try:
+    return serve.Server(port, state)
+  except OSError as error:
+    raise config_lib.UsageError(
+      f'--aegis.port={port} cannot be opened ({error.strerror}); choose '
+      'another one, or 0 for none.'
+    ) from error
