@@ -16,7 +16,7 @@ ROCM := .venv-rocm
 python := $(if $(filter python3.%,$(name)),PYENV_VERSION=$(name:python%=%)) $(PYTHON)
 
 .PHONY: help quickstart test test-long lint format parity rocm-venv rocm-kernels plan-1024 \
-  bazel-test lock clean
+  bazel-test notebooks docs lock clean
 
 help:
 	@echo 'make quickstart  train a small ZAYA1 model on real text, about 3 minutes'
@@ -29,6 +29,8 @@ help:
 	@echo 'make rocm-kernels our HIP kernels, for that compiler; needs clang-19'
 	@echo 'make plan-1024   a step of ZAYA1-8B compiled for 1,024 MI300X; no GPU'
 	@echo 'make bazel-test  the tests once more, by Bazel'
+	@echo 'make notebooks  execute the notebooks; pictures go to runs/notebooks'
+	@echo 'make docs        write docs/flags.md anew'
 	@echo 'make lock        write requirements_lock.txt anew'
 	@echo 'make clean       remove environments and caches; keeps runs/'
 
@@ -76,6 +78,12 @@ plan-1024: $(VENV)/.core $(ROCM)/.compiler
 bazel-test: $(VENV)/.dev
 	@ZAYA_PYTHON=$(abspath $(VENV))/bin/python ci/bazel_offline.sh //... $(ARGS)
 
+notebooks: $(VENV)/.notebooks
+	@$(VENV)/bin/python -m tests.notebooks $(ARGS)
+
+docs: $(VENV)/.core
+	@PYTHONPATH=. $(VENV)/bin/python ci/flags_page.py
+
 # For Bazel and for exact repetition: every package, with the hashes of its
 # files. Python 3.11, the oldest supported, on purpose.
 lock: $(VENV)/.dev
@@ -103,8 +111,12 @@ endef
 $(VENV)/.core: requirements.txt
 	$(call install,requirements.txt)
 
-$(VENV)/.dev: requirements-dev.txt requirements.txt
+$(VENV)/.dev: requirements-dev.txt requirements-notebooks.txt requirements.txt
 	$(call install,requirements-dev.txt)
+	@touch $(@D)/.core $(@D)/.notebooks
+
+$(VENV)/.notebooks: requirements-notebooks.txt requirements.txt
+	$(call install,requirements-notebooks.txt)
 	@touch $(@D)/.core
 
 $(PARITY)/.parity: requirements-parity.txt requirements-dev.txt requirements.txt
