@@ -140,17 +140,7 @@ def _text(
       f'--eval.text={path} cannot be read by a model without a tokenizer; put '
       'a tokenizer.json into its folder.'
     )
-  try:
-    with open(path, encoding='utf-8', newline='') as file:
-      text = file.read()
-  except (OSError, UnicodeDecodeError) as error:
-    raise config_lib.UsageError(
-      f'--eval.text={path} cannot be read: {error}.'
-    ) from error
-  if not text:
-    raise config_lib.UsageError(
-      f'--eval.text={path} is empty; name a file with text.'
-    )
+  text = score.read_text(path)
   batches = loader.text_batches(
     text, model.tokenizer, seq_len=data.seq_len, batch_size=data.batch_size
   )

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from zaya_jax import config as config_lib
 from zaya_jax import step as step_lib
 
 
@@ -42,3 +43,23 @@ def score(
 def bits_per_byte(nats_per_token: float, bytes_per_token: float) -> float:
   """The loss in a unit that does not depend on the tokenizer."""
   return nats_per_token / math.log(2) / bytes_per_token
+
+
+def read_text(path: str) -> str:
+  """The text of `--eval.text`.
+
+  Raises:
+    UsageError: if there is none.
+  """
+  try:
+    with open(path, encoding='utf-8', newline='') as file:
+      text = file.read()
+  except (OSError, UnicodeDecodeError) as error:
+    raise config_lib.UsageError(
+      f'--eval.text={path} cannot be read: {error}.'
+    ) from error
+  if not text:
+    raise config_lib.UsageError(
+      f'--eval.text={path} is empty; name a file with text.'
+    )
+  return text

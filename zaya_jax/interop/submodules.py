@@ -45,13 +45,20 @@ def outputs(
   # Ampere and later GPUs multiply float32 in 10 bits unless told otherwise.
   with jax.default_matmul_precision('highest'):
     # New functions, so that nothing traced before is used again.
-    found = jax.jit(functools.partial(_forward, config))(*arrays)
+    found = jax.jit(functools.partial(forward, config))(*arrays)
     if prompt is not None:
       found['decode.logits'] = _decode(config, *arrays, prompt)
   return {name: np.asarray(value) for name, value in found.items()}
 
 
-def _forward(config, params, buffers, tokens_BL, mask_BL):
+def forward(
+  config: config_lib.ModelConfig,
+  params: dict[str, Any],
+  buffers: dict[str, Any],
+  tokens_BL: jax.Array,
+  mask_BL: jax.Array,
+) -> dict[str, jax.Array]:
+  """All that `outputs` gives but decoding, for use inside of jit."""
   model = zaya.bind(config, params, buffers)
   positions = jnp.maximum(jnp.cumsum(mask_BL, axis=1) - 1, 0)
   thetas = (config.rope_theta, config.sliding_rope_theta)

@@ -143,7 +143,9 @@ def draw(
       x, y = thin(*whole)
       # Colour and dash: of one run what is drawn, of several whose and what.
       one = len(runs) == 1
-      trace = {'name': name if one else f'{run.name}: {name}', 'x': x, 'y': y}
+      alone = len(figure.curves) == 1
+      told = name if one else run.name if alone else f'{run.name}: {name}'
+      trace = {'name': told, 'x': x, 'y': y}
       trace['place'] = [i, 0] if one else [r, i]
       if len(x) < len(whole[0]):
         trace['mean'] = _means(*whole)

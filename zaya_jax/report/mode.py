@@ -5,7 +5,7 @@ import os
 import pathlib
 
 from zaya_jax import config as config_lib
-from zaya_jax.report import overview, serve
+from zaya_jax.report import overview, page, serve
 
 
 def main(config: config_lib.Config) -> None:
@@ -49,12 +49,7 @@ def _split(source: str) -> list[str]:
 def _path(config: config_lib.Config, folders: list[str]) -> pathlib.Path:
   """Of one run in its folder; of several in the one that holds them all."""
   if config.output:
-    path = pathlib.Path(config.output)
-    if path.suffix != '.html':
-      raise config_lib.UsageError(
-        f'--output={config.output} must be the name of a page: FILE.html.'
-      )
-    return path
+    return page.path(config.output)
   if len(folders) == 1:
     return pathlib.Path(folders[0]) / overview.NAME
   parents = [os.path.dirname(os.path.abspath(folder)) for folder in folders]

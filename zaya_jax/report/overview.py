@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The page of one run, or of several beside each other."""
 
+import dataclasses
 import json
 import logging
+import os
 import pathlib
 import time
 from collections.abc import Sequence
@@ -35,6 +37,21 @@ def make(runs: Sequence[records.Run]) -> page.Page:
   )
 
 
+def read(
+  folders: Sequence[str], running: bool | None = None
+) -> list[records.Run]:
+  """Reads runs; several are called by what is different in their paths."""
+  runs = [records.read(folder, running=running) for folder in folders]
+  if len(runs) == 1:
+    return runs
+  paths = [os.path.abspath(folder) for folder in folders]
+  above = os.path.commonpath([os.path.dirname(path) for path in paths])
+  return [
+    dataclasses.replace(run, name=os.path.relpath(path, above))
+    for run, path in zip(runs, paths, strict=True)
+  ]
+
+
 def write(
   folders: Sequence[str], path: pathlib.Path, *, running: bool | None = None
 ) -> None:
@@ -49,8 +66,7 @@ def write(
     UsageError: if there is no such folder.
     OSError: if the page cannot be written.
   """
-  runs = [records.read(folder, running=running) for folder in folders]
-  page.write(make(runs), path)
+  page.write(make(read(folders, running)), path)
 
 
 class Live:

@@ -128,9 +128,9 @@
   function draw(figure) {
     const node = document.querySelector(`#${figure.id} .plot`);
     const choice = chosen(figure);
-    if (figure.kind === 'heat') {
-      node.style.height = `${Math.max(19, 5 + 1.25 * choice.y.length)}rem`;
-    }
+    const rem = figure.kind === 'heat' ? 5 + 1.25 * choice.y.length :
+      17.5 + 1.3 * Math.ceil((choice.traces.length - 1) / 2);
+    node.style.height = `${Math.max(19, rem)}rem`;
     const [data, form] = (figure.kind === 'heat' ? heat : lines)(choice);
     Plotly.react(node, data, form, {
       responsive: true, displayModeBar: false,

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 import jinja2
 import markupsafe
 
+from zaya_jax import config as config_lib
 from zaya_jax.report import figures as figures_lib
 
 _HERE = pathlib.Path(__file__).parent
@@ -72,23 +73,36 @@ def render(page: Page) -> str:
   )
 
 
-def write(page: Page, path: pathlib.Path) -> None:
+def write(page: Page, place: pathlib.Path) -> None:
   """Writes a page whole or not at all, and plotly beside it.
 
   Raises:
     OSError: if it cannot be written.
   """
-  path.parent.mkdir(parents=True, exist_ok=True)
-  source, beside = plotly(), path.with_name(_PLOTLY)
+  place.parent.mkdir(parents=True, exist_ok=True)
+  source, beside = plotly(), place.with_name(_PLOTLY)
   if source and not (
     beside.exists() and beside.stat().st_size == source.stat().st_size
   ):
     partial = beside.with_name(beside.name + '.partial')
     shutil.copyfile(source, partial)
     os.replace(partial, beside)
-  partial = path.with_name(path.name + '.partial')
+  partial = place.with_name(place.name + '.partial')
   partial.write_text(render(page), encoding='utf-8', errors='replace')
-  os.replace(partial, path)
+  os.replace(partial, place)
+
+
+def path(output: str) -> pathlib.Path:
+  """The page that `--output` names.
+
+  Raises:
+    UsageError: if it does not name one.
+  """
+  if not output.endswith('.html'):
+    raise config_lib.UsageError(
+      f'--output={output} must be the name of a page: FILE.html.'
+    )
+  return pathlib.Path(output)
 
 
 def plotly() -> pathlib.Path | None:

@@ -10,7 +10,7 @@ import http.server
 from collections.abc import Sequence
 
 from zaya_jax import config as config_lib
-from zaya_jax.report import overview, page, records
+from zaya_jax.report import overview, page
 
 _LOOPBACK = '127.0.0.1'
 
@@ -21,8 +21,7 @@ def serve(folders: Sequence[str], port: int) -> None:
   Raises:
     UsageError: if a folder does not exist, or the port cannot be taken.
   """
-  for folder in folders:
-    records.read(folder)
+  overview.read(folders)
   with make_server(folders, port) as server:
     print(
       f'http://{_LOOPBACK}:{server.server_port}/ (Ctrl-C ends it)', flush=True
@@ -66,7 +65,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
   def _page(self) -> None:
     try:
-      runs = [records.read(folder) for folder in self.runs]
+      runs = overview.read(self.runs)
     except config_lib.UsageError as error:  # Deleted in the meantime.
       self.send_error(404, str(error))
       return
