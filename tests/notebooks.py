@@ -23,25 +23,17 @@ NAMES = sorted(path.stem for path in FOLDER.glob('*.ipynb'))
 OUTPUT = ROOT / 'runs' / 'notebooks'
 
 
-def execute(
-  name: str, folder: pathlib.Path, appended: str = ''
-) -> tuple[nbformat.NotebookNode, float]:
-  """Runs a notebook as Jupyter does.
+def read(name: str) -> nbformat.NotebookNode:
+  """A notebook by its name, without '.ipynb'."""
+  return nbformat.read(FOLDER / f'{name}.ipynb', as_version=4)
 
-  Args:
-    name: without '.ipynb'.
-    folder: in which it runs.
-    appended: code of one more cell at its end.
 
-  Returns:
-    The notebook with its outputs, and seconds.
+def execute(notebook: nbformat.NotebookNode, folder: pathlib.Path) -> float:
+  """Runs a notebook in a folder, as Jupyter does; returns seconds.
 
   Raises:
     CellExecutionError: if a cell raises.
   """
-  notebook = nbformat.read(FOLDER / f'{name}.ipynb', as_version=4)
-  if appended:
-    notebook.cells.append(nbformat.v4.new_code_cell(appended))
   # Of the environment of the tests: one device, and broadcasting as usual.
   env = {
     'PYTHONPATH': os.pathsep.join([str(ROOT), *filter(None, sys.path)]),
@@ -57,13 +49,7 @@ def execute(
       extra_arguments=['--IPKernelApp.log_level=40'],
       resources={'metadata': {'path': str(folder)}},
     ).execute()
-  return notebook, time.monotonic() - start
-
-
-def text(notebook: nbformat.NotebookNode) -> str:
-  """All that its cells printed."""
-  outputs = (out for cell in notebook.cells for out in cell.get('outputs', ()))
-  return ''.join(out.get('text', '') for out in outputs)
+  return time.monotonic() - start
 
 
 def pictures(notebook: nbformat.NotebookNode) -> list[bytes]:
@@ -77,8 +63,9 @@ def main(names: list[str]) -> None:
   """Executes notebooks, all of them unless some are named."""
   OUTPUT.mkdir(parents=True, exist_ok=True)
   for name in names or NAMES:
+    notebook = read(name)
     with tempfile.TemporaryDirectory() as folder:
-      notebook, seconds = execute(name, pathlib.Path(folder))
+      seconds = execute(notebook, pathlib.Path(folder))
     nbformat.write(notebook, OUTPUT / f'{name}.ipynb')
     for i, png in enumerate(pictures(notebook)):
       (OUTPUT / f'{name}_{i}.png').write_bytes(png)

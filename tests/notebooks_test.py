@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The notebooks: what they are made of, and what they come to when executed."""
+
+import ast
+import json
+import math
+
+import jupytext
+import nbclient
+import nbformat
+import pytest
+
+import zaya_jax
+from tests import notebooks
+
+# By their last cells, for the tests.
+RESULTS = {
+  '01_train_zaya': """dict(
+    before=before, rows=rows, text=text, probs=float(probs.sum()),
+    best=best.tolist())""",
+  '02_inside_cca_and_router': """dict(
+    touched={k: v.tolist() for k, v in touched.items()}, measured=measured,
+    expected=expected, information=information, skipped=skipped, same=same,
+    losses=losses, loss=loss, kib=kib)""",
+  '03_muon': """dict(
+    near=near.tolist(), off=off, cosine=cosine, error=float(error), muon=muon,
+    muon_loss=muon_loss, adamw_loss=adamw_loss)""",
+  '04_scale_on_a_laptop': """dict(
+    devices=len(jax.devices()), worst=worst, losses=reference.tolist(),
+    continued=continued.tolist(), count=count, held=held, memory=memory,
+    speed=speed.tolist(),
+    expert=specs(meshes['fsdp 2, expert 4'])['layers/experts/down'])""",
+}
+FIGURES = {
+  '01_train_zaya': 3,
+  '02_inside_cca_and_router': 4,
+  '03_muon': 2,
+  '04_scale_on_a_laptop': 4,
+}
+
+
+def code(notebook) -> list[str]:
+  cells = (c.source for c in notebook.cells if c.cell_type == 'code')
+  return [c.replace('%pip', 'pass  # pip') for c in cells]
+
+
+def run(name, folder):
+  """Executes a notebook; returns what it computed."""
+  notebook = notebooks.read(name)
+  last = f'import json\nprint(json.dumps({RESULTS[name]}, default=float))'
+  notebook.cells.append(nbformat.v4.new_code_cell(last))
+  notebooks.execute(notebook, folder)
+  found = notebooks.pictures(notebook)
+  assert len(found) == FIGURES[name]
+  assert all(len(png) > 5_000 for png in found)
+  return json.loads(notebook.cells[-1].outputs[0].text)
+
+
+def test_all_notebooks_are_tested():
+  assert set(notebooks.NAMES) == set(RESULTS) == set(FIGURES)
+
+
+@pytest.mark.parametrize('name', notebooks.NAMES)
+def test_the_pair_is_the_same(name):
+  """Where not: jupytext --sync notebooks/*.md"""
+  mine = notebooks.read(name)
+  other = jupytext.read(notebooks.FOLDER / f'{name}.md')
+  assert [(c.cell_type, c.source) for c in mine.cells] == [
+    (c.cell_type, c.source) for c in other.cells
+  ]
+
+
+@pytest.mark.parametrize('name', notebooks.NAMES)
+def test_no_output_is_stored(name):
+  for cell in notebooks.read(name).cells:
+    assert not cell.get('outputs') and not cell.get('execution_count')
+
+
+@pytest.mark.parametrize('name', notebooks.NAMES)
+def test_it_opens_in_colab_and_installs_there(name):
+  notebook = notebooks.read(name)
+  assert f'/blob/main/notebooks/{name}.ipynb)' in notebook.cells[0].source
+  assert any(
+    'except ImportError' in cell and 'pip install' in cell
+    for cell in code(notebook)
+  )
+
+
+@pytest.mark.parametrize('name', notebooks.NAMES)
+def test_only_the_public_interface_is_used(name):
+  for cell in code(notebooks.read(name)):
+    for node in ast.walk(ast.parse(cell)):
+      if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        if node.value.id == 'zaya_jax':
+          assert node.attr in zaya_jax.__all__
+      if isinstance(node, ast.ImportFrom):
+        top = node.module.split('.')[0]
+        assert top not in ('ops', 'pipelines', 'zaya_jax')
+      if isinstance(node, ast.Import):
+        assert not any(a.name.startswith('zaya_jax.') for a in node.names)
+
+
+@pytest.mark.long
+def test_train_zaya(tmp_path):
+  found = run('01_train_zaya', tmp_path)
+  before, rows = found['before'], found['rows']
+  assert abs(before[0]['train/loss'] - math.log(320)) < 0.2
+  assert rows[: len(before)] == before  # Resumed, not begun anew.
+  assert before[-1]['step'] == 240 and rows[-1]['step'] == 320
+  scores = [row['val/bpb'] for row in rows if 'val/bpb' in row]
+  assert len(scores) == 4 and scores == sorted(scores, reverse=True)
+  assert scores[-1] < 2.7
+  loads = [row['moe/load_max'] for row in rows if 'moe/load_max' in row]
+  assert max(loads) > 3.5 and loads[-1] < 2.2  # Collapsed, then balanced.
+  assert found['text'] and abs(found['probs'] - 1) < 1e-5
+  assert chr(found['best'][0]).isalpha()
+
+
+@pytest.mark.long
+def test_inside_cca_and_router(tmp_path):
+  found = run('02_inside_cca_and_router', tmp_path)
+  assert found['touched'] == {'k_proj': [0], 'k_norm': [0, 1, 2], 'v': [0, 1]}
+  assert 0 <= found['measured'] - found['expected'] < 4  # Bytes of a mask.
+  assert [round(x) for x in found['kib'].values()] == [320, 80, 40]
+  assert max(found['information']) > 0.25
+  assert found['same'] < 1
+  assert found['skipped'] == sorted(found['skipped'])
+  assert found['skipped'][0] == 0 and found['skipped'][-1] == 1
+  assert found['losses'][0] == pytest.approx(found['loss'], abs=1e-6)
+  assert found['losses'][-1] > found['loss'] + 0.05
+
+
+@pytest.mark.long
+def test_a_wrong_equation_fails(tmp_path):
+  notebook = notebooks.read('02_inside_cca_and_router')
+  for cell in notebook.cells:
+    cell.source = cell.source.replace('num_steps=220', 'num_steps=2').replace(
+      "V = np.concatenate([h @ w['v_current'], before",
+      "V = np.concatenate([h @ w['v_current'], h",
+    )
+  with pytest.raises(nbclient.exceptions.CellExecutionError, match=r'attn\.v'):
+    notebooks.execute(notebook, tmp_path)
+
+
+@pytest.mark.long
+def test_muon(tmp_path):
+  found = run('03_muon', tmp_path)
+  assert found['near'] == sorted(found['near'])
+  assert found['near'][0] < 0.1 and found['near'][-1] > 0.6
+  assert found['off'] < 1e-10 and found['cosine'] > 0.9
+  assert found['error'] < 1e-5
+  assert found['muon']['flops'] == pytest.approx(444e12, rel=0.01)
+  assert found['muon']['flops_symmetric'] == pytest.approx(306e12, rel=0.01)
+  assert found['muon_loss'] < found['adamw_loss']
+
+
+@pytest.mark.long
+def test_scale_on_a_laptop(tmp_path):
+  found = run('04_scale_on_a_laptop', tmp_path)
+  assert found['devices'] == 8
+  assert found['worst'] < 1e-4
+  assert len(found['losses']) == 20 and found['losses'][-1] < 4.5
+  assert len(found['continued']) == 24
+  assert found['continued'][:20] == pytest.approx(found['losses'], abs=1e-4)
+  assert found['count']['total'] == 8_840_488_784
+  assert found['count']['active'] == 753_608_528
+  assert found['held']['total'] < found['held']['capacity'] == 192e9
+  planned, *others = found['memory'].values()
+  assert all(planned < other for other in others)
+  assert found['speed'] == sorted(found['speed'])
+  assert found['expert']['spec'] == [None, 'expert', 'fsdp', None]
