@@ -32,6 +32,7 @@ class Site:
     self._each = config.aegis.ranks_per_node
     self._drain = config.aegis.drain
     hooks.check('--aegis.drain', self._drain)
+    watch.parse(config.aegis.logs)
     self._watch = watch.Watch(
       '',
       rules.load(config.aegis.rules),

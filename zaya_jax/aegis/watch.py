@@ -1,9 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an agent watches on its node: logs and counters, by rules."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from zaya_jax import fields
 from zaya_jax.aegis import events, matcher, rules, scrape, tail
+
+
+def parse(logs: Sequence[str]) -> list[tuple[str, str]]:
+  """Reads --aegis.logs: the source and the path of each.
+
+  Raises:
+    UsageError: if one is not SOURCE:PATH.
+  """
+  found = [tuple(log.split(':', 1)) for log in logs]
+  for log, parts in zip(logs, found, strict=True):
+    if parts[0] not in ('kern', 'journal') or not parts[-1] or len(parts) < 2:
+      raise fields.UsageError(
+        f'--aegis.logs={log} must be SOURCE:PATH, as kern:/dev/kmsg; sources '
+        'are kern and journal.'
+      )
+  return found
 
 
 class Watch:
@@ -12,7 +29,7 @@ class Watch:
   Args:
     node: its name.
     found: the rules.
-    logs: (source, path) of each log.
+    logs: (source, path) of each log; '{node}' in a path is its name.
     metrics_url: of an endpoint; '' for none.
   """
 
@@ -24,9 +41,16 @@ class Watch:
     logs: Iterable[tuple[events.Source, str]] = (),
     metrics_url: str = '',
   ):
-    self._matcher = matcher.Matcher(found, node)
-    self._tails = [(source, tail.Tail(path)) for source, path in logs]
+    self._node, self._matcher = node, matcher.Matcher(found, node)
+    self._tails, self._blind = [], []
+    for source, path in logs:
+      try:
+        log = tail.Tail(path.replace('{node}', node))
+        self._tails.append((source, log))
+      except OSError as error:
+        self._blind.append(f'{source}: {error}')
     self._scraper = scrape.Scraper(metrics_url) if metrics_url else None
+    self._told_failure = False
 
   def poll(self, time_s: float) -> list[events.Event]:
     """The events since the last call; `time_s` never steps back."""
@@ -38,7 +62,24 @@ class Watch:
     ]
     for name, rise in self._scraper.read() if self._scraper else ():
       seen += self._matcher.match('metrics', name, time_s=time_s, count=rise)
-    return seen + self._matcher.due(time_s)
+    return seen + self._matcher.due(time_s) + self._unread(time_s)
+
+  def _unread(self, time_s: float) -> list[events.Event]:
+    """Says once what cannot be read."""
+    if self._scraper and self._scraper.failure and not self._told_failure:
+      self._told_failure = True
+      self._blind.append(self._scraper.failure)
+    blind, self._blind = self._blind, []
+    return [
+      events.Event(
+        time_s=time_s,
+        kind='cannot_watch',
+        node=self._node or None,
+        action='warn',
+        detail=why,
+      )
+      for why in blind
+    ]
 
   def close(self) -> None:
     """Closes all files."""

@@ -76,13 +76,6 @@ class AegisConfig:
       raise fields.UsageError(
         f'--aegis.nodes={",".join(self.nodes)} names a node twice.'
       )
-    for log in self.logs:
-      source, _, path = log.partition(':')
-      if source not in ('kern', 'journal') or not path:
-        raise fields.UsageError(
-          f'--aegis.logs={log} must be SOURCE:PATH, as kern:/dev/kmsg; sources '
-          'are kern and journal.'
-        )
     if self.spares >= len(self.nodes):
       raise fields.UsageError(
         f'--aegis.spares={self.spares} leaves none of the {len(self.nodes)} '

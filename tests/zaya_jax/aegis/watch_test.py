@@ -8,6 +8,7 @@ import tracemalloc
 
 import pytest
 
+from zaya_jax import fields
 from zaya_jax.aegis import rules, scrape, tail, watch
 
 ECC = (
@@ -159,3 +160,27 @@ def test_endpoint_that_is_not_there_is_a_word_not_an_error():
   while not scraper.failure:
     assert scraper.read() == []
   scraper.close()
+
+
+def test_what_cannot_be_read_is_told_once(tmp_path):
+  looking = watch.Watch(
+    'n7',
+    rules.load(),
+    logs=[('kern', '/proc/self/mem/{node}'), ('kern', str(tmp_path / 'none'))],
+    metrics_url='http://127.0.0.1:9/metrics',
+  )
+  told = []
+  while len(told) < 2:
+    told += looking.poll(0.0)
+  assert [(e.kind, e.action) for e in told] == [('cannot_watch', 'warn')] * 2
+  assert not looking.poll(0.0)
+  looking.close()
+
+
+@pytest.mark.parametrize(
+  'log', ['kern', 'kern:', 'trainer:/x', '/dev/kmsg', '']
+)
+def test_wrong_log_is_refused(log):
+  assert watch.parse(['kern:/dev/kmsg', 'journal:/a:b'])[1][1] == '/a:b'
+  with pytest.raises(fields.UsageError, match=f'--aegis.logs={log}'):
+    watch.parse([log])
