@@ -13,6 +13,7 @@ import pathlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from zaya_jax import fields
 from zaya_jax.aegis import decide as decide_lib
 from zaya_jax.aegis import events
 from zaya_jax.aegis import state as state_lib
@@ -86,7 +87,7 @@ def read(
   Lines that are torn, or of another program, are left out.
 
   Raises:
-    ValueError: if a line of a supervisor has fields that this version does not
+    UsageError: if a line of a supervisor has fields that this version does not
       know.
   """
   with path.open('rb') as file:
@@ -101,8 +102,9 @@ def read(
         elif isinstance(row, dict) and 'done' in row:
           yield number, _from_row(row)
       except (KeyError, TypeError) as error:
-        raise ValueError(
-          f'line {number} of {path} is not of this version: {error}.'
+        raise fields.UsageError(
+          f'line {number} of {path} is not of this version ({error}); move the '
+          'file away.'
         ) from error
 
 
@@ -166,10 +168,10 @@ def _from_row(row: dict[str, Any]) -> tuple[Event, Action]:
   return event, action
 
 
-def _state(fields: dict[str, Any]) -> State:
-  fields = {key: _tuples(value) for key, value in fields.items()}
-  policy = {key: _tuples(value) for key, value in fields.pop('policy').items()}
-  return State(policy=state_lib.Policy(**policy), **fields)
+def _state(row: dict[str, Any]) -> State:
+  row = {key: _tuples(value) for key, value in row.items()}
+  policy = {key: _tuples(value) for key, value in row.pop('policy').items()}
+  return State(policy=state_lib.Policy(**policy), **row)
 
 
 def _tuples(value: Any) -> Any:

@@ -76,7 +76,9 @@ class Link:
     self._heard = time.monotonic()
     *lines, self._buffer = (self._buffer + data).split(b'\n')
     for report in map(json.loads, lines):
-      if report['generation'] == self.generation:  # Else it is late.
+      if report['kind'] == 'seen':
+        yield report
+      elif report['generation'] == self.generation:  # Else it is late.
         self.ranks = report['ranks']
         yield report
 

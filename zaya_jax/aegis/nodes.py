@@ -15,7 +15,7 @@ _HOUR_S = 3600.0
 
 def replace(state: State, event: Event, reason: str = '') -> Decision:
   """Replaces the node of `event`; seals after `good_step` are not trusted."""
-  reason = reason or event.detail
+  reason = reason or f'{event.kind}: {event.detail}'
   if event.node in state.nodes:
     step = None
     if event.good_step is not None:

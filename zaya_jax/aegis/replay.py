@@ -4,6 +4,7 @@
 import pathlib
 import sys
 
+from zaya_jax import fields
 from zaya_jax.aegis import decide as decide_lib
 from zaya_jax.aegis import incidents
 
@@ -12,22 +13,25 @@ def replay(path: pathlib.Path) -> list[str]:
   """One sentence for each line whose action would be another one now.
 
   Raises:
-    OSError: if the file cannot be read.
-    ValueError: if it has no state, or is of another version.
+    UsageError: if it cannot be read, has no state or is of another version.
   """
+  if not path.is_file():
+    raise fields.UsageError(f'--aegis.replay={path} is no file.')
   state, differ = None, []
   for number, entry in incidents.read(path):
     if isinstance(entry, incidents.State):
       state = entry
       continue
     if state is None:
-      raise ValueError(f'{path} does not begin with the state of a supervisor.')
+      raise fields.UsageError(
+        f'{path} does not begin with the state of a supervisor.'
+      )
     event, was = entry
     state, now = decide_lib.decide(state, event)
     if now != was:
       differ.append(f'line {number}, {event.kind}: was {was}, now {now}')
   if state is None:
-    raise ValueError(f'{path} has no line of a supervisor.')
+    raise fields.UsageError(f'{path} has no line of a supervisor.')
   return differ
 
 

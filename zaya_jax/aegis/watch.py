@@ -2,6 +2,7 @@
 """What an agent watches on its node: logs and counters, by rules."""
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from zaya_jax import fields
 from zaya_jax.aegis import events, matcher, rules, scrape, tail
@@ -21,6 +22,15 @@ def parse(logs: Sequence[str]) -> list[tuple[str, str]]:
         'are kern and journal.'
       )
   return found
+
+
+def facts(event: events.Event) -> dict[str, Any]:
+  """An event without its time, which is the agent's."""
+  return {
+    key: value
+    for key, value in vars(event).items()
+    if value and key != 'time_s'
+  }
 
 
 class Watch:

@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from zaya_jax import fields
 from zaya_jax.aegis import events, incidents, replay
 from zaya_jax.aegis import state as state_lib
 
@@ -78,7 +79,7 @@ def test_line_has_what_was_seen_and_what_was_done(log):
     'slow_rank',
   ]  # Neither the second seal of a step nor spam.
   assert all({'time', 'kind', 'step', 'seen', 'done'} <= {*r} for r in rows[1:])
-  assert rows[5]['done'] == {'kind': 'replace_node', 'node': 'b', 'reason': 'x'}
+  assert rows[5]['done'] == {'kind': 'replace_node', 'node': 'b', 'reason': 'ecc: x'}
   assert rows[3]['progress'][1]['exit_code'] == -9
 
 
@@ -150,15 +151,19 @@ def test_next_supervisor_remembers_what_nodes_did():
 def test_line_of_another_version_is_refused(log):
   path, _ = log
   path.write_text(path.read_text().replace('"good_step"', '"better_step"'))
-  with pytest.raises(ValueError, match=r'line 5 of .* is not of this version'):
+  with pytest.raises(
+    fields.UsageError, match=r'line 5 of .* is not of this version'
+  ):
     replay.replay(path)
 
 
 def test_file_without_a_supervisor(tmp_path):
   path = tmp_path / 'incidents.jsonl'
   assert incidents.last_state(path) is None
+  with pytest.raises(fields.UsageError, match='is no file'):
+    replay.replay(path)
   path.write_text('')
-  with pytest.raises(ValueError, match='no line of a supervisor'):
+  with pytest.raises(fields.UsageError, match='no line of a supervisor'):
     replay.replay(path)
 
 
