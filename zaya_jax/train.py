@@ -79,7 +79,7 @@ def _train(config) -> int:
   mesh = mesh_lib.make_mesh(config.mesh)
   step_lib.check(config, mesh)
   with contextlib.ExitStack() as open_:
-    if first and not rank.is_supervised():  # Else the supervisor holds it.
+    if first and not rank.place():  # Else the supervisor holds it.
       open_.enter_context(lock.RunLock(config.run_dir))
     distributed.barrier('locked')
     shard = mesh_lib.data_shard(mesh)

@@ -17,7 +17,7 @@ import sys
 import time
 from typing import Any
 
-from zaya_jax.aegis import beats, rank
+from zaya_jax.aegis import beats, rank, rules, watch
 
 _POLL_S = 0.1
 _STATUS_S = 0.5  # Between two signs of life.
@@ -96,6 +96,7 @@ class Agent:
     self._selector.register(_INPUT, selectors.EVENT_READ)
     self._buffer = b''
     self._setup: dict[str, Any] = {}
+    self._site: watch.Watch | None = None
     self._ranks: list[Process] = []
     self._standby: list[Process] = []
     self._reported = True  # Why this generation fails.
@@ -126,6 +127,12 @@ class Agent:
     """Settings of the run: `command` of a rank, limits, `directory`."""
     self._setup = setup
     os.chdir(setup['directory'])
+    self._site = watch.Watch(
+      setup['node'],
+      rules.load(setup['rules']),
+      logs=watch.parse(setup['logs']),
+      metrics_url=setup['metrics_url'],
+    )
     if setup['spare']:
       self._prepare()
 
@@ -160,6 +167,8 @@ class Agent:
   def _watch(self) -> None:
     """Looks at the ranks, and tells what is new."""
     now = time.monotonic()
+    for event in self._site.poll(now) if self._site else ():
+      self._tell('seen', event=watch.facts(event))
     if self._first_end and now > self._first_end + _GATHER_S:
       self._first_end = 0.0
       self._tell('ended')
@@ -168,8 +177,8 @@ class Agent:
       late = [p for p in late if p.slot.age_s > self._limit_s(p.slot)]
       if late:
         self._reported = True
-        limits = [self._limit_s(p.slot) for p in late]
-        self._tell('hang', limit_s=min(limits))
+        slot = late[0].slot
+        self._tell('hang', phase=slot.phase, limit_s=self._limit_s(slot))
       elif not self._running and all(p.slot.done for p in self._ranks):
         self._running = True
         self._tell('running')

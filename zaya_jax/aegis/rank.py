@@ -8,8 +8,8 @@ input, which rank of which generation it is.
 import dataclasses
 import json
 import os
+import pathlib
 import sys
-from typing import Any
 
 from zaya_jax.aegis import beats, fence
 
@@ -40,9 +40,9 @@ class Place:
 _place: Place | None = None
 
 
-def to_line(place: Place) -> str:
+def to_line(told: Place) -> str:
   """What `wait` reads."""
-  return json.dumps(dataclasses.asdict(place)) + '\n'
+  return json.dumps(dataclasses.asdict(told)) + '\n'
 
 
 def wait() -> None:
@@ -54,21 +54,21 @@ def wait() -> None:
   line = sys.stdin.readline()
   if not line:  # Nobody needs this process any more.
     os._exit(0)
-  place: dict[str, Any] = json.loads(line)
-  _place = Place(**place)
+  _place = Place(**json.loads(line))
   os.environ.update(_place.environment)
   inject = None
   if _place.faults:
     from zaya_jax.aegis import faults
 
-    inject = faults.parse(_place.faults, _place.rank, _place.generation)
+    log = pathlib.Path(_place.run_dir, 'aegis', 'faults.jsonl')
+    inject = faults.parse(_place.faults, _place.rank, _place.generation, log)
   beats.join(int(file), inject)
   beats.enter('init')
 
 
-def is_supervised() -> bool:
-  """Whether a supervisor holds the run directory for this process."""
-  return _place is not None
+def place() -> Place | None:
+  """What the agent told; None: a supervisor has not started this process."""
+  return _place
 
 
 def check_fence() -> None:

@@ -18,7 +18,16 @@ import zlib
 
 from zaya_jax import config as config_lib
 from zaya_jax import flags
-from zaya_jax.aegis import events, fence, incidents, link, rank
+from zaya_jax.aegis import (
+  events,
+  faults,
+  fence,
+  incidents,
+  link,
+  rank,
+  replay,
+  site,
+)
 from zaya_jax.aegis import state as state_lib
 from zaya_jax.aegis.ledger import Ledger
 from zaya_jax.checkpoint import layout, lock
@@ -45,6 +54,8 @@ def main(config: config_lib.Config) -> int:
     CheckpointError: with exit code 2, if another supervisor or training holds
       the run directory.
   """
+  if config.aegis.replay:
+    return replay.run(config.aegis.replay)
   if config.drill:
     import importlib  # Above this module: it supervises many runs.
 
@@ -53,16 +64,32 @@ def main(config: config_lib.Config) -> int:
     raise config_lib.UsageError(
       '--run_dir= must name a folder for what the run writes.'
     )
+  return supervise(config, (sys.executable, '-m', 'zaya_jax.main'))
+
+
+def supervise(config: config_lib.Config, program: tuple[str, ...]) -> int:
+  """Keeps the run directory for itself and runs; as `main`.
+
+  Args:
+    config: the run.
+    program: words that start a rank, before its --flagfile.
+  """
   config = dataclasses.replace(config, run_dir=os.path.abspath(config.run_dir))
   with lock.RunLock(config.run_dir):
-    return Supervisor(config).run()
+    return Supervisor(config, program).run()
 
 
 class Supervisor:
-  """Supervises one run."""
+  """Supervises one run.
 
-  def __init__(self, config: config_lib.Config):
-    self._config, aegis = config, config.aegis
+  Args:
+    config: the run, with an absolute `run_dir`.
+    program: words that start a rank, before its --flagfile.
+  """
+
+  def __init__(self, config: config_lib.Config, program: tuple[str, ...]):
+    self._config, self._program = config, program
+    aegis = config.aegis
     count = len(aegis.nodes) - aegis.spares
     shrinks = range(1, count) if aegis.shrink else ()
     policy = state_lib.Policy(
@@ -70,14 +97,20 @@ class Supervisor:
       no_progress=aegis.no_progress,
       node_counts=tuple(shrinks),
     )
+    path = pathlib.Path(config.run_dir, 'incidents.jsonl')
     state = dataclasses.replace(
       state_lib.start(
-        aegis.nodes[:count], spares=aegis.nodes[count:], policy=policy
+        aegis.nodes[:count],
+        spares=aegis.nodes[count:],
+        policy=policy,
+        last=incidents.last_state(path),
       ),
       generation=fence.newest(config.run_dir) + 1,
     )
     self._ledger = Ledger()
-    path = pathlib.Path(config.run_dir, 'incidents.jsonl')
+    self._site = site.Site(
+      config, lambda: self._incidents.state, self._ledger.say
+    )
     self._incidents = incidents.Incidents(
       path, state, time_s=self._ledger.now_s()
     )
@@ -86,7 +119,6 @@ class Supervisor:
     self._code: int | None = None
     self._gone: list[str] = []
     self._running_nodes: tuple[str, ...] = ()
-    self._skip = (0, 0)
     self._sealed = self._newest()
     self._drain_until: float | None = None
     self._running = False
@@ -116,6 +148,11 @@ class Supervisor:
         signal.signal(number, handler)
       for there in self._links.values():
         there.close()
+      self._site.close()
+      self._incidents.close()
+      self._selector.close()
+      for end in (wake, self._wake):
+        os.close(end)
 
   # --- What happens ---
 
@@ -125,12 +162,14 @@ class Supervisor:
       with self._losing(node):
         reports = list(self._links[node].receive())
         for report in reports:
-          if report['generation'] == self._incidents.state.generation:
+          now = self._incidents.state.generation
+          if report['kind'] == 'seen' or report['generation'] == now:
             self._reported(node, report)
     for node, there in list(self._links.items()):
       if there.is_silent:
         self._lose(node)
     self._bury()
+    self._hear()
     if self._sealed != (newest := self._newest()):
       self._sealed = newest
       if newest is not None:
@@ -141,26 +180,20 @@ class Supervisor:
 
   def _reported(self, node: str, report: dict) -> None:
     """Turns what an agent says into an event."""
-    ranks = self._ranks()
-    codes = [r['exit_code'] for r in ranks]
-    if report['kind'] == 'hang':
-      late = max(report['ranks'], key=lambda r: r['rank'])['phase']
-      self._fail(
-        'hang',
-        node,
-        detail=f'no progress within {report["limit_s"]:.1f} s in phase {late}',
-      )
-    elif report['kind'] == 'ended' and codes:
-      if all(code == 0 for code in codes):
-        self._see('done')
-      elif self._drain_until and set(codes) <= {0, _STOPPED}:
-        self._drain_until = None
-        self._see('drained')
-      elif any(codes) and not (
-        self._drain_until and set(codes) <= {0, _STOPPED, None}
-      ):
-        self._fail('exit', node)
-    if not self._running and ranks and all(r['done'] for r in ranks):
+    ranks, asked = self._ranks(), self._drain_until is not None
+    codes = {r['exit_code'] for r in ranks}
+    if report['kind'] == 'seen':
+      self._see(**report['event'])
+    elif report['kind'] == 'hang':
+      limit = f'no progress within {report["limit_s"]:.1f} s'
+      self._fail('hang', node, f'{limit} in phase {report["phase"]}')
+    elif codes == {0}:
+      self._see('done')
+    elif codes - {0, None} - ({_STOPPED} if asked else set()):
+      self._fail('exit', node)
+    elif asked and ranks and None not in codes:
+      self._see('drained')
+    elif not self._running and ranks and all(r['done'] for r in ranks):
       self._running = True
       self._ledger.running(self._incidents.state)
       self._see('running', step=min(r['done'] for r in ranks))
@@ -168,7 +201,7 @@ class Supervisor:
   def _fail(self, kind: str, node: str | None = None, detail: str = '') -> None:
     """Ends the generation, then tells why."""
     progress = self._kill()
-    if self._bury():  # Then that is why.
+    if self._bury() or self._hear():  # Then that is why.
       return
     first = min((r for r in progress if r['exit_code']), key=_order, default={})
     self._see(
@@ -198,6 +231,13 @@ class Supervisor:
       self._see('agent_lost', node=node)
     return bool(gone)
 
+  def _hear(self) -> bool:
+    """Decides about what training tells; whether the generation is over."""
+    now = self._incidents.state.generation
+    for event in self._site.poll(self._ledger.now_s()):
+      self._decide(event)
+    return self._code is not None or self._incidents.state.generation > now
+
   def _signalled(self, numbers: bytes) -> None:
     """SIGTERM or Ctrl-C: the first asks, the second ends at once."""
     for number in numbers:
@@ -210,10 +250,13 @@ class Supervisor:
         self._see('stop_requested', detail=f'{name} to the supervisor')
 
   def _see(self, kind: str, **facts) -> None:
+    self._decide(events.Event(time_s=self._ledger.now_s(), kind=kind, **facts))
+
+  def _decide(self, event: events.Event) -> None:
     """Decides about an event, and acts."""
-    event = events.Event(time_s=self._ledger.now_s(), kind=kind, **facts)
     action = self._incidents.decide(event)
     self._ledger.seen(event, action)
+    self._site.act(action)
     self._act(action)
 
   # --- What is done ---
@@ -243,7 +286,11 @@ class Supervisor:
     count = len(state.nodes) * aegis.ranks_per_node
     self._running, self._drain_until = False, None
     self._running_nodes = state.nodes
-    self._ledger.begin(state, self._sealed, f'{host}:{port}')
+    coordinator = f'{host}:{port}'
+    pathlib.Path(self._config.run_dir, 'aegis', 'coordinator').write_text(
+      coordinator
+    )
+    self._ledger.begin(state, self._sealed, coordinator)
     for index, node in enumerate(state.nodes):
       first = index * aegis.ranks_per_node
       places = [
@@ -251,10 +298,10 @@ class Supervisor:
           rank=i,
           generation=state.generation,
           run_dir=self._config.run_dir,
-          skip=self._skip,
-          faults=os.environ.get('ZAYA_JAX_FAULTS', ''),
+          skip=state.skip,
+          faults=os.environ.get(faults.VARIABLE, ''),
           environment={
-            'JAX_COORDINATOR_ADDRESS': f'{host}:{port}',
+            'JAX_COORDINATOR_ADDRESS': coordinator,
             'JAX_NUM_PROCESSES': str(count),
             'JAX_PROCESS_ID': str(i),
           },
@@ -296,8 +343,6 @@ class Supervisor:
         aside = os.path.join(root, 'bad', name)
         os.makedirs(os.path.dirname(aside), exist_ok=True)
         os.rename(os.path.join(root, str(step)), aside)
-    before = self._skip[1] if self._skip[0] == action.step else 0
-    self._skip = (action.step, before + action.steps)
     self._sealed = self._newest()
 
   def _connect(self, node: str) -> None:
@@ -309,16 +354,15 @@ class Supervisor:
     with self._losing(node):
       there.send(
         'setup',
-        command=[
-          sys.executable,
-          '-m',
-          'zaya_jax.main',
-          f'--flagfile={flagfile}',
-        ],
+        command=[*self._program, f'--flagfile={flagfile}'],
         directory=os.getcwd(),
         ranks=aegis.ranks_per_node,
         spare=node not in self._incidents.state.nodes,
         standby=aegis.standby,
+        node=node,
+        logs=aegis.logs,
+        metrics_url=aegis.metrics_url,
+        rules=aegis.rules,
         step_limit_s=aegis.step_limit_s,
         phase_limit_s=aegis.phase_limit_s,
       )
