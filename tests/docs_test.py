@@ -162,12 +162,13 @@ def test_the_readme_runs(tmp_path, monkeypatch, capfd):
     (tmp_path / 'mytexts' / f'{i}.txt').write_text(f'{i} of nine. ' * 90)
   monkeypatch.chdir(tmp_path)
   small = [*tiny.FLAGS, '--data.batch_size=8', '--generate.max_tokens=4']
-  small += ['--nolog.tensorboard', '--eval.batches=1']
+  small += ['--nolog.tensorboard', '--eval.batches=1', '--mesh.replica=1']
   start = ['--flagfile=configs/quickstart.flags', '--data.input=mytexts']
   assert main.main(['', *start, *small, '--num_steps=2']) == 0
   done = []
   for words in documents.programs(ROOT / 'README.md'):
-    if any(mark in word for word in words for mark in NOT_RUN):
+    skipped = any(mark in word for word in words for mark in NOT_RUN)
+    if skipped or ' '.join(words) in done:
       continue
     trains = not any(word.startswith('--mode=') for word in words)
     steps = ['--num_steps=4'] if trains else []
