@@ -100,7 +100,7 @@ TABLE = (
   Curves(
     id='entropy',
     title='Router entropy',
-    y='of ln E',
+    y='share of ln E',
     curves={'moe/entropy': 'mean over layers'},
     caption='Entropy of the load over its greatest value: 1 is an even load, '
     '0 one expert for all tokens.',
@@ -178,10 +178,8 @@ def thin(
 
 def _means(x, y) -> list[list[float]]:
   parts = np.array_split(np.arange(len(x)), _POINTS // 5)
-  return [
-    short(np.asarray(a, np.float64)[part].mean() for part in parts)
-    for a in (x, y)
-  ]
+  arrays = (np.asarray(a, np.float64) for a in (x, y))
+  return [short(a[part].mean() for part in parts) for a in arrays]
 
 
 def short(values: Iterable[float]) -> list[float]:

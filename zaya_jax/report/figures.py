@@ -35,6 +35,7 @@ class Figure:
     choices: see above.
     missing: why there are no choices.
     start: which of them is shown first.
+    wide: whether it takes the whole width of a wide page.
   """
 
   id: str
@@ -44,6 +45,7 @@ class Figure:
   choices: list[dict[str, Any]]
   missing: str = ''
   start: int = 0
+  wide: bool = False
 
 
 def of_runs(runs: Sequence[records.Run]) -> list[Figure]:
@@ -106,6 +108,7 @@ def _experts(runs: Sequence[records.Run]) -> Figure:
       choices.append(heat(label, ends, percent_TNX[:, n].T, experts))
   return Figure(
     id='experts',
+    wide=True,
     title='Expert load over time',
     caption='Tokens that chose each expert of a layer, in per cent of an even '
     'share, which is all tokens over the number of experts. Pale is even, '
@@ -175,6 +178,7 @@ def _incidents(
   ]
   return Figure(
     id='incidents',
+    wide=True,
     title='Incidents',
     caption='Those of incidents.jsonl; restarts and skipped steps also from '
     'metrics.jsonl.',

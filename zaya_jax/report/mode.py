@@ -24,10 +24,15 @@ def main(config: config_lib.Config) -> None:
   # A folder may have a comma in its name.
   folders = [source] if os.path.exists(source) else _split(source)
   if config.report.router:
+    if len(folders) != 1 or not config.eval.text or config.serve:
+      raise config_lib.UsageError(
+        '--report.router looks into one checkpoint on one text and writes a '
+        'page: --source=DIR --eval.text=FILE, without --serve.'
+      )
     # Here: the page of a run needs no jax.
     from zaya_jax.report import router
 
-    return router.main(config, folders)
+    return router.main(config, folders[0])
   path = _path(config, folders)
   if config.serve:
     return serve.serve(folders, config.report.port)

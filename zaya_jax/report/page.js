@@ -14,7 +14,7 @@
     dark: [[0, '#f08a45'], [0.5, '#23282e'], [1, '#6cb6f5']],
   };
   const DASHES = ['solid', 'dot', 'dash', 'dashdot'];
-  const MOST_ROWS = 200;
+  const MOST_ROWS = 2000;
   const theme = () => (dark.matches ? 'dark' : 'light');
   const css = (name) =>
     getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -82,10 +82,12 @@
       type: 'line', x0: m.x, x1: m.x, y0: 0, y1: 1, yref: 'paper',
       line: {color: css('--dim'), width: 1, dash: 'dot'},
     }));
+    const whole = choice.x_title === 'layer' ?
+      {tickformat: 'd', dtick: Math.ceil((choice.traces[0].x.length + 1) / 12)} : {};
     const type = logX && logX.checked && choice.x_title === 'step' ? 'log' : '-';
     return [data, layout({
       shapes, showlegend: choice.traces.length > 1 || marks.length > 0,
-      xaxis: axis(choice.x_title, {type, rangemode: 'tozero'}),
+      xaxis: axis(choice.x_title, {type, rangemode: 'tozero', ...whole}),
       yaxis: axis(choice.y_title, {
         type: choice.log ? 'log' : '-', exponentformat: 'power',
         minexponent: 4, tickformat: choice.tick,
@@ -118,7 +120,7 @@
     }
     return [data, layout({
       hovermode: 'closest',
-      xaxis: axis(choice.x_title, {type: 'category', nticks: 8, tickangle: 0}),
+      xaxis: axis(choice.x_title, {type: 'category', nticks: innerWidth < 600 ? 4 : 10, tickangle: 0}),
       yaxis: axis('expert', {
         type: 'category', autorange: 'reversed', dtick: 1,
       }),

@@ -11,7 +11,6 @@ import json
 import math
 import os
 import pathlib
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -30,19 +29,13 @@ _BEFORE, _AFTER = 16, 8  # Tokens around an example.
 _SEEN = {'\n': '\u21b5', '\t': '\u21e5', ' ': '\u2423'}
 
 
-def main(config: config_lib.Config, folders: Sequence[str]) -> None:
+def main(config: config_lib.Config, source: str) -> None:
   """Writes router.html and router.json, and prints where they are.
 
   Raises:
-    UsageError: if there is not one model, one text and a place for the page.
+    UsageError: if there is no model, no text or no place for the page.
     CheckpointError: if the run holds no complete checkpoint.
   """
-  if len(folders) != 1 or not config.eval.text or config.serve:
-    raise config_lib.UsageError(
-      '--report.router looks into one checkpoint on one text and writes a '
-      'page: --source=DIR --eval.text=FILE, without --serve.'
-    )
-  (source,) = folders
   model = models.load(source)
   if model.tokenizer is None:
     raise config_lib.UsageError(
@@ -156,7 +149,7 @@ def _layer(config, read, n, values) -> dict[str, Any]:
   changed = (choice_T != values['alone_BL'][mask_BL]).mean() if n else 0.0
   return {
     'layer': n,
-    'load_entropy': -(positive_E * np.log(positive_E)).sum()
+    'load_entropy': (positive_E * -np.log(positive_E)).sum()
     / math.log(max(experts, 2)),
     'token_entropy': of('entropy_BL').mean() / math.log(config.num_classes)
     if config.num_classes > 1

@@ -64,6 +64,7 @@ def _layers(layers) -> figures.Figure:
   ]
   return figures.Figure(
     id='layers',
+    wide=True,
     title='Layers',
     caption='Load entropy: 1 is an even load. Token entropy: 1 is a router '
     'that cannot decide. Max violation: load of the fullest expert over an '
@@ -81,6 +82,7 @@ def _load(layers, experts) -> figures.Figure:
   percent_XN = share_NX.T * 100 * experts
   return figures.Figure(
     id='load',
+    wide=True,
     title='Load of the experts',
     caption='Tokens that chose each expert, in per cent of an even share. Pale '
     'is even, orange too few, blue too many. Grey is the skip class.',
@@ -91,11 +93,12 @@ def _load(layers, experts) -> figures.Figure:
 
 def _curves(layers) -> list[figures.Figure]:
   """Numbers over the layers."""
-  x = [layer['layer'] for layer in layers]
 
   def figure(id, title, y_title, caption, parts):
+    # The first layer has none before it.
+    x = range(len(layers) - len(next(iter(parts.values()))), len(layers))
     traces = [
-      {'name': name, 'x': x, 'y': curves.short(y), 'place': [i, 0]}
+      {'name': name, 'x': list(x), 'y': curves.short(y), 'place': [i, 0]}
       for i, (name, y) in enumerate(parts.items())
     ]
     axes = {'x_title': 'layer', 'y_title': y_title, 'log': False}
@@ -107,10 +110,8 @@ def _curves(layers) -> list[figures.Figure]:
       choices=[{'label': '', 'traces': traces, **axes}],
     )
 
-  of = lambda *keys: [
-    layer[keys[0]] if len(keys) == 1 else layer[keys[0]][keys[1]]
-    for layer in layers
-  ]
+  of = lambda name: [layer[name] for layer in layers]
+  eda = lambda name: [layer['eda'][name] for layer in layers[1:]]
   return [
     figure(
       'entropy',
@@ -127,9 +128,9 @@ def _curves(layers) -> list[figures.Figure]:
       'Size of what comes from the layer before, of the router state; tokens '
       'that would go elsewhere without it; mean of the learned vector.',
       {
-        'incoming share': of('eda', 'incoming_share'),
-        'choices it changes': of('eda', 'changed_choices'),
-        'mean of the vector': of('eda', 'mean'),
+        'incoming share': eda('incoming_share'),
+        'choices it changes': eda('changed_choices'),
+        'mean of the vector': eda('mean'),
       },
     ),
   ]
@@ -153,6 +154,7 @@ def _bias(found) -> figures.Figure:
     choices.append({'label': f'layer {n}', 'traces': traces, **axes})
   return figures.Figure(
     id='bias',
+    wide=True,
     title='Balancing bias over the run',
     caption='It is added to the probabilities when an expert is chosen, and '
     'moved after each step towards an even load.',
@@ -187,6 +189,7 @@ def _likes(layers) -> figures.Figure:
     choices.append({'label': label, 'columns': columns, 'rows': rows})
   return figures.Figure(
     id='likes',
+    wide=True,
     title='What each expert likes',
     caption='Tokens that it gets more often than the text has them, and how '
     'many times more often; then the choices the router was surest of.',
