@@ -37,12 +37,24 @@ class Engine:
     unsupported: of the same arguments: why it cannot run on them, a clause
       without a full stop, or None.
     platforms: where it is taken without being named.
+    slower: of the same arguments: why a later engine is faster, or None; asked
+      where none is named.
   """
 
   name: str
   run: Callable[..., Any]
   unsupported: Callable[..., str | None] = lambda *_, **__: None
   platforms: tuple[str, ...] = PLATFORMS
+  slower: Callable[..., str | None] = lambda *_, **__: None
+
+
+def wide(array: jax.Array, *_, **__) -> str | None:
+  """For `Engine.slower`, of what was tuned for 16-bit inputs alone."""
+  return (
+    None
+    if array.dtype.itemsize <= 2
+    else f'tuned for 16 bits, not {array.dtype}'
+  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,8 +132,10 @@ def select(
   passed_over = []
   for engine in engines:
     reason = engine.unsupported(*args, **kwargs)
-    if reason is None and named == 'auto' and here not in engine.platforms:
-      reason = f'on {here} only when named'
+    if reason is None and named == 'auto':
+      reason = engine.slower(*args, **kwargs)
+      if here not in engine.platforms:
+        reason = f'on {here} only when named'
     if reason is None:
       choice = Choice(op, engine.name, tuple(passed_over))
       _choices.setdefault((op, engine.name), choice)

@@ -46,9 +46,9 @@ class Tile:
 TABLE: dict[str, dict[str, Tile]] = {
   'cuda': {
     'symmetric': Tile(128, 256, 64, 8, 3),
-    'experts_up': Tile(128, 128, 64, 8, 3),  # n of gate and n of up.
-    'experts_down': Tile(128, 256, 64, 8, 3),
-    'experts_d_up': Tile(128, 256, 64, 8, 3),
+    'experts_up': Tile(128, 128, 64, 8, 4),  # n of gate and n of up.
+    'experts_down': Tile(128, 256, 32, 8, 4),
+    'experts_d_up': Tile(128, 256, 64, 8, 4),
     'experts_d_x': Tile(128, 256, 64, 8, 3),
     'experts_d_weights': Tile(128, 256, 64, 8, 3),
   },

@@ -10,8 +10,14 @@ from ops.attention.cached import attention as cached_attention
 __all__ = ('ENGINES', 'attention', 'cached_attention')
 
 ENGINES = (
-  dispatch.Engine('cudnn', cudnn.attention, cudnn.unsupported, platforms=()),
-  dispatch.Engine('pallas', pallas.attention, pallas.unsupported, platforms=()),
+  dispatch.Engine('cudnn', cudnn.attention, cudnn.unsupported, ('cuda',)),
+  dispatch.Engine(
+    'pallas',
+    pallas.attention,
+    pallas.unsupported,
+    platforms=('cuda',),
+    slower=dispatch.wide,
+  ),
   dispatch.Engine('xla', blocked.attention),
 )
 

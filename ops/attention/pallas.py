@@ -47,7 +47,7 @@ class Tuning(NamedTuple):
 # of bfloat16. 'cpu': interpreted, small, so that short rows have some blocks.
 TUNING = {
   'cuda': Tuning(
-    Blocks(128, 64, 8, 3), Blocks(32, 128, 8, 3), Blocks(128, 64, 8, 2)
+    Blocks(128, 64, 8, 3), Blocks(64, 128, 8, 3), Blocks(128, 64, 8, 3)
   ),
   'rocm': Tuning(
     Blocks(128, 64, 8, 1), Blocks(32, 64, 8, 1), Blocks(128, 32, 8, 1)

@@ -8,7 +8,7 @@ from ops.cca import pallas, reference
 
 ENGINES = (
   dispatch.Engine(
-    'pallas', pallas.cca_prologue, pallas.unsupported, platforms=()
+    'pallas', pallas.cca_prologue, pallas.unsupported, platforms=('cuda',)
   ),
   dispatch.Engine('xla', reference.cca_prologue),
 )

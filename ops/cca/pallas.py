@@ -20,7 +20,7 @@ from ops.cca import kernels, reference
 
 # Tokens of a block, warps, stages: what compiles without spills. On a CPU also
 # short rows shall have several blocks.
-_SHAPES = {'cuda': (128, 16, 2), 'rocm': (32, 4, 1), 'cpu': (16, 1, 1)}
+_SHAPES = {'cuda': (64, 4, 3), 'rocm': (32, 4, 1), 'cpu': (16, 1, 1)}
 # Of the tokens, each with a part of the gradient of the convolution's kernel:
 # with heads and lags, a program for each multiprocessor.
 _SPLITS = {'cuda': 4, 'rocm': 10, 'cpu': 2}

@@ -8,7 +8,11 @@ from ops.cross_entropy import chunked, pallas
 
 ENGINES = (
   dispatch.Engine(
-    'pallas', pallas.linear_cross_entropy, pallas.unsupported, platforms=()
+    'pallas',
+    pallas.linear_cross_entropy,
+    pallas.unsupported,
+    platforms=('cuda',),
+    slower=dispatch.wide,
   ),
   dispatch.Engine('xla', chunked.linear_cross_entropy),
 )

@@ -11,7 +11,13 @@ __all__ = ('expert_mlp', 'expert_mlp_rows', 'permute', 'sort_by_expert')
 
 ENGINES = (
   dispatch.Engine('hip', hip.expert_mlp, hip.unsupported, ('rocm',)),
-  dispatch.Engine('pallas', pallas.expert_mlp, pallas.unsupported, ()),
+  dispatch.Engine(
+    'pallas',
+    pallas.expert_mlp,
+    pallas.unsupported,
+    platforms=('cuda',),
+    slower=dispatch.wide,
+  ),
   dispatch.Engine('xla', blocked.expert_mlp),
 )
 

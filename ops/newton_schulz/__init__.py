@@ -10,7 +10,13 @@ from ops.newton_schulz import hip, pallas, reference
 
 ENGINES = (
   dispatch.Engine('hip', hip.newton_schulz, hip.unsupported, ('rocm',)),
-  dispatch.Engine('pallas', pallas.newton_schulz, pallas.unsupported, ()),
+  dispatch.Engine(
+    'pallas',
+    pallas.newton_schulz,
+    pallas.unsupported,
+    platforms=('cuda',),
+    slower=pallas.slower,
+  ),
   dispatch.Engine('xla', reference.newton_schulz),
 )
 

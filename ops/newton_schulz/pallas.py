@@ -8,6 +8,7 @@ kernel; what is left of a step is one plain product, P X, which XLA has.
 import jax
 import jax.numpy as jnp
 
+from ops import dispatch
 from ops.newton_schulz import coefficients as coefficients_lib
 from ops.newton_schulz import gram as gram_lib
 from ops.newton_schulz import reference
@@ -16,6 +17,8 @@ from ops.newton_schulz.symmetric import symmetric_matmul, tile
 # Elements of a stack that are iterated at once: 64 matrices of 2048 x 2048,
 # enough to fill any GPU. Temporaries are four times that, 2.1 GB in 16 bits.
 CHUNK = 64 * 2048 * 2048
+# The shorter side of a matrix from which on a triangle is worth a kernel.
+SMALL = 1024
 
 
 def unsupported(x: jax.Array, **options) -> str | None:
@@ -24,6 +27,13 @@ def unsupported(x: jax.Array, **options) -> str | None:
   if jnp.dtype(options['dtype']).name not in ('float16', 'bfloat16', 'float32'):
     return f'iterates in float16, bfloat16 or float32, not {options["dtype"]}'
   return None
+
+
+def slower(x: jax.Array, **options) -> str | None:
+  """Where XLA's products are faster."""
+  if min(x.shape[-2:]) < SMALL:
+    return f'XLA is faster below {SMALL} rows and columns'
+  return dispatch.wide(jax.ShapeDtypeStruct((), options['dtype']))
 
 
 def newton_schulz(

@@ -188,26 +188,11 @@ def test_rows_without_segments_are_one_call_each_way(nvidia):
   assert r'mask_type\22: \22CAUSAL' in text
 
 
-def test_packed_documents_choose_at_run_time(nvidia):
-  text = lowered(
-    *draw(96, (2, 2), 128, jnp.bfloat16), **both(SEGMENTS['documents'])
-  )
-  assert 'stablehlo.case' in text
-  assert text.count('@__cudnn$fmhaSoftmax(') == 2
-  assert r'mask_type\22: \22PADDING_CAUSAL' in text
-  assert r'max_seg_per_batch\22: 32' in text
-  assert 'attention_of_keys' in text  # Our own kernel, for what cuDNN cannot.
-
-
-def test_cudnn_says_what_it_does_not_take(nvidia, monkeypatch):
+def test_cudnn_says_what_it_does_not_take(nvidia):
   q, k, v = draw(8, (4, 2), 128, jnp.bfloat16)[:3]
   packed = both(jnp.ones((1, 8), jnp.int32))
   assert cudnn.unsupported(q, k, v) is None
-  monkeypatch.setattr(cudnn, '_JAX', (99,))
-  assert 'misplaces' in cudnn.unsupported(q, k, v, **packed)
-  assert cudnn.unsupported(q, q, q, **packed) is None
-  monkeypatch.setattr(cudnn, '_JAX', (0,))
-  assert cudnn.unsupported(q, k, v, **packed) is None
+  assert 'our own kernel' in cudnn.unsupported(q, k, v, **packed)
   assert 'window' in cudnn.unsupported(q, k, v, window=jnp.int32(3))
   assert 'row 0' in cudnn.unsupported(q, k, v, offset=3)
   wide = [a.astype(jnp.float32) for a in (q, k, v)]
@@ -219,39 +204,16 @@ def test_cudnn_says_what_it_does_not_take(nvidia, monkeypatch):
       ops.attention(q, k, v)
 
 
-@pytest.mark.parametrize('seed', range(6))
-def test_documents_are_found(seed):
-  rng = np.random.default_rng(seed)
-  lengths = [rng.multinomial(20, np.ones(n) / n) for n in (1, 4)]
-  numbers = [np.repeat(rng.permutation(9)[: len(n)], n) for n in lengths]
-  starts, found, fits = cudnn.documents(jnp.asarray(np.stack(numbers)), 4)
-  assert fits
-  for row, counts in enumerate(lengths):
-    counts = counts[counts > 0]
-    expected = np.pad(counts, (0, 4 - len(counts)), constant_values=-1)
-    np.testing.assert_array_equal(found[row], expected)
-    begin = np.cumsum(counts) - counts
-    expected = np.pad(begin, (0, 5 - len(counts)), constant_values=-1)
-    np.testing.assert_array_equal(starts[row], expected)
-
-
-@pytest.mark.parametrize(
-  'row', [[1, 2, 3, 4, 5, 5], [1, 1, 2, 2, 1, 1], [0, 1, 0, 1, 0, 1]]
-)
-def test_documents_that_cudnn_would_get_wrong_do_not_fit(row):
-  both = jnp.asarray([[1, 1, 1, 2, 2, 2], row])
-  assert cudnn.documents(both[:1], 4)[2]
-  assert not cudnn.documents(both, 4)[2]
-
-
 @needs_nvidia
 @pytest.mark.parametrize('window', [None, 300])
-@pytest.mark.parametrize('kind', ['one', 'documents', 'many', 'come_again'])
-@pytest.mark.parametrize('engine', ['cudnn', 'pallas'])
-def test_on_the_device(engine, kind, window):
-  """Each branch of cuDNN's engine, and our kernel, compiled."""
+@pytest.mark.parametrize(
+  'kind', ['none', 'one', 'documents', 'many', 'come_again']
+)
+def test_on_the_device(kind, window):
+  """What is chosen there, compiled: cuDNN's kernel or ours."""
   rng = np.random.default_rng(0)
   row = {
+    'none': np.zeros((1, 1024), int),
     'one': np.zeros((1, 1024), int),
     'documents': cases.documents(100, 1, 523, 300, 100),
     'many': np.arange(1024)[None] // 20,
@@ -259,12 +221,12 @@ def test_on_the_device(engine, kind, window):
   }[kind]
   segments = np.concatenate([row, np.sort(rng.integers(0, 9, (1, 1024)))])
   given = draw(1024, (8, 2), 128, jnp.bfloat16, batch=2)
-  options = both(jnp.asarray(segments)) | {'window': window}
-  with dispatch.use(attention=engine):
-    run = jax.jit(
-      lambda *a: gradients(functools.partial(ops.attention, **options), *a)
-    )
-    found = run(*given)
+  options = {'window': window}
+  if kind != 'none':
+    options |= both(jnp.asarray(segments))
+  found = jax.jit(
+    lambda *a: gradients(functools.partial(ops.attention, **options), *a)
+  )(*given)
   exact = [a.astype(jnp.float32) for a in given]
   with jax.default_matmul_precision('highest'):
     expected = gradients(

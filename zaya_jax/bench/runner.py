@@ -45,12 +45,20 @@ def rows(
       work = case.flops[which], case.bytes[which]
       engine = name if run is operation.run else 'auto'
       with dispatch.use(**{operation.name: engine}):
-        program = _program(run, case, kwargs, gradients=direction == 'both')
-        yield row | _measure(program, args, repeats, *work)
+        yield row | _measure(
+          functools.partial(run, **kwargs),
+          args,
+          case.gradients if direction == 'both' else None,
+          repeats,
+          *work,
+        )
 
 
-def _measure(program, args, repeats, flops, bytes_):
+def _measure(run, args, gradients, repeats, flops, bytes_):
   try:
+    program = lambda *args: run(*args)
+    if gradients is not None:
+      program, args = _with_gradients(run, gradients, args)
     found = timing.measure(program, args, repeats)
   except dispatch.UnsupportedError as error:
     return {'skipped': str(error)}
@@ -70,26 +78,28 @@ def _measure(program, args, repeats, flops, bytes_):
   }
 
 
-def _program(
-  run: Callable[..., Any], case: case_lib.Case, kwargs, *, gradients: bool
-) -> Callable[..., Any]:
-  """The operation, or its value and gradients, of positional arguments."""
-  run = functools.partial(run, **kwargs)
-  if not gradients:
-    return lambda *args: run(*args)
+def _with_gradients(
+  run: Callable[..., Any], which: tuple[int, ...], args: tuple[Any, ...]
+) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+  """Value and gradients of some arguments, and what that is called with."""
 
-  def both(*args):
+  def both(cotangent, *args):
     def value(*chosen):
       full = list(args)
-      for index, array in zip(case.gradients, chosen, strict=True):
+      for index, array in zip(which, chosen, strict=True):
         full[index] = array
       return run(*full)
 
-    out, vjp = jax.vjp(value, *(args[index] for index in case.gradients))
-    # Gradients of a cotangent that is data, or XLA would fold it.
-    return out, vjp(jax.tree.map(lambda a: (a + 1).astype(a.dtype), out))
+    out, vjp = jax.vjp(value, *(args[index] for index in which))
+    return out, vjp(cotangent)
 
-  return both
+  # Data, as what comes back from the layers behind: XLA cannot fold it.
+  rng = np.random.default_rng(1)
+  cotangent = jax.tree.map(
+    lambda a: jnp.asarray(rng.standard_normal(a.shape, np.float32), a.dtype),
+    jax.eval_shape(run, *args),
+  )
+  return both, (cotangent, *args)
 
 
 def _limit(flops, bytes_) -> float | None:

@@ -72,8 +72,10 @@ class ModelConfig:
   dtype: Literal['auto', 'float32', 'bfloat16'] = field(
     'auto', 'Compute type; auto: bfloat16 on accelerators, float32 on CPU.'
   )
-  remat: Literal['none', 'block'] = field(
-    'none', 'What the backward pass recomputes.'
+  remat: Literal['none', 'cheap', 'block'] = field(
+    'none',
+    'What the backward pass recomputes; cheap: all but matrix products and '
+    'kernels; block: each layer.',
   )
 
   def __post_init__(self) -> None:

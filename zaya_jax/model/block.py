@@ -4,7 +4,6 @@
 import jax
 from flax import nnx
 
-import ops
 from zaya_jax import config as config_lib
 from zaya_jax.model import cca, layers, moe
 from zaya_jax.model import router as router_lib
@@ -26,37 +25,36 @@ class Block(nnx.Module):
   def __call__(
     self,
     x_BLD: jax.Array,
+    h_BLD: jax.Array,
     state_BLR: jax.Array,
     context: cca.Context,
     slides: jax.Array | None,
-  ) -> tuple[jax.Array, router_lib.Routes]:
+    next_norm_D: jax.Array,
+  ) -> tuple[jax.Array, jax.Array, router_lib.Routes]:
     """Applies the layer.
+
+    Each merge into the residual stream is one pass over memory with the norm
+    behind it, that of the next layer too.
 
     Args:
       x_BLD: [B, L, D] float32 residual stream.
+      h_BLD: [B, L, D] its `attn_norm`, in the compute type.
       state_BLR: [B, L, R] float32 router state of the layer before.
       context: masks, segments and rotations of the batch.
       slides: bool scalar, whether this layer slides; None: no layer does.
+      next_norm_D: `attn_norm` of the next layer, or what norms the last.
 
     Returns:
-      The new residual stream and the routes.
+      The new residual stream, its norm by `next_norm_D`, and the routes.
     """
-    dtype, eps = layers.compute_dtype(self.config), self.config.norm_eps
-    h_BLD = layers.rms_norm(x_BLD, self.attn_norm, eps, dtype)
-    merge = self.attn_merge
-    x_BLD, h_BLD = ops.residual_rms_norm(
-      self.attn(h_BLD, context, slides),
-      x_BLD,
-      merge.branch_scale[...],
-      merge.branch_bias[...],
-      merge.residual_scale[...],
-      merge.residual_bias[...],
-      self.moe_norm[...],
-      eps=eps,
-      dtype=dtype,
+    eps = self.config.norm_eps
+    o_BLD = self.attn(h_BLD, context, slides)
+    x_BLD, h_BLD = self.attn_merge.then_norm(
+      o_BLD, x_BLD, self.moe_norm[...], eps
     )
     routes = self.router(h_BLD, state_BLR)
     y_BLD = moe.weigh(
       self.experts(h_BLD, routes.choice), h_BLD, routes, self.config.skip
     )
-    return self.moe_merge(y_BLD, x_BLD), routes
+    x_BLD, h_BLD = self.moe_merge.then_norm(y_BLD, x_BLD, next_norm_D, eps)
+    return x_BLD, h_BLD, routes

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+import ops
 from ops import dispatch
 from zaya_jax import config as config_lib
 
@@ -43,15 +44,39 @@ def linear(
   bias: nnx.Param | jax.Array | None = None,
 ) -> jax.Array:
   """X @ w + bias in the type of `x`, accumulated in float32."""
-  out = jnp.einsum(
-    'BLD,DF->BLF',
-    x_BLD,
-    w[...].astype(x_BLD.dtype),
-    preferred_element_type=jnp.float32,
-  )
+  out = _product(x_BLD, w[...])
   if bias is not None:
-    out += bias[...][None, None]
+    out = out.astype(jnp.float32) + bias[...][None, None]
   return out.astype(x_BLD.dtype)
+
+
+@jax.custom_vjp
+def _product(x_BLD, w_DF):
+  """X @ w in the type of `x`, and so are the products that go back.
+
+  JAX's own gradient of a product of bfloat16 that gives float32 would multiply
+  in float32, at a fraction of the speed.
+  """
+  return _dot('BLD,DF->BLF', x_BLD, w_DF.astype(x_BLD.dtype), x_BLD.dtype)
+
+
+def _product_fwd(x_BLD, w_DF):
+  return _product(x_BLD, w_DF), (x_BLD, w_DF)
+
+
+def _product_bwd(saved, d_BLF):
+  x_BLD, w_DF = saved
+  dtype = x_BLD.dtype
+  dx_BLD = _dot('BLF,DF->BLD', d_BLF, w_DF.astype(dtype), dtype)
+  # Not rounded to the type of `x`: it is summed over batches.
+  return dx_BLD, _dot('BLD,BLF->DF', x_BLD, d_BLF, w_DF.dtype)
+
+
+_product.defvjp(_product_fwd, _product_bwd)
+
+
+def _dot(axes, a, b, dtype):
+  return jnp.einsum(axes, a, b, preferred_element_type=dtype)
 
 
 def rms_norm(
@@ -94,9 +119,25 @@ class ResidualMerge(nnx.Module):
     self.residual_scale = constant(1.0, d_model)
     self.residual_bias = constant(0.0, d_model)
 
-  def __call__(self, branch_BLD: jax.Array, x_BLD: jax.Array) -> jax.Array:
-    """The new residual stream, [B, L, D] float32."""
-    return merge(vars(self), branch_BLD, x_BLD)
+  def then_norm(
+    self,
+    branch_BLD: jax.Array,
+    x_BLD: jax.Array,
+    scale_D: jax.Array,
+    eps: float,
+  ) -> tuple[jax.Array, jax.Array]:
+    """The new residual stream, and its RMSNorm in the type of the branch."""
+    return ops.residual_rms_norm(
+      branch_BLD,
+      x_BLD,
+      self.branch_scale[...],
+      self.branch_bias[...],
+      self.residual_scale[...],
+      self.residual_bias[...],
+      scale_D,
+      eps=eps,
+      dtype=branch_BLD.dtype,
+    )
 
 
 def merge(

@@ -41,9 +41,9 @@ def weigh(
   routes: router_lib.Routes,
   skip: str,
 ) -> jax.Array:
-  """P * y, [B, L, D] float32; of skipped tokens p * h or 0, by `skip`."""
-  y_BLD = y_BLD.astype(jnp.float32)
+  """P * y, [B, L, D] like y; of skipped tokens p * h or 0, by `skip`."""
   if skip == 'identity':
     skipped = routes.choice == routes.probs.shape[-1] - 1
-    y_BLD = jnp.where(skipped[..., None], h_BLD.astype(jnp.float32), y_BLD)
-  return y_BLD * routes.weight[..., None]
+    y_BLD = jnp.where(skipped[..., None], h_BLD, y_BLD)
+  weighed = y_BLD.astype(jnp.float32) * routes.weight[..., None]
+  return weighed.astype(h_BLD.dtype)

@@ -100,10 +100,8 @@ class Zaya(nnx.Module):
     x_BLD = self._whole('embed')[tokens_BL]
     x_BLD = layers.affine(x_BLD, self.input_scale, self.input_bias)
     counts = mask if segment_ids is None else segment_ids > 0
-    x_BLD, load_NX = self._run_layers(x_BLD, context, counts)
-    dtype = layers.compute_dtype(self.config)
-    x_BLD = layers.rms_norm(x_BLD, self.final_norm, self.config.norm_eps, dtype)
-    return Features(x=x_BLD, load=load_NX)
+    h_BLD, load_NX = self._run_layers(x_BLD, context, counts)
+    return Features(x=h_BLD, load=load_NX)
 
   def logits(self, x_BLD: jax.Array) -> jax.Array:
     """[B, L, V] float32 of the final hidden states."""
@@ -137,21 +135,48 @@ class Zaya(nnx.Module):
     if config.sliding_layers:
       slides_N = np.isin(range(config.num_layers), config.sliding_layers)
 
-    def layer(carry, inputs):
-      x_BLD, state_BLR = carry
-      params, slides = inputs
-      params = partition.gather(params, whole, 'layers/')
-      x_BLD, routes = params(x_BLD, state_BLR, context, slides)
-      load_X = router_lib.count(routes.choice, config.num_classes, counts_BL)
-      return (x_BLD, routes.state), load_X
+    # Each layer ends with the norm of the next one, the last with the final.
+    norms_ND = self.layers.attn_norm[...]
+    next_ND = jnp.concatenate([norms_ND[1:], self.final_norm[...][None]])
 
-    if config.remat == 'block':
-      layer = jax.checkpoint(layer, prevent_cse=False)
-    state_BLR = jnp.zeros((*x_BLD.shape[:2], config.d_router))
-    (x_BLD, _), load_NX = jax.lax.scan(
-      layer, (x_BLD, state_BLR), (self.layers, slides_N)
+    def layer(carry, inputs):
+      params, slides, next_D = inputs
+      params = partition.gather(params, whole, 'layers/')
+      *stream, routes = params(*carry, context, slides, next_D)
+      load_X = router_lib.count(routes.choice, config.num_classes, counts_BL)
+      return (*stream, routes.state), load_X
+
+    if config.remat != 'none':
+      layer = jax.checkpoint(
+        layer, prevent_cse=False, policy=_REMAT[config.remat]
+      )
+    h_BLD = layers.rms_norm(
+      x_BLD, norms_ND[0], config.norm_eps, layers.compute_dtype(config)
     )
-    return x_BLD, load_NX
+    state_BLR = jnp.zeros((*x_BLD.shape[:2], config.d_router))
+    (_, h_BLD, _), load_NX = jax.lax.scan(
+      layer, (x_BLD, h_BLD, state_BLR), (self.layers, slides_N, next_ND)
+    )
+    return h_BLD, load_NX
+
+
+# What costs a pass over memory at most, fused into what needs it: not worth
+# saving. Nor are the weights of all devices (FSDP), and those of another type.
+_CHEAP = frozenset(
+  """abs add all_gather and broadcast_in_dim concatenate
+  convert_element_type cos div dynamic_slice eq erf exp exp2 expand_dims
+  ge gt integer_pow le log logistic lt max min mul ne neg not or pad pow
+  reshape rsqrt select_n sign sin slice split sqrt square squeeze
+  stop_gradient sub tanh transpose""".split()
+)
+
+
+def _is_dear(primitive, *_, **__) -> bool:
+  return primitive.name not in _CHEAP
+
+
+# --model.remat -> which results the backward pass finds saved.
+_REMAT = {'block': None, 'cheap': _is_dear}
 
 
 @functools.lru_cache(maxsize=32)
