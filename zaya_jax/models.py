@@ -5,6 +5,7 @@ import os
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from pipelines import tokenizer as tokenizer_lib
@@ -65,6 +66,9 @@ def load(path: str) -> decode.Model:
   )
 
 
+_forward = jax.jit(submodules.forward, static_argnums=0)
+
+
 def activations(
   model: decode.Model, tokens: Any, attention_mask: Any = None
 ) -> dict[str, np.ndarray]:
@@ -79,11 +83,12 @@ def activations(
     Arrays by the names of docs/conformance.md: 'layers.0.attn.q_proj',
     'layers.0.router.probs', 'logits', each [B, L, ...].
   """
-  tokens = np.asarray(tokens)
-  mask = np.ones_like(tokens) if attention_mask is None else attention_mask
-  return submodules.outputs(
-    model.config, model.params, model.buffers, tokens, mask
-  )
+  tokens = jnp.asarray(tokens)
+  mask = jnp.ones_like(tokens) if attention_mask is None else attention_mask
+  arrays = (model.params, model.buffers, tokens, jnp.asarray(mask, bool))
+  with jax.default_matmul_precision('highest'):
+    found = _forward(model.config, *arrays)
+  return {name: np.asarray(value) for name, value in found.items()}
 
 
 def _abstract_params(config: config_lib.ModelConfig) -> dict[str, Any]:
