@@ -2,8 +2,8 @@
 """What can be read of a run is, and what cannot be is said."""
 
 import json
-import os
 import socket
+import subprocess
 
 import pytest
 
@@ -118,11 +118,9 @@ def test_lock_of_another_machine_or_of_nobody_is_not_running(run, content):
 
 
 def test_process_that_is_gone_is_not_running(run):
-  pid = os.fork()
-  if not pid:
-    os._exit(0)
-  os.waitpid(pid, 0)
-  (run / '.lock').write_text(f'{socket.gethostname()} pid {pid}')
+  process = subprocess.Popen(['true'])
+  process.wait()
+  (run / '.lock').write_text(f'{socket.gethostname()} pid {process.pid}')
   assert not records.read(str(run)).running
 
 

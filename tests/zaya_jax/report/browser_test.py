@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pages in a real browser; left out where there is no Chromium."""
+
+import shutil
+import threading
+
+import pytest
+
+from tests import chromium, run_files
+from zaya_jax.report import overview, page, serve
+
+pytestmark = pytest.mark.skipif(
+  not chromium.PROGRAM, reason='no Chromium: apt-get install chromium'
+)
+CURVES = 'loss bpb spread entropy throughput mfu lr grad time'.split()
+
+
+@pytest.fixture(scope='module')
+def browser():
+  made = chromium.Browser()
+  yield made
+  made.close()
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+  return tmp_path_factory.mktemp('browser')
+
+
+@pytest.fixture(scope='module')
+def run(folder):
+  made = run_files.write(folder / 'run', restart_at=100, layers=2)
+  _write(made)
+  return made
+
+
+def _write(*runs):
+  path = runs[0] / 'report.html'
+  page.write(overview.make(overview.read([str(r) for r in runs])), path)
+  return path
+
+
+def _points(browser, figure):
+  """Points of each curve that are drawn, or bricks of a heat map."""
+  return browser.run(
+    f"document.querySelector('#{figure} .plot').data.map(t => t.x.length)"
+  )
+
+
+def _is_local(request, run):
+  return request.startswith(('data:image/', 'blob:', run.as_uri()))
+
+
+@pytest.mark.parametrize('width', [1280, 400])
+@pytest.mark.parametrize('dark', [False, True])
+def test_page_draws_all_figures_without_an_error(browser, run, width, dark):
+  browser.open((run / 'report.html').as_uri(), width=width, dark=dark)
+  assert browser.faults == []
+  for figure in (*CURVES, 'experts'):
+    drawn = f"document.querySelectorAll('#{figure} .main-svg').length"
+    assert browser.run(drawn) >= 2, figure
+    assert all(_points(browser, figure)), figure
+  assert all(_is_local(request, run) for request in browser.requests)
+  # Nothing sticks out to the side.
+  assert browser.run('document.documentElement.scrollWidth') <= width
+  ink = browser.run('getComputedStyle(document.body).backgroundColor')
+  assert (ink == 'rgb(20, 23, 27)') == dark
+
+
+def test_layer_is_chosen_by_keyboard_and_remembered(browser, run):
+  browser.open((run / 'report.html').as_uri())
+  shown = "document.querySelector('#experts .plot').data[0].z[0][0]"
+  select = "document.getElementById('experts-choice')"
+  first = browser.run(shown)
+  browser.run(f'{select}.focus()')
+  browser.press('ArrowDown', 40)
+  browser.wait(f'{shown} !== {first}')
+  assert browser.run(f'{select}.value') == '1'
+  assert browser.run('location.hash') == '#experts=1'
+  second = browser.run(shown)
+  browser.open((run / 'report.html').as_uri() + '#experts=1')
+  assert browser.run(shown) == second
+  assert browser.faults == []
+
+
+@pytest.mark.parametrize(
+  'state', ['experts=99', 'experts=x', '%', '<b>', 'loss']
+)
+def test_odd_address_changes_nothing(browser, run, state):
+  browser.open(f'{(run / "report.html").as_uri()}#{state}')
+  assert browser.run("document.getElementById('experts-choice').value") == '0'
+  assert browser.faults == []
+
+
+def test_tables_open_by_keyboard_with_the_numbers(browser, run):
+  browser.open((run / 'report.html').as_uri())
+  browser.run("document.querySelector('#loss summary').focus()")
+  browser.press('Enter', 13)
+  browser.wait("document.querySelector('#loss td')")
+  table = "document.querySelector('#loss table')"
+  assert browser.run(f'{table}.rows.length') == 22  # With its head.
+  names = browser.run(f'[...{table}.rows[0].cells].map(c => c.textContent)')
+  assert names == ['step', 'train', 'held out']
+  browser.run("document.querySelector('#experts details').open = true")
+  browser.wait("document.querySelector('#experts td')")
+
+
+def test_steps_may_be_logarithmic(browser, run):
+  browser.open((run / 'report.html').as_uri())
+  kind = "document.querySelector('#loss .plot').layout.xaxis.type"
+  assert browser.run(kind) == 'linear'
+  browser.run("document.getElementById('log-x').click()")
+  browser.wait(f"{kind} === 'log'")
+
+
+def test_change_of_the_scheme_is_followed(browser, run):
+  browser.open((run / 'report.html').as_uri())
+  ink = "document.querySelector('#loss .plot').layout.font.color"
+  light = browser.run(ink)
+  dark = {'name': 'prefers-color-scheme', 'value': 'dark'}
+  browser.call('Emulation.setEmulatedMedia', features=[dark])
+  browser.wait(f"{ink} !== '{light}'")
+
+
+def test_hostile_text_runs_nothing(browser, folder):
+  run = run_files.write(folder / 'hostile', prompt=run_files.HOSTILE)
+  words = {key: run_files.HOSTILE for key in ('time', 'kind', 'seen', 'done')}
+  run_files.lines(run / 'incidents.jsonl', [{'step': 50, **words}])
+  browser.open(_write(run, run_files.write(folder / '<img src=x>')).as_uri())
+  assert browser.run('document.title') == '2 runs compared'
+  assert browser.run("document.querySelectorAll('img').length") == 0
+  # Where plotly shows a text, it is escaped for its own markup.
+  browser.run(
+    "Plotly.Fx.hover(document.querySelector('#loss .plot'), {xval: 50})"
+  )
+  browser.wait("document.querySelector('#loss .hoverlayer *')")
+  assert browser.run('document.title') == '2 runs compared'
+  assert browser.run("document.querySelectorAll('img, #loss a').length") == 0
+  assert browser.faults == []
+
+
+def test_script_that_got_in_would_not_run(browser, folder):
+  run = run_files.write(folder / 'broken')
+  path = _write(run)
+  path.write_text(
+    path.read_text().replace(
+      '<main>', '<main><script>document.title=1</script>'
+    )
+  )
+  browser.open(path.as_uri())
+  assert browser.run('document.title') == str(run)
+  assert 'Content Security Policy' in str(browser.faults)
+
+
+def test_page_without_the_library_shows_the_numbers(browser, run, folder):
+  (folder / 'alone').mkdir()
+  shutil.copyfile(run / 'report.html', folder / 'alone' / 'report.html')
+  browser.open((folder / 'alone' / 'report.html').as_uri())
+  browser.wait("document.querySelectorAll('#loss td').length > 40")
+  note = "document.querySelector('header .note').textContent"
+  assert 'plotly.min.js is not beside this page' in browser.run(note)
+
+
+@pytest.mark.parametrize('content', [None, '', '{"step": 1, "train/lo'])
+def test_run_with_nothing_in_it_has_a_page(browser, tmp_path, content):
+  run = tmp_path / 'run'
+  run.mkdir()
+  if content is not None:
+    (run / 'metrics.jsonl').write_text(content)
+  browser.open(_write(run).as_uri())
+  assert browser.run("document.querySelectorAll('.main-svg').length") == 0
+  assert browser.run("document.querySelectorAll('section .note').length") == 12
+  assert browser.faults == []
+
+
+def test_served_page_is_the_same(browser, run):
+  with serve.make_server([str(run)], 0) as server:
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+      url = f'http://127.0.0.1:{server.server_port}/'
+      browser.open(url)
+      assert browser.faults == []
+      assert all(_points(browser, 'loss'))
+      assert all(r.startswith((url, 'data:')) for r in browser.requests)
+    finally:
+      server.shutdown()
+      thread.join()
