@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The files of deploy/: accepted by jaxlib, Slurm's shell and Kubernetes."""
 
+import configparser
 import os
 import pathlib
 import re
@@ -14,6 +15,7 @@ import yaml
 from tests import fake_srun
 from zaya_jax import config as config_lib
 from zaya_jax import flags, launcher
+from zaya_jax.aegis import hooks, watch
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 DEPLOY = ROOT / 'deploy'
@@ -142,6 +144,77 @@ def test_batch_job_is_queued_again_only_where_that_helps(sbatch, code):
 
 def test_batch_job_is_not_queued_for_ever(sbatch):
   assert sbatch('exit 75', SLURM_RESTART_COUNT='100') == (75, '')
+
+
+@pytest.fixture
+def supervise(tmp_path):
+  """A function: what stands for the supervisor -> exit code, its flags."""
+  folder = tmp_path / 'bin'
+  folder.mkdir()
+  commands = {
+    'scontrol': f'[[ $1 == show ]] && printf "a1\\na2\\n" || echo $@ >> '
+    f'{tmp_path}/scontrol',
+    'python': f'printf "%s\\n" "${{@:3}}" > {tmp_path}/flags; eval "$COMMAND"',
+  }
+  for name, line in commands.items():
+    (folder / name).write_text(f'#!/bin/bash\n{line}\n')
+    (folder / name).chmod(stat.S_IRWXU)
+
+  def start(command, *args):
+    return subprocess.Popen(
+      ['bash', str(DEPLOY / 'supervise.sbatch'), *args],
+      env={
+        **os.environ,
+        'PATH': f'{folder}:{os.environ["PATH"]}',
+        'ZAYA_DIR': str(ROOT),
+        'ZAYA_PYTHON': str(folder / 'python'),
+        'SLURM_JOB_ID': '77',
+        'SLURM_JOB_NODELIST': 'a[1-2]',
+        'COMMAND': command,
+      },
+    )
+
+  return start
+
+
+@pytest.mark.parametrize('code', [0, 1, 2, 75, 93, 137])
+def test_supervised_job_is_queued_again_only_where_that_helps(
+  supervise, tmp_path, code
+):
+  job = supervise(f'exit {code}', '--run_dir=/x', '--aegis.spares=1')
+  assert job.wait(60) == code
+  told = tmp_path / 'scontrol'
+  assert told.exists() == (code in (75, 137))
+  found = flags.parse((tmp_path / 'flags').read_text().splitlines())
+  assert found.mode == 'supervise' and found.aegis.nodes == ('a1', 'a2')
+  assert found.aegis.spares == 1
+  hooks.check('--aegis.drain', found.aegis.drain)
+  watch.parse(found.aegis.logs)
+  assert '{node}' in found.aegis.agent
+
+
+def test_supervised_job_waits_for_the_save_after_a_signal(supervise, tmp_path):
+  ready = tmp_path / 'ready'
+  job = supervise(
+    f'trap "exit 75" TERM; touch {ready}; while :; do read -t 0.1 <> <(:); done'
+  )
+  while not ready.exists():
+    assert job.poll() is None
+  job.terminate()
+  assert job.wait(60) == 75
+  assert (tmp_path / 'scontrol').read_text() == 'requeue 77\n'
+
+
+def test_systemd_restarts_only_where_that_helps():
+  unit = configparser.ConfigParser()
+  unit.optionxform = str
+  unit.read(DEPLOY / 'zaya.service')
+  service = unit['Service']
+  assert service['RestartPreventExitStatus'].split() == ['2', '3', '4', '93']
+  words = service['ExecStart'].split()
+  found = flags.parse([w for w in words[3:] if '--flagfile' not in w])
+  assert found.mode == 'supervise' and found.aegis.port
+  watch.parse(found.aegis.logs)
 
 
 def test_jobset_starts_every_process():

@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a supervisor has to do with its surroundings, besides its agents."""
 
+import contextlib
 import os
+import socket
 import threading
 from collections.abc import Callable
 
 from zaya_jax import config as config_lib
 from zaya_jax.aegis import events, hooks, incidents, rules, serve, tail, watch
 from zaya_jax.aegis import state as state_lib
+
+_NOTIFY_S = 5.0
 
 
 class Site:
@@ -40,9 +44,13 @@ class Site:
     )
     self._told = tail.Tail(os.path.join(config.run_dir, 'incidents.jsonl'))
     self._server = _serve(config.aegis.port, state)
+    self._hooks, self._notified_s = [], 0.0
 
   def poll(self, time_s: float) -> list[events.Event]:
     """What was seen since the last call."""
+    if time_s > self._notified_s + _NOTIFY_S:
+      self._notified_s = time_s
+      _notify()
     nodes = self._state().nodes
     found = [
       incidents.told(line, nodes, self._each) for line in self._told.read()
@@ -52,10 +60,14 @@ class Site:
   def act(self, action: events.Action) -> None:
     """Tells the scheduler of a node that is lost; waits for nothing."""
     if self._drain and action.node and action.kind in ('replace_node', 'stop'):
-      threading.Thread(target=self._run_hook, args=(action,)).start()
+      hook = threading.Thread(target=self._run_hook, args=(action,))
+      self._hooks.append(hook)
+      hook.start()
 
   def close(self) -> None:
-    """Closes files and the port."""
+    """Closes files and the port, and waits for commands."""
+    for hook in self._hooks:
+      hook.join()
     self._watch.close()
     self._told.close()
     if self._server:
@@ -64,6 +76,17 @@ class Site:
   def _run_hook(self, action: events.Action) -> None:
     failed = hooks.run(self._drain, node=action.node, reason=action.reason)
     self._say(failed or f'{action.node} is drained: {self._drain}')
+
+
+def _notify() -> None:
+  """Tells systemd, where it has asked for it, that this process lives."""
+  address = os.environ.get('NOTIFY_SOCKET', '').replace('@', '\0', 1)
+  if address:
+    with (
+      contextlib.suppress(OSError),
+      socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as there,
+    ):
+      there.sendto(b'WATCHDOG=1', address)
 
 
 def _serve(
