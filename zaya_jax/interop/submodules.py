@@ -113,7 +113,7 @@ def _layer(
     )
   window = jnp.asarray(slides) if config.sliding_layers else None
   o_BLD = attn(h_BLD, context, window)
-  x_BLD = block.attn_merge(o_BLD, x_BLD)
+  x_BLD = layers.merge(vars(block.attn_merge), o_BLD, x_BLD)
   out['attn.out'], out['attn.merge'] = o_BLD, x_BLD
   h_BLD = layers.rms_norm(x_BLD, block.moe_norm, config.norm_eps, dtype)
   routes = router(h_BLD, state_BLR)
@@ -129,7 +129,7 @@ def _layer(
     'router.choice': routes.choice,
     'router.weight': routes.weight,
     'moe.out': y_BLD,
-    'moe.merge': block.moe_merge(y_BLD, x_BLD),
+    'moe.merge': layers.merge(vars(block.moe_merge), y_BLD, x_BLD),
   }
 
 
