@@ -137,7 +137,17 @@ def _set_environment() -> None:
   accelerator = any(map(os.path.exists, ('/dev/kfd', '/dev/nvidiactl')))
   if accelerator and os.environ.get('JAX_PLATFORMS') != 'cpu':
     cache = pathlib.Path.home() / '.cache' / 'zaya_jax' / 'compiled'
-    os.environ.setdefault('JAX_COMPILATION_CACHE_DIR', str(cache))
+    if _is_private(cache):
+      os.environ.setdefault('JAX_COMPILATION_CACHE_DIR', str(cache))
+
+
+def _is_private(folder: pathlib.Path) -> bool:
+  """Whether only this user writes there: what lies in it is executed."""
+  with contextlib.suppress(OSError):
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.stat()
+    return found.st_uid == os.getuid() and not found.st_mode & 0o022
+  return False
 
 
 def _run(config: config_lib.Config) -> int:

@@ -20,7 +20,7 @@ import pytest
 
 from tests import fake_srun, mesh_table, tiny, xla
 from zaya_jax import config as config_lib
-from zaya_jax import launcher, main
+from zaya_jax import distributed, launcher, main
 from zaya_jax.checkpoint import layout, listing
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -323,3 +323,12 @@ def test_flags_win_over_the_launcher():
 def test_incomplete_place_is_refused(flags, words):
   with pytest.raises(config_lib.UsageError, match=words):
     launcher.find(config_lib.DistributedConfig(**flags), {})
+
+
+@pytest.mark.parametrize(
+  'host, listens',
+  [('127.0.0.1', True), ('localhost', True), ('node001', False), ('::', False)],
+)
+def test_processes_of_one_machine_are_not_reached_from_others(host, listens):
+  address = f'{host}:8476'
+  assert distributed._listen_at(address) == (address if listens else None)

@@ -220,8 +220,9 @@ def test_every_mode_has_a_module():
   ],
 )
 def test_compiled_programs_are_kept_on_accelerators_only(
-  monkeypatch, devices, environment, expected
+  monkeypatch, tmp_path, devices, environment, expected
 ):
+  monkeypatch.setenv('HOME', str(tmp_path))
   variable = 'JAX_COMPILATION_CACHE_DIR'
   # Set and deleted, so that what main sets is undone after the test.
   for name in (variable, 'JAX_PLATFORMS'):
@@ -233,6 +234,22 @@ def test_compiled_programs_are_kept_on_accelerators_only(
   assert _run_mode(monkeypatch, lambda _: None) == 0
   found = os.environ.get(variable)
   assert found is expected or found.endswith(expected)
+
+
+@pytest.mark.parametrize('mode, kept', [(0o700, True), (0o777, False)])
+def test_programs_that_others_could_write_are_not_used(
+  monkeypatch, tmp_path, mode, kept
+):
+  monkeypatch.setenv('HOME', str(tmp_path))
+  for name in ('JAX_COMPILATION_CACHE_DIR', 'JAX_PLATFORMS'):
+    monkeypatch.setenv(name, '')
+    monkeypatch.delenv(name)
+  folder = tmp_path / '.cache' / 'zaya_jax' / 'compiled'
+  folder.mkdir(parents=True)
+  folder.chmod(mode)
+  monkeypatch.setattr(os.path, 'exists', lambda path: path == '/dev/kfd')
+  assert _run_mode(monkeypatch, lambda _: None) == 0
+  assert ('JAX_COMPILATION_CACHE_DIR' in os.environ) == kept
 
 
 PACKAGE = """
