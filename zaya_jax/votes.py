@@ -61,7 +61,7 @@ class Vote:
     """Starts to vote: [devices, leaves, 2] uint32; the state may be donated."""
     named = arrays.named(state)
     with jax.set_mesh(self._mesh):
-      return self._run([named[name] for name in self.leaves])
+      return arrays.alone(self._run([named[name] for name in self.leaves]))
 
   def count(self, prints_DN2: jax.Array) -> list[Dissent]:
     """What a vote has found, after waiting for it; nothing, if all agree."""

@@ -25,7 +25,7 @@ def named(tree: Any) -> dict[str, Any]:
 
 def describe(tree: Any) -> dict[str, str]:
   """The type and shape of each leaf by path, as 'float32[4,256]'."""
-  return {name: _describe(leaf) for name, leaf in named(tree).items()}
+  return {name: kind(leaf) for name, leaf in named(tree).items()}
 
 
 def differences(saved: dict[str, str], wanted: dict[str, str]) -> str:
@@ -43,6 +43,18 @@ def differences(saved: dict[str, str], wanted: dict[str, str]) -> str:
 def num_bytes(tree: Any) -> int:
   """The bytes of all leaves, each counted once however it is sharded."""
   return sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
+
+
+def alone(tree: Any) -> Any:
+  """The same arrays; on CPU devices, as soon as they are computed.
+
+  For programs that send, between steps: XLA:CPU gives threads to all programs
+  at once, and those of some devices wait for devices that get none.
+  """
+  leaf = jax.tree.leaves(tree)[0]
+  if next(iter(leaf.sharding.device_set)).platform == 'cpu':
+    jax.block_until_ready(tree)
+  return tree
 
 
 def on_mesh(abstract: Any, mesh: jax.sharding.Mesh) -> Any:
@@ -65,5 +77,6 @@ def on_mesh(abstract: Any, mesh: jax.sharding.Mesh) -> Any:
   return jax.tree.map(place, abstract)
 
 
-def _describe(leaf: Any) -> str:
+def kind(leaf: Any) -> str:
+  """The type and shape of one array, as 'float32[4,256]'."""
   return f'{leaf.dtype}[{",".join(map(str, leaf.shape))}]'

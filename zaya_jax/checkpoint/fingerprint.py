@@ -96,7 +96,7 @@ def differences(saved: dict[str, str], found: dict[str, str]) -> list[str]:
 def _whole(leaf: jax.Array) -> jax.Array:
   sharding = leaf.sharding
   if isinstance(sharding, NamedSharding) and sharding.mesh.size > 1:
-    return _on_mesh(leaf, sharding)
+    return arrays.alone(_on_mesh(leaf, sharding))
   return _of_part(leaf, np.zeros(leaf.ndim, np.uint32), leaf.shape)
 
 
