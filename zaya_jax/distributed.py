@@ -155,6 +155,57 @@ def first_says(compute: Callable[[], Any]) -> Any:
   return json.loads(_client().blocking_key_value_get(key, _FOREVER_MS))
 
 
+def first_found(value: Any) -> Any:
+  """What the first process found that did not find None; the same for all.
+
+  Args:
+    value: something that JSON can hold.
+  """
+  if processes() == 1:
+    return value
+  name = f'found/{next(_turns)}'
+  found = gather(name, value, _FOREVER_MS / 1000)
+  return first_says(lambda: next((x for x in found if x is not None), None))
+
+
+def gather(name: str, value: Any, timeout_s: float) -> list[Any] | None:
+  """Tells process 0 what each process has, from any thread.
+
+  Args:
+    name: the same in all processes, and used once in a run.
+    value: something that JSON can hold.
+    timeout_s: how long the others may take.
+
+  Returns:
+    The values by process; None in all but process 0.
+
+  Raises:
+    JaxRuntimeError: if one does not come in time.
+  """
+  if processes() == 1:
+    return [value]
+  key, client = f'zaya/{name}', _client()
+  client.key_value_set(f'{key}/{process():08d}', json.dumps(value))
+  client.wait_at_barrier(f'{key}/all', int(timeout_s * 1000))
+  if process():
+    return None
+  found = sorted(client.key_value_dir_get(f'{key}/'))
+  client.key_value_delete(f'{key}/')
+  return [json.loads(text) for _, text in found]
+
+
+def tell(name: str, value: Any) -> None:
+  """Process 0 says something that the others `hear`, from any thread."""
+  if processes() > 1:
+    _client().key_value_set(f'zaya/{name}', json.dumps(value))
+
+
+def hear(name: str, timeout_s: float) -> Any:
+  """What process 0 tells under this name. Raises as `gather`."""
+  key, wait = f'zaya/{name}', int(timeout_s * 1000)
+  return json.loads(_client().blocking_key_value_get(key, wait))
+
+
 def barrier(name: str) -> None:
   """Waits for all processes, for as long as they live."""
   if processes() > 1:

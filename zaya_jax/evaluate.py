@@ -21,7 +21,7 @@ from zaya_jax import config as config_lib
 from zaya_jax import decode, models, score
 from zaya_jax import mesh as mesh_lib
 from zaya_jax import step as step_lib
-from zaya_jax.checkpoint import layout
+from zaya_jax.checkpoint import finder
 from zaya_jax.interop import hf
 
 # What transformers takes where a config.json does not say.
@@ -125,7 +125,7 @@ def _config_of(source: str) -> config_lib.Config | None:
   """The settings of a run; None for a Hugging Face folder."""
   if hf.is_folder(source):
     return None
-  run_dir = os.path.dirname(os.path.dirname(layout.resolve(source)))
+  run_dir = os.path.dirname(os.path.dirname(finder.resolve(source)))
   flagfile = os.path.join(run_dir, 'config.flags')
   # The run may have been moved since.
   return config_lib.Config.from_flagfile(flagfile, run_dir=run_dir)

@@ -6,7 +6,7 @@ import os
 
 from pipelines import tokenizer as tokenizer_lib
 from zaya_jax import config as config_lib
-from zaya_jax.checkpoint import layout, meta, reader
+from zaya_jax.checkpoint import finder, layout, meta, reader
 from zaya_jax.interop import hf
 
 # Settings that may differ from those of the source: its arrays fit all the
@@ -32,16 +32,16 @@ def settings(config: config_lib.Config) -> config_lib.Config:
   """
   if not config.restore:
     return config
-  goes_on = bool(layout.steps(layout.root(config.run_dir)))
+  goes_on = finder.newest(layout.root(config.run_dir)) is not None
   if goes_on:
-    about = reader.read_meta(layout.resolve(config.run_dir))
+    about = reader.read_meta(finder.resolve(config.run_dir))
     model = meta.model_config(about)
     tokenizer = about['config']['data']['tokenizer']
   elif hf.is_folder(config.restore):
     model = hf.read_config(config.restore)
     tokenizer = _tokenizer_in(config.restore)
   else:
-    directory = layout.resolve(config.restore)
+    directory = finder.resolve(config.restore)
     model = meta.model_config(reader.read_meta(directory))
     tokenizer = _tokenizer_in(os.path.dirname(os.path.dirname(directory)))
   if not goes_on:  # Else the checkpoint itself is compared.

@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from zaya_jax import config as config_lib
 from zaya_jax import flags, launcher
 from zaya_jax.aegis import rank
+from zaya_jax.checkpoint import seal
 
 _MODES = {
   'train': 'zaya_jax.train:train',
@@ -159,7 +160,7 @@ def _run(config: config_lib.Config) -> int:
     for number in _SIGNALS:
       if signal.getsignal(number) is _end:
         signal.signal(number, signal.default_int_handler)
-    with _engines(config):
+    with _engines(config), seal.trusting(config.checkpoint.seal_key_file):
       return run(config) or 0
   except KeyboardInterrupt:
     print('zaya_jax: stopped.', file=sys.stderr)

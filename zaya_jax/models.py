@@ -12,7 +12,7 @@ from pipelines import tokenizer as tokenizer_lib
 from zaya_jax import config as config_lib
 from zaya_jax import decode
 from zaya_jax import mesh as mesh_lib
-from zaya_jax.checkpoint import arrays, errors, layout, meta, reader
+from zaya_jax.checkpoint import arrays, errors, finder, meta, reader
 from zaya_jax.interop import hf, submodules
 from zaya_jax.model import zaya
 
@@ -42,7 +42,7 @@ def load(path: str) -> decode.Model:
     stop_ids = hf.read_stop_ids(path)
     max_positions = hf.read_max_positions(path)
   else:
-    directory = layout.resolve(path)
+    directory = finder.resolve(path)
     about = reader.read_meta(directory)
     config = meta.model_config(about)
     restored = reader.restore_params(directory, _abstract_params(config))

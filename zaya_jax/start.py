@@ -12,7 +12,7 @@ from zaya_jax import corpus as corpus_lib
 from zaya_jax import distributed, flags
 from zaya_jax import step as step_lib
 from zaya_jax.aegis import rank
-from zaya_jax.checkpoint import arrays, layout, manager, meta, reader
+from zaya_jax.checkpoint import arrays, finder, manager, meta, reader
 from zaya_jax.interop import hf, hf_table
 
 
@@ -120,7 +120,7 @@ def _with_params_of(
 ) -> tuple[step_lib.TrainState, list[str]]:
   """The state with the parameters of --restore, and what to tell about it."""
   source, folder = config.restore, hf.is_folder(config.restore)
-  directory = source if folder else layout.resolve(source)
+  directory = source if folder else finder.resolve(source)
   run_dir = source if folder else os.path.dirname(os.path.dirname(directory))
   if folder:
     model = hf.read_config(source)

@@ -28,7 +28,7 @@ from zaya_jax import mesh as mesh_lib
 from zaya_jax import start as start_lib
 from zaya_jax import step as step_lib
 from zaya_jax.aegis import beats, rank
-from zaya_jax.checkpoint import lock, manager, meta
+from zaya_jax.checkpoint import lock, manager, meta, seal
 from zaya_jax.optim import labels
 from zaya_jax.report import overview
 
@@ -63,7 +63,9 @@ def train(config: config_lib.Config) -> int:
       '--run_dir= must name a folder for what the run writes.'
     )
   engines = dispatch.use(**vars(config.ops))
-  with engines, distributed.session(config, _must_agree(config)) as config:
+  key = seal.trusting(config.checkpoint.seal_key_file)
+  session = distributed.session(config, _must_agree(config))
+  with engines, key, session as config:
     return _train(config)
 
 
@@ -162,7 +164,7 @@ class _Loop:
 
   def _finish(self) -> None:
     beats.enter('end')
-    newest = self.saved.latest_step()
+    newest = self.saved.newest_saved()
     self.report.finish(
       checkpoint=None if newest is None else self.saved.directory(newest)
     )
@@ -210,7 +212,7 @@ class _Loop:
       if int(measured['optim/bad_steps']) and not (last or stopping):
         self.report.note(f'step {step} is not saved: it was refused')
       else:
-        self._save(step, state, measured)
+        self._save(step, state, measured, urgent=last or stopping)
     if last or stopping:
       self.saved.wait()
     return state, stopping
@@ -258,7 +260,7 @@ class _Loop:
       )
     self.report.sample(step, self.config.prompt, text)
 
-  def _save(self, step, state, measured) -> None:
+  def _save(self, step, state, measured, urgent) -> None:
     loss = float(np.asarray(measured['train/loss']))
     about = meta.describe(
       self.config,
@@ -271,7 +273,11 @@ class _Loop:
     started = time.monotonic()
     with self.report.aside('saving'):
       accepted = self.saved.save(
-        step, state, data_index=self.corpus.loader.state, meta=about
+        step,
+        state,
+        data_index=self.corpus.loader.state,
+        meta=about,
+        urgent=urgent,
       )
     if accepted:
       self.report.saved(step, time.monotonic() - started)
@@ -294,7 +300,7 @@ class _Loop:
     limit = self.config.optim.max_bad_steps
     if measured is None or int(measured['optim/bad_steps']) < limit:
       return
-    newest = self.saved.latest_step()
+    newest = self.saved.newest_saved()
     good = 'none was saved' if newest is None else self.saved.directory(newest)
     raise NumericsError(
       f'{limit} steps in a row were refused, for NaN, Inf or a spike '

@@ -1,23 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where checkpoints lie in a run directory, and which of them are complete.
+"""Where checkpoints lie in a run directory, and which of them count.
 
-A checkpoint is RUN_DIR/checkpoints/STEP. Orbax writes it under a temporary name
-and renames it when all is on disk, but takes any directory named by a number
-for a checkpoint. Here one counts only if it also says when it was committed.
+A checkpoint is RUN_DIR/checkpoints/STEP. It gets that name when its seal is on
+disk, but a name proves nothing: one counts only if its seal holds. Others are
+never deleted but renamed to bad/STEP-REASON, and only by training.
 """
 
-import json
+import contextlib
 import logging
+import math
 import os
 import shutil
 import time
+from collections.abc import Mapping
+from typing import Any
 
-from zaya_jax.checkpoint import errors
+from zaya_jax.checkpoint import seal
 
 STATE = 'state'  # The arrays.
 META = 'meta'  # What the checkpoint says about itself, and the data position.
-
-_RECORD = '_CHECKPOINT_METADATA'  # Written by Orbax, at the start and the end.
+ASIDE = '.unsealed'  # Of the name of one that is being written.
 
 
 def root(run_dir: str) -> str:
@@ -26,89 +28,100 @@ def root(run_dir: str) -> str:
 
 
 def steps(folder: str) -> list[int]:
-  """The steps of the complete checkpoints in `folder`, ascending."""
-  numbered, _ = _sort(folder)
-  return sorted(int(name) for name in numbered)
+  """The steps of the sealed checkpoints in `folder`, ascending.
+
+  Their files have the right names and sizes; `finder` reads them.
+  """
+  found = []
+  for name in numbered(folder):
+    with contextlib.suppress(seal.BrokenError):
+      check(os.path.join(folder, name), contents=False)
+      found.append(int(name))
+  return sorted(found)
+
+
+def facts(
+  step: int, meta: Mapping[str, Any], prints: Mapping[str, str]
+) -> dict[str, Any]:
+  """What the seal of a checkpoint says beside its files.
+
+  Args:
+    step: optimizer steps done.
+    meta: of the checkpoint; its finite 'metrics' decide about the best.
+    prints: fingerprints of the arrays by path.
+  """
+  metrics = meta.get('metrics', {})
+  metrics = {k: v for k, v in metrics.items() if math.isfinite(v)}
+  return {
+    'step': step,
+    'time': time.time(),
+    'metrics': metrics,
+    'fingerprint': dict(prints),
+  }
+
+
+def check(directory: str, **options) -> dict[str, Any]:
+  """As `seal.verify`, and that a checkpoint has the name of its step."""
+  body, name = seal.verify(directory, **options), os.path.basename(directory)
+  if name.isdigit() and body.get('step') != int(name):
+    raise seal.BrokenError(
+      directory, 'name', f'it was sealed as step {body.get("step")}'
+    )
+  return body
 
 
 def incomplete(folder: str) -> list[str]:
-  """Names in `folder` that look like a checkpoint and are not complete."""
-  _, broken = _sort(folder)
-  return sorted(broken)
+  """Names in `folder` that look like a checkpoint and do not count."""
+  if not os.path.isdir(folder):
+    return []
+  known = {str(step) for step in steps(folder)}
+  return sorted(
+    name
+    for name in os.listdir(folder)
+    if name.partition('.')[0].isdigit() and name not in known
+  )
 
 
-def commit_time(directory: str) -> float | None:
-  """Seconds since the epoch when a checkpoint was committed; None: never."""
-  try:
-    with open(os.path.join(directory, _RECORD), encoding='utf-8') as f:
-      nanoseconds = json.load(f)['commit_timestamp_nsecs']
-  except (OSError, ValueError, KeyError, TypeError):
-    return None
-  return nanoseconds / 1e9 if isinstance(nanoseconds, int) else None
+def set_aside(directory: str, reason: str) -> None:
+  """Renames a checkpoint that does not count to bad/STEP-REASON."""
+  folder, name = os.path.split(directory)
+  bad = os.path.join(folder, 'bad')
+  target = os.path.join(bad, f'{name}-{reason}')
+  if os.path.lexists(target):
+    target += f'-{time.time_ns()}'
+  os.makedirs(bad, exist_ok=True)
+  os.rename(directory, target)
+  logging.warning(
+    'Checkpoint %s does not count (%s); it was moved to %s.',
+    directory,
+    reason,
+    target,
+  )
 
 
-def set_aside(folder: str) -> None:
-  """Renames incomplete checkpoints to bad/STEP-TIME, so that none counts."""
-  for name in incomplete(folder):
-    if name.isdigit():
-      target = os.path.join(folder, 'bad', f'{name}-{time.time_ns()}')
-      os.makedirs(os.path.dirname(target), exist_ok=True)
-      os.rename(os.path.join(folder, name), target)
-      logging.warning(
-        'Checkpoint %s is incomplete; it was moved to %s.',
-        os.path.join(folder, name),
-        target,
-      )
+def remove(directory: str) -> None:
+  """Deletes a checkpoint; killed half-way, it leaves nothing that counts."""
+  trash = f'{directory}.trash'
+  os.rename(directory, trash)
+  seal.sync(os.path.dirname(directory))
+  shutil.rmtree(trash, ignore_errors=True)
 
 
 def remove_partial(folder: str) -> None:
-  """Removes what saves left that never got their final name."""
-  for name in incomplete(folder):
-    if not name.isdigit():
+  """Removes what saves and removals left that has no name of a checkpoint."""
+  for name in os.listdir(folder):
+    if name.partition('.')[0].isdigit() and not name.isdigit():
       # A thread of a failed save may still write; the next start finds it.
       shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
 
 
-def resolve(source: str) -> str:
-  """The checkpoint that a path means.
-
-  Args:
-    source: one checkpoint, a folder of checkpoints, or a run directory, of
-      which the newest complete checkpoint is taken.
-
-  Returns:
-    The absolute path of a complete checkpoint.
-
-  Raises:
-    CheckpointError: if there is none.
-  """
-  path = os.path.abspath(source)
-  if _is_complete(path):
-    return path
-  for folder in (root(path), path):
-    if found := steps(folder):
-      return os.path.join(folder, str(found[-1]))
-  raise errors.CheckpointError(
-    f'{source} holds no complete checkpoint; name a run directory with '
-    'checkpoints/STEP in it, or one such checkpoint.',
-    errors.USAGE,
-  )
+def is_checkpoint(path: str) -> bool:
+  """Whether a path is one checkpoint, valid or not; else a folder of them."""
+  return any(os.path.lexists(os.path.join(path, x)) for x in (STATE, seal.NAME))
 
 
-def _sort(folder: str) -> tuple[list[str], list[str]]:
-  """Splits the names in `folder` into (complete, incomplete)."""
-  if not os.path.isdir(folder):
-    return [], []
-  complete, broken = [], []
-  for name in os.listdir(folder):
-    if name.isdigit():
-      whole = _is_complete(os.path.join(folder, name))
-      (complete if whole else broken).append(name)
-    elif name.partition('.')[0].isdigit():  # STEP.orbax-checkpoint-tmp
-      broken.append(name)
-  return complete, broken
-
-
-def _is_complete(directory: str) -> bool:
-  parts = (os.path.join(directory, item) for item in (STATE, META))
-  return commit_time(directory) is not None and all(map(os.path.isdir, parts))
+def numbered(folder: str) -> list[str]:
+  """Names in `folder` that are steps, newest first."""
+  names = os.listdir(folder) if os.path.isdir(folder) else []
+  names = [x for x in names if x.isdecimal() and x == str(int(x))]
+  return sorted(names, key=int, reverse=True)

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Arrays of a checkpoint that are read part by part, as they are asked for."""
 
-import json
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import tensorstore
 
-from zaya_jax.checkpoint import arrays, errors, layout, reader
+from zaya_jax.checkpoint import arrays, errors, layout, reader, seal
 
 
 class Leaf:
@@ -45,11 +45,37 @@ class Leaf:
         self._rows = slice(first, min(first + size, self.shape[0]))
         self._block = self._store[self._rows].read().result()
     except reader.FAILURES as error:
-      raise errors.CheckpointError(
-        f'Checkpoint {self._directory} is damaged ({errors.cause(error)}); '
-        'name an older one.'
-      ) from error
+      raise _damaged(self._directory, error) from error
     return self._block[(index[0] - self._rows.start, *index[1:])]
+
+  @property
+  def rows(self) -> int:
+    """How many rows of the first axis are stored, and so read, at once."""
+    chunk = self._store.chunk_layout.read_chunk.shape
+    return max(1, chunk[0]) if chunk else 1
+
+  def blocks(
+    self, rows: int = 0
+  ) -> Iterator[tuple[tuple[int, ...], np.ndarray]]:
+    """Yields (index of the first element, values) of some rows at a time.
+
+    Args:
+      rows: how many; 0: as they are stored.
+
+    Raises:
+      CheckpointError: if a file is damaged.
+    """
+    if not self.shape:
+      yield (), self[()]
+      return
+    rows = rows or self.rows
+    for first in range(0, self.shape[0], rows):
+      place = slice(first, min(first + rows, self.shape[0]))
+      try:
+        block = self._store[place].read().result()
+      except reader.FAILURES as error:
+        raise _damaged(self._directory, error) from error
+      yield (first, *(0,) * (len(self.shape) - 1)), block
 
 
 def leaves(directory: str) -> dict[str, Leaf]:
@@ -61,8 +87,8 @@ def leaves(directory: str) -> dict[str, Leaf]:
   state = os.path.join(directory, layout.STATE)
   names = arrays.named(reader.stored(directory))
   try:
-    with open(os.path.join(state, '_METADATA'), encoding='utf-8') as f:
-      driver = 'zarr3' if json.load(f).get('use_zarr3') else 'zarr'
+    about = seal.load_json(directory, f'{layout.STATE}/_METADATA')
+    driver = 'zarr3' if about.get('use_zarr3') else 'zarr'
     stores = {
       name: tensorstore.open(
         {
@@ -80,7 +106,11 @@ def leaves(directory: str) -> dict[str, Leaf]:
     }
     return {name: Leaf(directory, s.result()) for name, s in stores.items()}
   except reader.FAILURES as error:
-    raise errors.CheckpointError(
-      f'Checkpoint {directory} is damaged ({errors.cause(error)}); name an '
-      'older one.'
-    ) from error
+    raise _damaged(directory, error) from error
+
+
+def _damaged(directory: str, error: Exception) -> errors.CheckpointError:
+  return errors.CheckpointError(
+    f'Checkpoint {directory} is damaged ({errors.cause(error)}); name an older '
+    'one.'
+  )

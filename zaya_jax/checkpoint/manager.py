@@ -1,18 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Saves training states in the background and decides which ones stay.
 
-A save that fails (a full disk, most often) never stops training and never
-touches an older checkpoint: it is a warning, and an error only if it is the
-last one. Of several processes each writes its part; if one cannot, the others
-would wait for it, so it ends them all.
+Each process writes and hashes its part. When all parts are on disk, process 0
+seals them and gives the checkpoint its name: until then it does not count. A
+save that fails (a full disk, most often) is a warning, and an error if it is
+the last one or `--checkpoint.max_failed_saves` fail in a row; it never touches
+an older checkpoint.
 """
 
-import dataclasses
+import concurrent.futures
 import logging
-import math
 import os
 import shutil
-from collections.abc import Callable
 from typing import Any, Self
 
 import jax
@@ -21,10 +20,21 @@ import orbax.checkpoint as ocp
 from zaya_jax import config as config_lib
 from zaya_jax import distributed
 from zaya_jax.aegis import rank
-from zaya_jax.checkpoint import arrays, errors, layout, reader
+from zaya_jax.checkpoint import (
+  arrays,
+  errors,
+  finder,
+  fingerprint,
+  handlers,
+  layout,
+  reader,
+  retention,
+  seal,
+)
 
+_RESUMABLE = 75
 _HEADROOM = 1.2  # Free bytes that a save asks for, per byte of state.
-_LARGE = 2**28  # Bytes of an array of which each layer can be read alone.
+_PATIENCE_S = 5.0  # A save that is not urgent waits for the one before it.
 
 
 class Manager:
@@ -33,26 +43,35 @@ class Manager:
   Args:
     run_dir: the run directory; checkpoints/ is made in it.
     config: how many to keep, and how long a save may take.
-    best_metric: of meta['metrics']; the checkpoint with the lowest is kept.
   """
 
-  def __init__(
-    self,
-    run_dir: str,
-    config: config_lib.CheckpointConfig,
-    *,
-    best_metric: str = 'val/bpb',
-  ):
+  def __init__(self, run_dir: str, config: config_lib.CheckpointConfig):
     reader.silence()
     self._root = layout.root(run_dir)
     self._config = config
-    self._best_metric = best_metric
-    self._saving: int | None = None  # The step that is being written.
     self._failure: str | None = None  # Why the newest save failed.
-    self._orbax = self._open()
+    self._failures = 0  # In a row.
+    self._saves = 0  # Begun, the same in all processes.
+    self._newest: int | None = None  # Saved by this manager.
+    self._thread = concurrent.futures.ThreadPoolExecutor(1, 'seal')
+    self._saving: tuple[int, concurrent.futures.Future] | None = None
+    if distributed.process() == 0:
+      os.makedirs(self._root, exist_ok=True)
+      layout.remove_partial(self._root)
+    distributed.barrier('cleared')
+    self._parts = handlers.Parts()
+    self._orbax = handlers.checkpointer(config, self._parts)
 
   def latest_step(self) -> int | None:
-    """The step of the newest complete checkpoint on disk."""
+    """The step of the newest valid checkpoint; newer ones are set aside.
+
+    Raises:
+      CheckpointError: if there are checkpoints and none is valid.
+    """
+    return finder.newest(self._root, repair=True)
+
+  def newest_saved(self) -> int | None:
+    """The step of the newest sealed checkpoint, whose files are not read."""
     return distributed.first_says(
       lambda: max(layout.steps(self._root), default=None)
     )
@@ -62,43 +81,52 @@ class Manager:
     return os.path.join(self._root, str(step))
 
   def save(
-    self, step: int, state: Any, *, data_index: int, meta: dict[str, Any]
+    self,
+    step: int,
+    state: Any,
+    *,
+    data_index: int,
+    meta: dict[str, Any],
+    urgent: bool = True,
   ) -> bool:
     """Starts to save; the arrays may be donated as soon as this returns.
 
-    Waits for the save before. A failure of that one, or of this one, is logged
-    and training may go on; of several processes, all end. A step that is on
-    disk already is not saved again.
+    A failure of the save before, or of this one, is logged and training may go
+    on. A step that is on disk already is not saved again.
 
     Args:
       step: optimizer steps done.
       state: a tree of jax arrays.
       data_index: the position in the data.
       meta: of `meta.describe`; 'metrics' in it decides about the best.
+      urgent: waits for the save before as long as it takes; else for seconds,
+        and then this step is not saved.
 
     Returns:
       Whether the step is on disk or on its way there.
+
+    Raises:
+      CheckpointError: if as many saves in a row have failed as may.
     """
     rank.check_fence()
+    if not urgent and distributed.first_says(self._is_busy):
+      logging.warning(
+        'Step %d is not saved: the save of step %d is still under way; raise '
+        '--checkpoint.every, or find out why %s is slow.',
+        step,
+        self._saving[0],
+        self._root,
+      )
+      return False
     self._finish()
     self._failure = None
     found = distributed.first_says(lambda: self._on_disk(step, state))
     if found is not None:
       if found:
-        self._warn(step, found)
+        self._fail(step, found)
       return not found
-    meta = {**meta, 'arrays': arrays.describe(state), 'data_index': data_index}
-    args = ocp.args.Composite(
-      state=ocp.args.StandardSave(state, jax.tree.map(_save_args, state)),
-      meta=ocp.args.JsonSave(meta),
-    )
-    self._saving = step
-    try:
-      self._orbax.save(step, args=args, metrics=self._rank(meta), force=True)
-    except reader.FAILURES as error:
-      self._fail(step, error)
-      return False
-    return True
+    self._begin(step, state, data_index, meta)
+    return self._failure is None
 
   def wait(self) -> None:
     """Waits until the newest save is on disk.
@@ -111,15 +139,27 @@ class Manager:
       raise errors.CheckpointError(self._failure)
 
   def restore(self, step: int, abstract: Any) -> tuple[Any, int, dict]:
-    """Reads a checkpoint of this run, as `reader.restore`."""
-    return reader.restore(self.directory(step), abstract)
+    """Reads a checkpoint of this run, as `reader.restore`.
+
+    Raises:
+      BrokenError: resumable, if its values are not those that were saved. It
+        has been set aside: the same command goes on from the one before.
+    """
+    try:
+      return reader.restore(self.directory(step), abstract)
+    except seal.BrokenError as error:
+      distributed.barrier('bad')  # Nobody reads it any more.
+      if distributed.process() == 0:
+        layout.set_aside(self.directory(step), error.reason)
+      error.exit_code = _RESUMABLE
+      raise
 
   def close(self) -> None:
     """Waits for the newest save and lets go. Raises as `wait`."""
     try:
       self.wait()
     finally:
-      self._orbax.close()
+      self._release()
 
   def __enter__(self) -> Self:
     return self
@@ -127,154 +167,146 @@ class Manager:
   def __exit__(self, kind, *unused) -> None:
     if kind is None:
       self.close()
-      return
-    if distributed.processes() > 1:
-      return  # All end now; nobody may wait for the others.
-    self._finish()  # An error is on its way already: do not hide it.
+    elif distributed.processes() == 1:  # Else all end now; nobody may wait.
+      try:
+        self._finish()
+      except errors.CheckpointError:
+        pass  # An error is on its way already: do not hide it.
+      self._release()
+
+  def _release(self) -> None:
     self._orbax.close()
+    self._thread.shutdown()
+
+  def _begin(self, step, state, data_index, meta) -> None:
+    """Copies the arrays to the host, and leaves the rest to a thread."""
+    self._saves += 1
+    self._parts.reset()
+    prints = fingerprint.of_tree(state)
+    args = ocp.args.Composite(
+      state=handlers.save_args(state),
+      meta=ocp.args.JsonSave(
+        {**meta, 'arrays': arrays.describe(state), 'data_index': data_index}
+      ),
+    )
+    aside = self.directory(step) + layout.ASIDE
+    try:
+      self._orbax.save(aside, args=args, force=True)
+    except reader.FAILURES as error:
+      self._give_up(step, error)
+      return
+    future = self._thread.submit(
+      self._seal, step, aside, meta, prints, f'save/{self._saves}'
+    )
+    self._saving = step, future
+    if self._config.host_memory_gb:
+      self._finish()  # What is not copied yet must not be donated.
+
+  def _seal(self, step, aside, meta, prints, name) -> str:
+    """Waits for all parts, seals and names them; what failed, or ''."""
+    self._orbax.wait_until_finished()
+    facts = layout.facts(step, meta, fingerprint.to_json(prints))
+    wait = self._config.timeout_s
+    parts = distributed.gather(name, self._parts.finish(aside), wait)
+    if parts is None:
+      return distributed.hear(f'{name}/sealed', wait)
+    failed = [
+      f'process {i}: {p}' for i, p in enumerate(parts) if type(p) is str
+    ]
+    why = failed[0] if failed else ''
+    if not why:
+      known = {name: entry for part in parts for name, entry in part.items()}
+      try:
+        rank.check_fence()
+        seal.write(aside, facts, known=known)
+        os.rename(aside, self.directory(step))
+        seal.sync(self._root)
+        retention.prune(self._root, self._config)
+      except (OSError, errors.CheckpointError) as error:
+        why = errors.cause(error)
+    if why:
+      shutil.rmtree(aside, ignore_errors=True)
+    distributed.tell(f'{name}/sealed', why)
+    return why
+
+  def _is_busy(self) -> bool:
+    """Whether the save before is under way, and will be for a while."""
+    if self._saving is None:
+      return False
+    return bool(
+      concurrent.futures.wait([self._saving[1]], _PATIENCE_S).not_done
+    )
+
+  def _finish(self) -> None:
+    """Waits for the save in the background; its failure becomes a warning."""
+    if self._saving is None:
+      return
+    (step, future), self._saving = self._saving, None
+    try:
+      why = future.result()
+    except reader.FAILURES as error:
+      self._give_up(step, error)
+      return
+    if why:
+      self._fail(step, why)
+      return
+    self._failures, self._newest = 0, step
 
   def _on_disk(self, step: int, state: Any) -> str | None:
     """Why a step cannot be saved; '': it is there; None: it can."""
-    if step in layout.steps(self._root):
+    there = layout.steps(self._root)
+    if step in there:
       return ''
+    if self._newest is not None and self._newest not in there:
+      logging.warning(
+        'Checkpoint %d is gone from %s: who removed it? Saving goes on.',
+        self._newest,
+        self._root,
+      )
+      self._newest = None
+    try:
+      os.makedirs(self._root, exist_ok=True)
+      layout.remove_partial(self._root)
+      free = shutil.disk_usage(self._root).free
+    except OSError as error:
+      return errors.cause(error)
+    if not os.access(self._root, os.W_OK | os.X_OK):
+      return 'the folder cannot be written'
     needed = int(arrays.num_bytes(state) * _HEADROOM)
-    free = shutil.disk_usage(self._root).free
     if free < needed:
       return f'it needs {needed:,} bytes and {free:,} are free'
     return None
 
-  def _open(self) -> ocp.CheckpointManager:
-    """Opens the folder and clears away what a killed save left in it."""
-    if distributed.process() == 0:
-      os.makedirs(self._root, exist_ok=True)
-      layout.set_aside(self._root)
-      layout.remove_partial(self._root)
-    distributed.barrier('cleared')
-    options = ocp.CheckpointManagerOptions(
-      preservation_policy=self._kept(),
-      best_fn=self._value,  # So that Orbax stores it; the policy decides.
-      async_options=ocp.AsyncOptions(timeout_secs=self._config.timeout_s),
-    )
-    registry = None
+  def _give_up(self, step: int, error: Exception) -> None:
+    """A save that failed in a way that the other processes do not know."""
+    why = errors.cause(error)
     if distributed.processes() > 1:
-      handler = _Handler(lambda error: self._end(self._saving, error))
-      registry = ocp.handlers.DefaultCheckpointHandlerRegistry()
-      registry.add(layout.STATE, ocp.args.StandardSave, handler)
-    try:
-      return ocp.CheckpointManager(
-        self._root, options=options, handler_registry=registry
-      )
-    except ValueError as error:
-      raise errors.CheckpointError(
-        f'{self._root} holds a checkpoint with a damaged metrics file '
-        f'({errors.cause(error)}); find STEP/metrics/metrics that is not JSON '
-        'and move that checkpoint away.'
-      ) from error
+      failure = errors.CheckpointError(self._sentence(step, why))
+      cause = error.__cause__ or error
+      waited = isinstance(cause, jax.errors.JaxRuntimeError)
+      if waited or distributed.is_loss(cause):
+        failure = distributed.LostError(  # It waited; another may say more.
+          f'another process did not finish its part of checkpoint {step} '
+          f'within --checkpoint.timeout_s={self._config.timeout_s}; the older '
+          'checkpoints are intact, and the same command goes on from them.'
+        )
+      distributed.fail(failure)
+      return
+    layout.remove_partial(self._root)
+    self._fail(step, why)
 
-  def _kept(self) -> Any:
-    policies = ocp.checkpoint_managers
-    kept = [
-      policies.LatestN(self._config.keep),
-      policies.BestN(
-        n=1,
-        get_metric_fn=self._value,
-        reverse=True,
-        keep_checkpoints_without_metrics=False,
-      ),
-    ]
-    if self._config.keep_every:
-      kept.append(policies.EveryNSteps(self._config.keep_every))
-    return policies.AnyPreservationPolicy(kept)
-
-  def _value(self, metrics: dict[str, float]) -> float:
-    return metrics.get(self._best_metric, math.inf)
-
-  def _rank(self, meta: dict[str, Any]) -> dict[str, float]:
-    """The metric of a checkpoint; unknown or not finite counts as the worst."""
-    value = meta.get('metrics', {}).get(self._best_metric)
-    known = value is not None and math.isfinite(value)
-    return {self._best_metric: float(value) if known else math.inf}
-
-  def _finish(self) -> None:
-    """Waits for the save in the background; its failure becomes a warning."""
-    try:
-      self._orbax.wait_until_finished()
-    except reader.FAILURES as error:
-      self._fail(self._saving, error)
-    self._saving = None
-
-  def _fail(self, step: int | None, error: Exception) -> None:
-    if distributed.processes() > 1:
-      self._end(step, error)
-    self._warn(step, errors.cause(error))
-    if self._saving is not None:
-      # Only a fresh manager forgets the step and removes the half of it.
-      self._orbax.close()
-      self._saving = None
-      self._orbax = self._open()
-
-  def _warn(self, step: int | None, why: str) -> None:
+  def _fail(self, step: int, why: str) -> None:
     self._failure = self._sentence(step, why)
+    self._failures += 1
+    if self._failures >= self._config.max_failed_saves:
+      raise errors.CheckpointError(
+        f'{self._failure} That was the last of --checkpoint.max_failed_saves='
+        f'{self._config.max_failed_saves}.'
+      )
     logging.warning('%s', self._failure)
 
-  def _sentence(self, step: int | None, why: str) -> str:
+  def _sentence(self, step: int, why: str) -> str:
     return (
       f'Checkpoint {step} was not written to {self._root}: {why}; the older '
       'checkpoints are intact. Make room there for the next one.'
     )
-
-  def _end(self, step: int | None, error: Exception) -> None:
-    """Ends all processes: none can go on without the part of this one."""
-    failure = errors.CheckpointError(self._sentence(step, errors.cause(error)))
-    cause = error.__cause__ or error
-    waited = isinstance(cause, jax.errors.JaxRuntimeError)
-    if waited or distributed.is_loss(cause):
-      failure = distributed.LostError(  # It waited; another may say more.
-        f'another process did not finish its part of checkpoint {step} within '
-        f'--checkpoint.timeout_s={self._config.timeout_s}; the older '
-        'checkpoints are intact, and the same command goes on from them.'
-      )
-    distributed.fail(failure)
-
-
-class _Handler(ocp.StandardCheckpointHandler):
-  """Tells of a part that cannot be written as soon as this process knows.
-
-  Orbax itself tells when it has waited for the other processes.
-  """
-
-  def __init__(self, tell: Callable[[Exception], None]):
-    super().__init__()
-    self._tell = tell
-
-  @classmethod
-  def typestr(cls) -> str:
-    """The name on disk, that of the format."""
-    return ocp.StandardCheckpointHandler.typestr()
-
-  async def async_save(self, *args, **kwargs) -> list[Any]:
-    """Starts to write."""
-    started = await super().async_save(*args, **kwargs)
-    return [_Part(part, self._tell) for part in started or ()]
-
-
-@dataclasses.dataclass(frozen=True)
-class _Part:
-  """What is being written, as Orbax's futures."""
-
-  part: Any
-  tell: Callable[[Exception], None]
-
-  def result(self, timeout: float | None = None) -> Any:
-    """Waits for it."""
-    try:
-      return self.part.result(timeout=timeout)
-    except Exception as error:
-      self.tell(error)
-      raise
-
-
-def _save_args(leaf: Any) -> ocp.SaveArgs:
-  """Cuts large arrays along their first axis, for `lazy.leaves`."""
-  large = leaf.ndim > 2 and leaf.nbytes > _LARGE
-  return ocp.SaveArgs(shard_axes=(0,) if large else ())

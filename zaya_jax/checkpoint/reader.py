@@ -17,7 +17,14 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from zaya_jax.checkpoint import arrays, errors, layout
+from zaya_jax.checkpoint import (
+  arrays,
+  errors,
+  finder,
+  fingerprint,
+  layout,
+  seal,
+)
 
 # What Orbax and TensorStore raise for a missing, cut or garbled file.
 FAILURES = (OSError, ValueError, KeyError, TypeError, RuntimeError)
@@ -39,10 +46,14 @@ def restore(directory: str, abstract: Any) -> tuple[Any, int, dict[str, Any]]:
   Raises:
     CheckpointError: if the arrays are others than those asked for (exit code
       2), or if a file is damaged (3).
+    BrokenError: if the values are not those that were saved, although the files
+      are.
   """
   _check(directory, arrays.describe(stored(directory)), abstract)
   meta = read_meta(directory)
-  return _read(directory, abstract), meta['data_index'], meta
+  state = _read(directory, abstract)
+  _compare(directory, state, abstract)
+  return state, meta['data_index'], meta
 
 
 def restore_params(source: str, abstract: Any) -> Any:
@@ -61,7 +72,7 @@ def restore_params(source: str, abstract: Any) -> Any:
   Raises:
     CheckpointError: as `restore`.
   """
-  directory = layout.resolve(source)
+  directory = finder.resolve(source)
   wanted = arrays.describe(abstract)
   saved = {
     name: _widened(kind) if wanted.get(name) == _widened(kind) else kind
@@ -69,16 +80,16 @@ def restore_params(source: str, abstract: Any) -> Any:
     if name.partition('/')[0] in abstract
   }
   _check(directory, saved, abstract)
-  return _read(directory, abstract, partial_restore=True)
+  found = _read(directory, abstract, partial_restore=True)
+  _compare(directory, found, abstract)
+  return found
 
 
 def read_meta(directory: str) -> dict[str, Any]:
   """What a checkpoint says about itself."""
-  args = ocp.args.Composite(meta=ocp.args.JsonRestore())
-  try:
-    meta = _checkpointer().restore(directory, args=args).meta
-  except FAILURES as error:
-    raise _damaged(directory, error) from error
+  meta = seal.load_json(directory, f'{layout.META}/metadata')
+  if not isinstance(meta, dict):
+    raise _damaged(directory, TypeError('the meta is no object'))
   if missing := [key for key in _REQUIRED if key not in meta]:
     raise _damaged(directory, KeyError(*missing))
   return meta
@@ -86,12 +97,13 @@ def read_meta(directory: str) -> dict[str, Any]:
 
 def stored(directory: str) -> Any:
   """The tree of a checkpoint with the shape and dtype of each array."""
+  _check_json(directory)
   try:
     state = _checkpointer().metadata(directory).item_metadata.state
   except FAILURES as error:
     raise _damaged(directory, error) from error
   if state is None:
-    raise _damaged(directory, FileNotFoundError('state/_METADATA is missing'))
+    raise _damaged(directory, FileNotFoundError('there are no arrays'))
   return state.tree
 
 
@@ -139,9 +151,35 @@ def _checkpointer() -> ocp.Checkpointer:
   handlers = {
     layout.STATE: ocp.PyTreeCheckpointHandler(),
     layout.META: ocp.JsonCheckpointHandler(),
-    'metrics': ocp.JsonCheckpointHandler(),  # Of Orbax; not read here.
+    'metrics': ocp.JsonCheckpointHandler(),  # Of older ones; not read here.
   }
   return ocp.Checkpointer(ocp.CompositeCheckpointHandler(**handlers))
+
+
+def _check_json(directory: str) -> None:
+  """Refuses JSON that Orbax would read, however large or deep it is."""
+  own = f'{layout.STATE}/array_metadatas'
+  folder = os.path.join(directory, own)
+  names = os.listdir(folder) if os.path.isdir(folder) else []
+  names = [f'{own}/{name}' for name in names]
+  for name in ('_CHECKPOINT_METADATA', f'{layout.STATE}/_METADATA', *names):
+    seal.load_json(directory, name)
+
+
+def _compare(directory: str, found: Any, abstract: Any) -> None:
+  """Compares the values on the devices with those that were saved."""
+  if not os.path.exists(os.path.join(directory, seal.NAME)):
+    return  # Of a checkpoint that is being made, or sealed now.
+  saved = seal.read(directory).get('fingerprint', {})
+  wanted = arrays.describe(abstract)
+  stored_as = arrays.describe(stored(directory))
+  # A widened array has other bits.
+  same = {k: v for k, v in saved.items() if wanted.get(k) == stored_as.get(k)}
+  prints = fingerprint.to_json(fingerprint.of_tree(found))
+  prints = {k: v for k, v in prints.items() if k in same}
+  if bad := fingerprint.differences(same, prints):
+    what = f'the values of {bad[0]} are not those that were saved'
+    raise seal.BrokenError(directory, 'fingerprint', what)
 
 
 def _check(directory: str, saved: dict[str, str], abstract: Any) -> None:

@@ -171,7 +171,10 @@ def verify(
     BrokenError: naming the first file that differs.
   """
   body = read(directory)
-  files, sizes = body['files'], _scan(directory)
+  try:
+    files, sizes = body['files'], _scan(directory)
+  except OSError as error:  # It is being removed, or the disk is dying.
+    raise BrokenError(directory, 'missing', errors.cause(error)) from error
   for names, reason in (
     (files.keys() - sizes.keys(), 'missing'),
     (sizes.keys() - files.keys(), 'extra'),

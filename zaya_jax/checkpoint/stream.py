@@ -8,7 +8,7 @@ import dataclasses
 import math
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
@@ -16,7 +16,14 @@ import numpy as np
 import orbax.checkpoint as ocp
 import tensorstore
 
-from zaya_jax.checkpoint import arrays, errors, layout, reader
+from zaya_jax.checkpoint import (
+  arrays,
+  errors,
+  fingerprint,
+  layout,
+  reader,
+  seal,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,6 +91,9 @@ def write(
   try:
     with ocp.Checkpointer(handler) as checkpointer:
       checkpointer.save(os.path.abspath(directory), args=args)
+    prints = {k: writer.prints[id(x)] for k, x in arrays.named(tree).items()}
+    step = int(os.path.basename(directory))
+    seal.write(directory, layout.facts(step, meta, prints))
   except BaseException as error:
     writer.stop()
     ours = isinstance(error, reader.FAILURES)
@@ -102,6 +112,7 @@ class _Handler(ocp.type_handlers.NumpyHandler):
     super().__init__(deepcopy_host_arrays=False)
     self._progress = progress
     self._stopped, self._writing = False, threading.Lock()
+    self.prints: dict[int, str] = {}  # By id of the array.
 
   def stop(self) -> None:
     """Ends the writing: Orbax's thread outlives Ctrl-C and a failed array."""
@@ -128,8 +139,17 @@ class _Handler(ocp.type_handlers.NumpyHandler):
     store = tensorstore.open(
       tensorstore.Spec(tspec), create=True, open=True, context=ts_context
     ).result()
+    parts = self._write_parts(store, value)
+    self.prints[id(value)] = fingerprint.of_host(parts, value.shape)
+
+  def _write_parts(self, store, value) -> Iterator[tuple[Any, np.ndarray]]:
     for index, part in value.parts():
       if self._stopped:
         raise InterruptedError
       store[index].write(part).result()
       self._progress(part.nbytes)
+      index = index if isinstance(index, tuple) else (index,)
+      start = [x.start or 0 if isinstance(x, slice) else x for x in index]
+      whole = sum(not isinstance(x, slice) for x in index)
+      start += [0] * (len(value.shape) - len(index))
+      yield start, part.reshape((1,) * whole + part.shape)

@@ -192,6 +192,30 @@ class CheckpointConfig:
   timeout_s: int = field(
     300, 'Seconds after which an unfinished save is an error.', minimum=1
   )
+  max_failed_saves: int = field(
+    3, 'Failed saves in a row that end the run.', minimum=1
+  )
+  host_memory_gb: float = field(
+    0.0,
+    'Host memory for a save, per process; a larger part of the state is '
+    'copied and written in stages while training waits. 0: no limit.',
+    minimum=0.0,
+  )
+  seal_key_file: str = field(
+    '',
+    'File with a secret that seals are signed with; checkpoints that are not '
+    'are refused.',
+  )
+  action: Literal['list', 'verify', 'seal', 'diff', 'reshape', 'prune'] = field(
+    'list',
+    'What --mode=checkpoints does: list; verify every file; seal what has no '
+    'seal and is trusted; diff --source and --checkpoint.other; reshape '
+    '--source for --checkpoint.ranks into --output; prune as a run would.',
+  )
+  other: str = field('', 'The second checkpoint of diff.')
+  ranks: int = field(
+    1, 'Devices that are to read the parts of a reshaped checkpoint.', minimum=1
+  )
 
   def __post_init__(self) -> None:
     fields.check(self, 'checkpoint.')

@@ -17,8 +17,7 @@ import numpy as np
 
 from pipelines import tokenizer as tokenizer_lib
 from zaya_jax import config as config_lib
-from zaya_jax.checkpoint import layout as places
-from zaya_jax.checkpoint import lazy, meta, reader
+from zaya_jax.checkpoint import finder, lazy, meta, reader
 from zaya_jax.interop import (
   aside,
   card,
@@ -199,7 +198,7 @@ def _write_small_files(folder, source, layout, tensors, notes) -> None:
 
 def _open_run(path: str) -> Source:
   """A run directory or one checkpoint."""
-  directory = places.resolve(path)
+  directory = finder.resolve(path)
   about = reader.read_meta(directory)
   run_dir = os.path.dirname(os.path.dirname(directory))
   kept = os.path.join(run_dir, hf.KEPT_CONFIG)

@@ -19,7 +19,7 @@ import numpy as np
 
 from zaya_jax import config as config_lib
 from zaya_jax import decode, models, score
-from zaya_jax.checkpoint import layout
+from zaya_jax.checkpoint import finder
 from zaya_jax.interop import hf, submodules
 from zaya_jax.model import zaya
 from zaya_jax.report import page, records, router_page
@@ -243,7 +243,7 @@ def _run(source: str) -> records.Run | None:
   """The run of a checkpoint; None of a Hugging Face folder."""
   if hf.is_folder(source):
     return None
-  directory = layout.resolve(source)
+  directory = finder.resolve(source)
   return records.read(os.path.dirname(os.path.dirname(directory)))
 
 
@@ -256,7 +256,7 @@ def _path(config: config_lib.Config, source: str) -> pathlib.Path:
       f'--source={source} is a Hugging Face folder, which is only read; say '
       'where the page goes: --output=FILE.html.'
     )
-  directory = layout.resolve(source)
+  directory = finder.resolve(source)
   return pathlib.Path(directory).parents[1] / 'router.html'
 
 

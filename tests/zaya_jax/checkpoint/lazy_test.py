@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from zaya_jax.checkpoint import errors, lazy, manager, stream
+from zaya_jax.checkpoint import errors, lazy, handlers, stream
 
 
 @pytest.fixture(params=[(1, 1, 4), (2, 3, 4), (5, 3, 4)], ids=str)
@@ -61,7 +61,7 @@ def test_state_of_training_is_read(saved, make_state):
 def test_large_arrays_of_training_can_be_read_by_layer(
   make_manager, monkeypatch, tmp_path, abstract
 ):
-  monkeypatch.setattr(manager, '_LARGE', 100)
+  monkeypatch.setattr(handlers, '_LARGE', 100)
   mesh = jax.make_mesh((4,), ('replica',), devices=jax.devices()[:4])
   draw = lambda *shape: jax.device_put(
     np.random.default_rng(0).random(shape, np.float32),

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from zaya_jax import config as config_lib
-from zaya_jax.checkpoint import errors, hashing, listing
+from zaya_jax.checkpoint import errors, hashing, listing, seal
 
 SCRIPT = """
 import sys
@@ -45,18 +45,21 @@ def test_damage_is_told_and_the_rest_still_listed(
     checkpoints.save(5, make_state(2), data_index=1, meta={})
   (saved / 'state' / 'manifest.ocdbt').write_bytes(b'')
   (saved.parent / '77').mkdir()
+  (saved.parent / '78.unsealed').mkdir()
   listing.main(config_lib.Config(run_dir=str(tmp_path / 'run')))
   printed = capsys.readouterr()
-  first, second = map(json.loads, printed.out.splitlines())
+  first, second, third = map(json.loads, printed.out.splitlines())
   assert (first['step'], first['valid']) == (4, False)
   assert str(saved) in first['reason'] and 'params_hash' not in first
   assert (second['step'], second['valid']) == (5, True)
-  assert '77: incomplete, ignored' in printed.err
+  assert (third['step'], third['sealed'], third['valid']) == (77, False, False)
+  assert '78.unsealed: left by a killed save, ignored' in printed.err
 
 
 def test_array_swapped_for_another_is_not_valid(saved):
   meta = saved / 'meta' / 'metadata'
   meta.write_text(meta.read_text().replace('bfloat16[3]', 'bfloat16[4]'))
+  seal.write(str(saved), {'step': 4, 'time': 0.0})
   found = listing.entry(str(saved))
   assert found['valid'] is False and 'disagree' in found['reason']
 
