@@ -69,8 +69,8 @@ class Process:
 
   def close(self) -> None:
     """Forgets it; it has ended."""
-    for file in (self.watch, self.slot.file):
-      os.close(file)
+    os.close(self.watch)
+    self.slot.close()
 
   def describe(self) -> dict[str, Any]:
     """How far it is, as `events.Progress` without the node."""
@@ -174,26 +174,17 @@ class Agent:
       self._tell('ended')
     if not self._reported:
       late = [p for p in self._ranks if p.popen.poll() is None]
-      late = [p for p in late if p.slot.age_s > self._limit_s(p.slot)]
+      late = [p for p in late if p.slot.age_s > limit_s(p.slot, self._setup)]
       if late:
         self._reported = True
         slot = late[0].slot
-        self._tell('hang', phase=slot.phase, limit_s=self._limit_s(slot))
+        self._tell('hang', phase=slot.phase, limit_s=limit_s(slot, self._setup))
       elif not self._running and all(p.slot.done for p in self._ranks):
         self._running = True
         self._tell('running')
         self._prepare()  # Not before: the ranks need the processor to start.
     if now > self._told + _STATUS_S:
       self._tell('status')
-
-  def _limit_s(self, slot: beats.Slot) -> float:
-    setup = self._setup
-    if slot.phase not in ('data', 'step'):
-      return setup['phase_limit_s']
-    known = slot.step_p99_s()
-    if known is None:
-      return setup['phase_limit_s']
-    return setup['step_limit_s'] or max(_SHORTEST_S, _TIMES_P99 * known)
 
   def _prepare(self) -> None:
     """Keeps a process ready for each rank."""
@@ -221,6 +212,14 @@ class Agent:
     ranks = [process.describe() for process in self._ranks]
     report = {'kind': kind, 'generation': self._generation, 'ranks': ranks}
     os.write(_OUTPUT, (json.dumps(report | more) + '\n').encode())
+
+
+def limit_s(slot: beats.Slot, setup: dict[str, Any]) -> float:
+  """Seconds without progress that count as a hang, for what a rank does now."""
+  known = slot.step_p99_s()
+  if slot.phase not in ('data', 'step') or known is None:
+    return setup['phase_limit_s']
+  return setup['step_limit_s'] or max(_SHORTEST_S, _TIMES_P99 * known)
 
 
 def die_with_parent() -> None:

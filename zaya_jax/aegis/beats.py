@@ -73,6 +73,12 @@ class Slot:
     self._words[_LENGTH], self._words[_CODE] = len(text), code
     self._words[_FAILED] = time.monotonic_ns()
 
+  def close(self) -> None:
+    """Lets go of the memory."""
+    self._words.release()
+    self._page.close()
+    os.close(self.file)
+
   @property
   def phase(self) -> str:
     """One of PHASES."""

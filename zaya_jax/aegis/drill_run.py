@@ -11,9 +11,17 @@ import sys
 import time
 from typing import Any
 
-from zaya_jax.aegis import drill_table, faults
+from zaya_jax.aegis import agent, drill_table, faults
 
 _LIMIT_S = 240.0  # For a run; far more than any takes.
+_FAILURES = (
+  'exit',
+  'hang',
+  'agent_lost',
+  'drained',
+  'gpu_memory_uncorrectable',
+  'not_finite',
+)
 STEPS = 60
 FLAGS = f"""
 --mode=supervise
@@ -83,6 +91,7 @@ class Run:
       lines = (f'{n} times {n} is {n * n}.\n' for n in range(4000))
       text.write_text(''.join(lines))
     flags = [*FLAGS, f'--data.input={text}', f'--run_dir={self.run_dir}']
+    flags += [flag.format(run_dir=self.run_dir) for flag in self.drill.flags]
     environment = {
       'JAX_PLATFORMS': 'cpu',
       'XLA_FLAGS': '--xla_backend_optimization_level=0',
@@ -94,11 +103,12 @@ class Run:
     }
     with log.open('a') as file:
       return subprocess.Popen(
-        [sys.executable, '-m', 'zaya_jax.main', *flags, *self.drill.flags],
+        [sys.executable, '-m', 'zaya_jax.main', *flags],
         env={**os.environ, **environment},
         stdout=file,
         stderr=file,
         stdin=subprocess.DEVNULL,
+        preexec_fn=agent.die_with_parent,
       )
 
   def await_end(self) -> int:
@@ -131,7 +141,7 @@ class Run:
 
   def times(self) -> dict[str, Any]:
     """When each fault was seen and repaired, in seconds; the worst of all."""
-    seen = self.incidents('exit', 'hang', 'agent_lost', 'drained')
+    seen = self.incidents(*_FAILURES)
     again = [row['time'] for row in self.incidents('running')]
     detect, recover = [], []
     for fault in _rows(self.run_dir / 'aegis' / 'faults.jsonl'):
@@ -141,7 +151,7 @@ class Run:
         :1
       ]
     sealed, redone = 0, 0
-    for row in self.incidents('sealed', 'exit', 'hang', 'agent_lost'):
+    for row in self.incidents('sealed', *_FAILURES):
       if row['kind'] == 'sealed':
         sealed = row['step']
       elif row['done']['kind'] != 'stop':

@@ -46,7 +46,8 @@ def _seen(kind: str, **facts: Any) -> Callable[[Any], list[str]]:
 
   def check(run: Any) -> list[str]:
     for row in run.incidents(kind):
-      if all(row.get(key) == value for key, value in facts.items()):
+      # What is 0 is left out of the file.
+      if all(row.get(key, 0) == value for key, value in facts.items()):
         return []
     return [f'no incident {kind} with {facts}']
 
@@ -96,6 +97,30 @@ def _occupy_port(run: Any) -> None:
   host, _, port = path.read_text().partition(':')
   run.taken = socket.create_server((host, int(port)))
 
+
+def _log(line: str) -> Callable[[Any], None]:
+  """Writes a line to the kernel's log of node b."""
+
+  def disturb(run: Any) -> None:
+    run.await_fault()
+    with (run.run_dir / 'b.kern').open('a', encoding='utf-8') as file:
+      file.write(f'6,1,1,-;{line}\n')
+
+  return disturb
+
+
+def _print_ecc(run: Any) -> None:
+  """Writes the same to the log of training."""
+  run.await_fault()
+  with (run.run_dir / 'log.txt').open('a', encoding='utf-8') as file:
+    file.write(f'\n{_ECC}\n6,1,1,-;{_ECC}\n')
+
+
+_ECC = (
+  'amdgpu 0000:05:00.0: amdgpu: 1 new uncorrectable hardware errors detected '
+  'in umc block'
+)
+_KERNEL = (*_SPARE, '--aegis.logs=kern:{run_dir}/{{node}}.kern')
 
 DRILLS = {
   'kill_rank': Drill(
@@ -226,6 +251,27 @@ DRILLS = {
     faults='escape@save:20:0:1,escape@save:20:1:1',
     flags=('--aegis.nodes=a,b', '--aegis.spares=1', '--aegis.ranks_per_node=2'),
     check=_says('was given up and generation 2 goes on in its place'),
+  ),
+  'ecc_line': Drill(
+    about='the kernel of a node tells of an uncorrectable error in memory',
+    faults='mark@step:23:1:1',
+    flags=_KERNEL,
+    disturb=_log(_ECC),
+    check=_seen('gpu_memory_uncorrectable', node='b'),
+  ),
+  'ecc_all_clear': Drill(
+    about='the kernel of a node tells that there is no such error',
+    faults='mark@step:23:1:1',
+    flags=_KERNEL,
+    disturb=_log(_ECC.replace('1 new', 'no')),
+    generations=1,
+  ),
+  'ecc_printed': Drill(
+    about='training prints what a kernel would',
+    faults='mark@step:23:1:1',
+    flags=_KERNEL,
+    disturb=_print_ecc,
+    generations=1,
   ),
   'sigterm': Drill(
     about='SIGTERM to the supervisor; the same command goes on',

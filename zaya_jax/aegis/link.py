@@ -92,7 +92,7 @@ class Link:
           return report
     raise LostError(self.node)
 
-  def close(self, kill: bool = False) -> None:
+  def close(self, *, kill: bool = False) -> None:
     """Ends the agent, and with it its ranks."""
     with contextlib.suppress(OSError):
       self._popen.stdin.close()
