@@ -35,7 +35,9 @@ class Site:
     self._state, self._say = state, say
     self._each = config.aegis.ranks_per_node
     self._drain = config.aegis.drain
+    self._health = config.aegis.health
     hooks.check('--aegis.drain', self._drain)
+    hooks.check('--aegis.health', self._health)
     watch.parse(config.aegis.logs)
     self._watch = watch.Watch(
       '',
@@ -56,6 +58,12 @@ class Site:
       incidents.told(line, nodes, self._each) for line in self._told.read()
     ]
     return [x for x in found if x] + self._watch.poll(time_s)
+
+  def examine(self, node: str) -> str:
+    """Why a node must not join; '' if it may. Waits for the command."""
+    if not self._health:
+      return ''
+    return hooks.run(self._health, node=node, reason='')
 
   def act(self, action: events.Action) -> None:
     """Tells the scheduler of a node that is lost; waits for nothing."""

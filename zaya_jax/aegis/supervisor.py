@@ -118,6 +118,7 @@ class Supervisor:
     self._selector = selectors.DefaultSelector()
     self._code: int | None = None
     self._gone: list[str] = []
+    self._healthy: set[str] = set()  # Nodes that were examined.
     self._running_nodes: tuple[str, ...] = ()
     self._sealed = self._newest()
     self._drain_until: float | None = None
@@ -279,6 +280,11 @@ class Supervisor:
   def _begin(self) -> None:
     """Starts the generation of the state."""
     aegis, state = self._config.aegis, self._incidents.state
+    for node in set(state.nodes) - self._healthy:
+      if why := self._site.examine(node):
+        self._see('unhealthy', node=node, detail=why)
+        return
+    self._healthy = set(state.nodes)
     fence.raise_to(self._config.run_dir, state.generation)
     host = state.nodes[0] if aegis.agent else '127.0.0.1'
     seed = zlib.crc32(self._config.run_dir.encode())

@@ -60,6 +60,11 @@ class AegisConfig:
     "Command that is told of a lost {node} and the {reason}, as 'scontrol "
     "update NodeName={node} State=DRAIN Reason={reason}'.",
   )
+  health: str = field(
+    '',
+    "Command that must succeed before a {node} joins, as 'srun --overlap "
+    "--nodelist={node} CHECK'.",
+  )
   port: int = field(
     0,
     'Port for GET /metrics and /healthz on 127.0.0.1; 0: none.',
