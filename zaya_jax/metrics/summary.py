@@ -63,6 +63,10 @@ def closing(
   ]
   if best:
     lines.append(_held_out(best))
+  if config.log.report:
+    lines.append(f'  page        {run_dir}/report.html')
+  if config.log.report:
+    lines.append(f'  page        {run_dir}/report.html')
   if checkpoint:
     lines += [f'  checkpoint  {checkpoint}', 'next:']
     lines += [f'  {line}' for line in _commands(config, run_dir, done)]
