@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable
 
-VARIABLE = 'ZAYA_JAX_FAULTS'  # Of the supervisor: what its ranks are to have.
+VARIABLE = 'ZAYA_JAXKINDS'  # Of the supervisor: what its ranks are to have.
 _STALL_S = 5.0  # As long as a network may be away.
 
 
@@ -50,10 +50,9 @@ def parse(
         row |= {'generation': generation, 'pid': os.getpid()}
         with log.open('a', encoding='utf-8') as file:
           file.write(json.dumps(row) + '\n')
+        KINDS[kind]()
         if kind == 'escape':
-          _escape(log, generation)
-        else:
-          _FAULTS[kind]()
+          _await_generation(generation, log.with_name('generation'))
         return
 
   return enter
@@ -88,16 +87,20 @@ def _freeze_node() -> None:
   os.kill(os.getpid(), signal.SIGSTOP)
 
 
-def _escape(log: pathlib.Path, generation: int) -> None:
+def _escape() -> None:
   """Outlives its node, as where the network between them is cut."""
   set_death_signal, none = 1, 0
   ctypes.CDLL(None).prctl(set_death_signal, none)
-  agent, until = os.getppid(), time.monotonic() + 60
+  agent = os.getppid()
   time.sleep(1)  # All ranks of the node do so first.
   with contextlib.suppress(ProcessLookupError):
     os.kill(agent, signal.SIGKILL)
-  newest = log.with_name('generation')
-  while int(newest.read_text()) <= generation and time.monotonic() < until:
+
+
+def _await_generation(old: int, newest: pathlib.Path) -> None:
+  """Waits until a newer one has begun."""
+  until = time.monotonic() + 60
+  while int(newest.read_text()) <= old and time.monotonic() < until:
     time.sleep(0.01)
 
 
@@ -113,7 +116,7 @@ def _poison() -> None:
   step.put_batch = once
 
 
-_FAULTS: dict[str, Callable[[], None]] = {
+KINDS: dict[str, Callable[[], None]] = {
   'mark': lambda: None,
   'kill': _send(signal.SIGKILL),
   'segv': _send(signal.SIGSEGV),
@@ -126,5 +129,6 @@ _FAULTS: dict[str, Callable[[], None]] = {
   'hang': lambda: time.sleep(10**6),
   'kill_node': _kill_node,
   'freeze_node': _freeze_node,
+  'escape': _escape,
   'nan': _poison,
 }

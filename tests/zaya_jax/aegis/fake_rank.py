@@ -5,7 +5,6 @@ Ranks wait for each other at every step, for ever if one is gone, as those of
 GPUs do. What they compute depends on each sample and their order.
 """
 
-import json
 import pathlib
 import sys
 import time
@@ -13,7 +12,7 @@ import zlib
 
 from zaya_jax import stop
 from zaya_jax.aegis import beats, rank
-from zaya_jax.checkpoint import layout
+from zaya_jax.checkpoint import layout, seal
 
 STEPS, EVERY = 40, 5
 
@@ -31,11 +30,9 @@ def save(run_dir: pathlib.Path, step: int, value: int) -> None:
   """Writes a checkpoint aside, then renames it."""
   final = run_dir / 'checkpoints' / str(step)
   aside = final.with_name(f'{step}.partial')
-  for part in (layout.STATE, layout.META):
-    (aside / part).mkdir(parents=True, exist_ok=True)
+  (aside / layout.STATE).mkdir(parents=True, exist_ok=True)
   (aside / layout.STATE / 'value').write_text(str(value))
-  record = {'commit_timestamp_nsecs': 1}
-  (aside / '_CHECKPOINT_METADATA').write_text(json.dumps(record))
+  seal.write(str(aside), layout.facts(step, {}, {}))
   if not final.exists():
     aside.rename(final)
 
