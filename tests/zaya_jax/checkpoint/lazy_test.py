@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from zaya_jax.checkpoint import errors, lazy, handlers, stream
+from zaya_jax.checkpoint import errors, handlers, lazy, stream
 
 
 @pytest.fixture(params=[(1, 1, 4), (2, 3, 4), (5, 3, 4)], ids=str)

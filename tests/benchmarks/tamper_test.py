@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A sample of the random tampers and kills, and that silence would be told."""
+
+import json
+import logging
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks import tamper
+from zaya_jax.checkpoint import seal
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+  """Each refusal is a warning."""
+  logging.disable(logging.WARNING)
+  yield
+  logging.disable(logging.NOTSET)
+
+
+def test_no_random_tamper_is_accepted_in_silence(tmp_path):
+  found = tamper.trials(str(tmp_path), 66, seed=1)
+  assert found['silent'] == 0, found['silent_trials']
+  assert sum(found['refused'].values()) == 66
+  assert {'hash', 'size', 'missing', 'extra', 'key'} <= found['reasons'].keys()
+
+
+def test_tamper_that_nobody_looks_for_is_told(tmp_path, monkeypatch):
+  verify = seal.verify
+
+  def blind(directory, **options):
+    return verify(directory, **{**options, 'contents': False})
+
+  monkeypatch.setattr(seal, 'verify', blind)
+  found = tamper.trials(str(tmp_path), 66, seed=1)
+  assert 0 < found['silent'] < 66
+  kinds = {text.partition(':')[0] for text in found['silent_trials']}
+  assert kinds & {'bit flip', 'zeroed block', 'file of another checkpoint'}
+
+
+@pytest.mark.long
+def test_no_kill_leaves_a_half_that_is_chosen(tmp_path):
+  done = subprocess.run(
+    [
+      *(sys.executable, '-m', 'benchmarks.kill_save', '--trials=15'),
+      f'--output={tmp_path}/kills.json',
+    ],
+    capture_output=True,
+    text=True,
+    timeout=300,
+    check=False,
+  )
+  assert done.returncode == 0, done.stderr
+  found = json.loads((tmp_path / 'kills.json').read_text())
+  assert (found['trials'], found['wrong']) == (15, 0), found
