@@ -26,6 +26,11 @@ NOT_RUN = (
 )  # fmt: skip
 
 
+in_checkout = pytest.mark.skipif(
+  not (ROOT / '.gitignore').exists(), reason='Bazel gives a part of the files'
+)
+
+
 def pages(test):
   return pytest.mark.parametrize('page', PAGES.values(), ids=PAGES)(test)
 
@@ -37,6 +42,7 @@ def anchors(page) -> set[str]:
   return {head.replace(' ', '-') for head in plain}
 
 
+@in_checkout
 @pages
 def test_links_lead_somewhere(page):
   for target in re.findall(r'\]\(([^)\s]+)\)', page.read_text()):
@@ -46,6 +52,22 @@ def test_links_lead_somewhere(page):
     there = (page.parent / path).resolve() if path else page
     assert there.exists(), target
     assert not anchor or anchor in anchors(there), target
+
+
+@in_checkout
+@pages
+def test_named_files_exist(page):
+  tops = 'zaya_jax|ops|pipelines|tests|configs|ci|deploy|benchmarks'
+  named = re.findall(rf'`((?:{tops})/[\w/.-]+)', page.read_text())
+  made = (
+    'NAME',
+    'X',
+    'OPERATION',
+    'ops/native/build',
+  )  # Placeholders, and what is built.
+  for name in named:
+    if not any(mark in name for mark in made):
+      assert (ROOT / name.rstrip('.')).exists(), name
 
 
 @pages
