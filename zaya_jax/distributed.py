@@ -155,6 +155,22 @@ def first_says(compute: Callable[[], Any]) -> Any:
   return json.loads(_client().blocking_key_value_get(key, _FOREVER_MS))
 
 
+def all_say(said: Any) -> list[Any]:
+  """What each process says, by their numbers; all wait for all.
+
+  Args:
+    said: something that JSON can hold.
+  """
+  if processes() == 1:
+    return [said]
+  key = f'zaya/all/{next(_turns)}'
+  _client().key_value_set(f'{key}/{process()}', json.dumps(said))
+  return [
+    json.loads(_client().blocking_key_value_get(f'{key}/{i}', _FOREVER_MS))
+    for i in range(processes())
+  ]
+
+
 def first_found(value: Any) -> Any:
   """What the first process found that did not find None; the same for all.
 
@@ -271,6 +287,7 @@ def _connect(
       place.process,
       local_device_ids=place.devices,
       cluster_detection_method='deactivate',
+      coordinator_bind_address=_listen_at(place.coordinator),
       initialization_timeout=config.initialization_timeout_s,
       heartbeat_timeout_seconds=config.heartbeat_timeout_s,
       shutdown_timeout_seconds=config.heartbeat_timeout_s,
@@ -278,6 +295,16 @@ def _connect(
   except RuntimeError as error:
     raise LostError(missing) from error
   _reason[:] = [_GONE, _RESUMABLE]
+
+
+def _listen_at(coordinator: str) -> str | None:
+  """Where process 0 listens; None: everywhere.
+
+  jax knows no passwords. Who is on one machine is not to be reached from
+  others; of a host's name nobody knows here which of its networks it means.
+  """
+  host = coordinator.rpartition(':')[0]
+  return coordinator if host in ('127.0.0.1', 'localhost') else None
 
 
 def _compare(text: str) -> None:

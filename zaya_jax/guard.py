@@ -19,6 +19,7 @@ from zaya_jax import config as config_lib
 from zaya_jax import judgement, votes
 from zaya_jax import mesh as mesh_lib
 from zaya_jax import step as step_lib
+from zaya_jax.checkpoint import arrays
 
 _NAMED = 3  # Arrays and devices in a sentence.
 
@@ -119,6 +120,7 @@ class Guard:
     last.refused = bool(last.held)
     if not last.refused:
       return state
+    state = arrays.alone(state)
     first, moved = self._result(last), None
     state, again = self._again(state, last.batch)
     if self._axis is not None:

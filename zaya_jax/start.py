@@ -13,6 +13,7 @@ from zaya_jax import distributed, flags
 from zaya_jax import step as step_lib
 from zaya_jax.aegis import rank
 from zaya_jax.checkpoint import arrays, finder, manager, meta, reader
+from zaya_jax.checkpoint import fast as fast_lib
 from zaya_jax.interop import hf, hf_table
 
 
@@ -26,6 +27,7 @@ class Start:
     tokens: trained on so far.
     metrics: the newest ones known.
     notes: what to tell the user.
+    fast: where copies of states go; None: nowhere.
   """
 
   state: step_lib.TrainState
@@ -33,6 +35,7 @@ class Start:
   tokens: int = 0
   metrics: dict[str, float] = dataclasses.field(default_factory=dict)
   notes: tuple[str, ...] = ()
+  fast: fast_lib.FastTier | None = None
 
 
 def restore_or_init(
@@ -41,7 +44,7 @@ def restore_or_init(
   corpus: corpus_lib.Corpus,
   saved: manager.Manager,
 ) -> Start:
-  """The newest checkpoint, or the state of step 0.
+  """The newest fast copy or checkpoint, or the state of step 0.
 
   Sets the position in the data where the run goes on.
 
@@ -50,16 +53,22 @@ def restore_or_init(
     CheckpointError: if the checkpoint is of another model, or damaged.
   """
   init, newest = step_lib.make_init(config), saved.latest_step()
+  with jax.set_mesh(mesh):
+    abstract = arrays.on_mesh(jax.eval_shape(init), mesh)
+  fast, copy = None, None
+  if config.checkpoint.fast:
+    fast = fast_lib.FastTier(config.run_dir, config.checkpoint, mesh, abstract)
+    copy = fast.restore(newest or 0)
+  if copy:
+    newest = copy.step
   if newest is None:
     state = _initialize(init, mesh)
     if not config.restore:
-      return Start(state=state)
+      return Start(state=state, fast=fast)
     state, notes = _with_params_of(config, state, corpus)
-    return Start(state=state, notes=tuple(notes))
+    return Start(state=state, notes=tuple(notes), fast=fast)
   _check_goes_on(config, newest)
-  with jax.set_mesh(mesh):
-    abstract = arrays.on_mesh(jax.eval_shape(init), mesh)
-  about = reader.read_meta(saved.directory(newest))
+  about = copy.meta if copy else reader.read_meta(saved.directory(newest))
   if 'step' not in about['arrays']:
     raise config_lib.UsageError(
       f'--run_dir={config.run_dir} holds imported parameters and no optimizer; '
@@ -76,8 +85,13 @@ def restore_or_init(
   if about['dataset_sha256'] != corpus.sha256:
     changes.append('the shards: their content is not what it was')
   corpus.check_tokenizer(about['tokenizer_sha256'])
-  state, corpus.loader.state, about = saved.restore(newest, abstract)
+  if copy:
+    state, corpus.loader.state = copy.state, about['data_index']
+  else:
+    state, corpus.loader.state, about = saved.restore(newest, abstract)
   resumed = f'resumed at step {newest} (data index {corpus.loader.state:,})'
+  if copy:
+    resumed += f' from {copy.where}'
   if skipped := rank.batches_to_skip(newest):
     corpus.loader.state += skipped * config.data.batch_size
     resumed += f', {skipped} batches are left out'
@@ -87,6 +101,7 @@ def restore_or_init(
     tokens=about['tokens'],
     metrics=about['metrics'],
     notes=(resumed, *(f'changed: {change}' for change in changes)),
+    fast=fast,
   )
 
 

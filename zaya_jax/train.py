@@ -133,6 +133,7 @@ class _Loop:
     """Runs to `num_steps` or to a signal; returns the exit code."""
     config, loader, report = self.config, self.corpus.loader, self.report
     state, self.metrics = start.state, dict(start.metrics)
+    self.fast = start.fast
     self.tokens, measured = start.tokens, None
     for note in (*start.notes, *_groups(config, state.params)):
       report.note(note)
@@ -204,6 +205,14 @@ class _Loop:
         self.page.write()
     # Read once: it may come at any time.
     stopping = bool(distributed.stop_at(step, signal.name)) and not last
+    if self.fast and self.fast.is_due(step) and not last:
+      state = self.guard.settle(state)
+      if not int(measured['optim/bad_steps']):
+        self.guard.confirm(step, state)
+        index = self.corpus.loader.state
+        with self.report.aside('copying'):
+          about = self._about(measured)
+          self.fast.save(step, state, data_index=index, meta=about)
     if last or stopping or _is_due(step, config.checkpoint.every):
       beats.enter('save', step)
       state = self.guard.settle(state)
@@ -215,6 +224,8 @@ class _Loop:
         self._save(step, state, measured, urgent=last or stopping)
     if last or stopping:
       self.saved.wait()
+      if self.fast:
+        self.fast.close(done=last)
     return state, stopping
 
   def _evaluate(self, step, state) -> None:
@@ -260,9 +271,9 @@ class _Loop:
       )
     self.report.sample(step, self.config.prompt, text)
 
-  def _save(self, step, state, measured, urgent) -> None:
+  def _about(self, measured) -> dict[str, Any]:
     loss = float(np.asarray(measured['train/loss']))
-    about = meta.describe(
+    return meta.describe(
       self.config,
       flags=flags.to_flagfile(self.config),
       tokenizer_sha256=self.corpus.tokenizer.sha256,
@@ -270,6 +281,9 @@ class _Loop:
       tokens=self.tokens,
       metrics={**self.metrics, 'train/loss': loss},
     )
+
+  def _save(self, step, state, measured, urgent) -> None:
+    about = self._about(measured)
     started = time.monotonic()
     with self.report.aside('saving'):
       accepted = self.saved.save(

@@ -216,9 +216,23 @@ class CheckpointConfig:
   ranks: int = field(
     1, 'Devices that are to read the parts of a reshaped checkpoint.', minimum=1
   )
+  fast: tuple[str, ...] = field(
+    (),
+    'Folders of each host, DIR@STEPS, that hold its part of a state and a '
+    "neighbour's, every so many steps, the fastest first: "
+    '/dev/shm/zaya@20,/local/zaya@200. {process} in DIR is the number of the '
+    'process.',
+  )
 
   def __post_init__(self) -> None:
     fields.check(self, 'checkpoint.')
+    for tier in self.fast:
+      folder, _, steps = tier.rpartition('@')
+      if not folder or not steps.isdecimal() or not int(steps):
+        raise UsageError(
+          f'--checkpoint.fast={tier} must be DIR@STEPS with at least one step; '
+          'for example /dev/shm/zaya@20.'
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
