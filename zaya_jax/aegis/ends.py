@@ -101,8 +101,10 @@ def _is_marked(marks: state_lib.Marks, event: Event) -> bool:
 
 def _how(rank: events.Progress, event: Event) -> str:
   code = rank.exit_code
-  how = f'with exit code {code}' if code > 0 else signal.Signals(-code).name
+  how = f'with exit code {code}'
+  if code < 0:
+    how = f'by {signal.Signals(-code).name}'
   return (
-    f'rank {rank.rank} on {rank.node} ended by {how} after entering step '
+    f'rank {rank.rank} on {rank.node} ended {how} after entering step '
     f'{rank.entered}' + (f': {event.detail}' if event.detail else '')
   )

@@ -36,10 +36,10 @@ class Ledger:
       self._failed = time.monotonic()
     where = ', '.join(state.nodes)
     spares = f'; spare: {", ".join(state.spares)}' if state.spares else ''
-    origin = f'at step {step}' if step else 'at the beginning'
+    origin = f'goes on from step {step}' if step else 'starts'
     self.say(
-      f'generation {state.generation} starts {origin} on {where} '
-      f'({coordinator}){spares}'
+      f'generation {state.generation} {origin} on {where} ({coordinator})'
+      f'{spares}'
     )
 
   def running(self, state: state_lib.State) -> None:
@@ -64,18 +64,16 @@ class Ledger:
       self._reached = max(self._reached, event.step or 0)
     if action.kind == 'ignore':
       return
-    who = '' if event.node is None else f' on {event.node}'
-    said = f': {event.detail}' if event.detail else ''
-    self.say(f'{event.kind}{who}{said}')
-    if action.kind != 'warn':
-      self.say(f'  -> {action.kind.replace("_", " ")}: {action.reason}')
+    where = '' if event.node is None else f' on {event.node}'
+    what = action.reason or event.detail or event.kind + where
+    self.say(f'{what} -> {action.kind.replace("_", " ")}')
 
   def end(self, code: int) -> None:
     """The run ends with an exit code."""
     total = time.monotonic() - self._start
     share = 100 * max(0.0, 1 - self._lost_s / total)
     self.say(
-      f'ended with exit code {code} after {total:.1f} s and '
-      f'{self._generations} generation(s): {share:.1f}% of the time in '
-      f'training, {self._redone} steps done twice'
+      f'exit code {code} after {total:.1f} s; generations: '
+      f'{self._generations}; {share:.1f}% of the time in training; '
+      f'{self._redone} steps done twice'
     )
