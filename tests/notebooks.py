@@ -40,6 +40,9 @@ def execute(notebook: nbformat.NotebookNode, folder: pathlib.Path) -> float:
     'XLA_FLAGS': '',
     'JAX_NUMPY_RANK_PROMOTION': 'allow',
     'JAX_PLATFORMS': 'cpu',
+    # Nothing of the user's own Jupyter, and nothing written there.
+    'JUPYTER_DATA_DIR': str(folder / '.jupyter'),
+    'IPYTHONDIR': str(folder / '.ipython'),
   }
   start = time.monotonic()
   with mock.patch.dict(os.environ, env):
