@@ -43,6 +43,7 @@ class Process:
 
   def __init__(self, command: list[str]):
     self.rank, self.slot = -1, beats.Slot()
+    self._looks = self._late = 0
     self.popen = subprocess.Popen(
       command,
       stdin=subprocess.PIPE,
@@ -85,7 +86,15 @@ class Process:
       'exit_code': self.popen.poll(),
       'failed_ns': failure[0] if failure else None,
       'why': failure[1] if failure else '',
+      'looks': self._looks,
+      'late': self._late,
     }
+
+  def look(self) -> None:
+    """Counts whether it is in a step, or still on its way there."""
+    phase = self.slot.phase
+    self._looks += phase in ('data', 'step')
+    self._late += phase == 'data'
 
 
 class Agent:
@@ -169,6 +178,8 @@ class Agent:
     now = time.monotonic()
     for event in self._site.poll(now) if self._site else ():
       self._tell('seen', event=watch.facts(event))
+    for process in self._ranks:
+      process.look()
     if self._first_end and now > self._first_end + _GATHER_S:
       self._first_end = 0.0
       self._tell('ended')

@@ -27,6 +27,7 @@ from zaya_jax.aegis import (
   rank,
   replay,
   site,
+  stragglers,
 )
 from zaya_jax.aegis import state as state_lib
 from zaya_jax.aegis.ledger import Ledger
@@ -118,8 +119,11 @@ class Supervisor:
     self._selector = selectors.DefaultSelector()
     self._code: int | None = None
     self._gone: list[str] = []
+    self._stragglers = stragglers.Stragglers()
     self._healthy: set[str] = set()  # Nodes that were examined.
     self._running_nodes: tuple[str, ...] = ()
+    self._names: list[str] = []
+    self._last: int | None = None
     self._sealed = self._newest()
     self._drain_until: float | None = None
     self._running = False
@@ -171,6 +175,9 @@ class Supervisor:
         self._lose(node)
     self._bury()
     self._hear()
+    there = {n: self._links[n].ranks for n in self._present()}
+    if slow := self._stragglers.find(there):
+      self._see('slow_rank', **slow)
     if self._sealed != (newest := self._newest()):
       self._sealed = newest
       if newest is not None:
@@ -382,11 +389,19 @@ class Supervisor:
       self._lose(node)
 
   def _ranks(self) -> list[dict]:
-    there = [self._links[n] for n in self._running_nodes if n in self._links]
-    return [r for agent in there for r in agent.ranks]
+    return [r for n in self._present() for r in self._links[n].ranks]
+
+  def _present(self) -> list[str]:
+    """Nodes of this generation whose agents live."""
+    return [n for n in self._running_nodes if n in self._links]
 
   def _newest(self) -> int | None:
-    return max(layout.steps(layout.root(self._config.run_dir)), default=None)
+    """The newest sealed step; seals are read when there is a new name."""
+    root = layout.root(self._config.run_dir)
+    if (names := layout.numbered(root)) != self._names:
+      self._names = names
+      self._last = max(layout.steps(root), default=None)
+    return self._last
 
   def _write_flags(self) -> None:
     """The flags of the ranks; config.flags is written by rank 0."""
