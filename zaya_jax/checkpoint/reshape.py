@@ -11,10 +11,12 @@ import shutil
 from collections.abc import Iterator
 from typing import Any
 
+import jax
 import numpy as np
 
 from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import (
+  arrays,
   compare,
   errors,
   finder,
@@ -72,19 +74,16 @@ def main(config: config_lib.Config, source: str) -> Iterator[dict[str, Any]]:
   }
 
 
-def _tree(directory: str, ranks: int) -> dict[str, Any]:
-  """The arrays as nested dicts, to be read when they are written."""
-  tree: dict[str, Any] = {}
-  for path, leaf in lazy.leaves(directory).items():
-    *parents, name = path.split('/')
-    node = tree
-    for parent in parents:
-      node = node.setdefault(parent, {})
+def _tree(directory: str, ranks: int) -> Any:
+  """The tree with arrays that are read when they are written."""
+
+  def array(leaf):
     chunk = _chunk(leaf.shape, leaf.dtype.itemsize, ranks)
-    node[name] = stream.Array(
-      leaf.shape, leaf.dtype, chunk, _parts(leaf, chunk)
-    )
-  return tree
+    return stream.Array(leaf.shape, leaf.dtype, chunk, _parts(leaf, chunk))
+
+  tree, leaves = reader.stored(directory), lazy.leaves(directory)
+  found = [array(leaves[path]) for path in arrays.named(tree)]
+  return jax.tree.unflatten(jax.tree.structure(tree), found)
 
 
 def _chunk(

@@ -64,7 +64,7 @@ def write(
   Args:
     directory: RUN_DIR/checkpoints/STEP; it must not exist.
     tree: nested dict of `Array`, as params and buffers of a training state.
-    meta: of `meta.describe`.
+    meta: of `meta.describe`; 'data_index' in it is 0 if absent.
     progress: is told of each part: how many bytes were written.
 
   Raises:
@@ -84,7 +84,7 @@ def write(
   args = ocp.args.Composite(
     state=ocp.args.PyTreeSave(tree),
     meta=ocp.args.JsonSave(
-      {**meta, 'arrays': arrays.describe(tree), 'data_index': 0}
+      {'data_index': 0, **meta, 'arrays': arrays.describe(tree)}
     ),
   )
   handler = ocp.CompositeCheckpointHandler(**handlers)
