@@ -28,7 +28,9 @@ def read(name: str) -> nbformat.NotebookNode:
   return nbformat.read(FOLDER / f'{name}.ipynb', as_version=4)
 
 
-def execute(notebook: nbformat.NotebookNode, folder: pathlib.Path) -> float:
+def execute(
+  notebook: nbformat.NotebookNode, folder: pathlib.Path, *xla_flags: str
+) -> float:
   """Runs a notebook in a folder, as Jupyter does; returns seconds.
 
   Raises:
@@ -37,7 +39,7 @@ def execute(notebook: nbformat.NotebookNode, folder: pathlib.Path) -> float:
   # Of the environment of the tests: one device, and broadcasting as usual.
   env = {
     'PYTHONPATH': os.pathsep.join([str(ROOT), *filter(None, sys.path)]),
-    'XLA_FLAGS': '',
+    'XLA_FLAGS': ' '.join(xla_flags),
     'JAX_NUMPY_RANK_PROMOTION': 'allow',
     'JAX_PLATFORMS': 'cpu',
     # Nothing of the user's own Jupyter, and nothing written there.
