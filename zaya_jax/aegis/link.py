@@ -50,6 +50,7 @@ class Link:
     self.pid, self.file = self._popen.pid, self._popen.stdout.fileno()
     os.set_blocking(self.file, False)
     self._buffer, self._heard = b'', time.monotonic()
+    self._seen: list[dict[str, Any]] = []  # Until somebody listens.
 
   @property
   def is_silent(self) -> bool:
@@ -67,6 +68,8 @@ class Link:
 
   def receive(self) -> Iterator[dict[str, Any]]:
     """Yields what has come. Raises LostError when the agent has ended."""
+    seen, self._seen = self._seen, []
+    yield from seen
     try:
       data = os.read(self.file, 2**20)
     except BlockingIOError:
@@ -83,12 +86,15 @@ class Link:
         yield report
 
   def await_report(self, kind: str) -> dict[str, Any]:
-    """Waits for one kind of report; others are dropped. Raises LostError."""
-    until = time.monotonic() + _ANSWER_S
+    """Waits for one kind of report; what logs say stays. Raises LostError."""
+    until, kept = time.monotonic() + _ANSWER_S, []
     while (left := until - time.monotonic()) > 0:
       select.select([self.file], [], [], left)
-      for report in self.receive():
+      reports = list(self.receive())
+      kept += [report for report in reports if report['kind'] == 'seen']
+      for report in reports:
         if report['kind'] == kind:
+          self._seen = kept
           return report
     raise LostError(self.node)
 

@@ -6,10 +6,10 @@ a whole: all its ranks are killed, and the next generation goes on from the
 newest checkpoint, with another port, on nodes that `decide` has chosen.
 """
 
-import contextlib
 import dataclasses
 import os
 import pathlib
+import select
 import selectors
 import signal
 import sys
@@ -22,16 +22,17 @@ from zaya_jax.aegis import (
   events,
   faults,
   fence,
+  fleet,
   incidents,
-  link,
   rank,
   replay,
+  seals,
   site,
   stragglers,
 )
 from zaya_jax.aegis import state as state_lib
 from zaya_jax.aegis.ledger import Ledger
-from zaya_jax.checkpoint import layout, lock
+from zaya_jax.checkpoint import lock
 
 _POLL_S = 0.1
 _PORTS, _PORT_COUNT = 57_344, 4096  # Below those that a launcher would take.
@@ -89,8 +90,7 @@ class Supervisor:
   """
 
   def __init__(self, config: config_lib.Config, program: tuple[str, ...]):
-    self._config, self._program = config, program
-    aegis = config.aegis
+    self._config, aegis = config, config.aegis
     count = len(aegis.nodes) - aegis.spares
     shrinks = range(1, count) if aegis.shrink else ()
     policy = state_lib.Policy(
@@ -115,35 +115,33 @@ class Supervisor:
     self._incidents = incidents.Incidents(
       path, state, time_s=self._ledger.now_s()
     )
-    self._links: dict[str, link.Link] = {}
     self._selector = selectors.DefaultSelector()
+    command = [*program, f'--flagfile={self._write_flags()}']
+    self._fleet = fleet.Fleet(config, command, self._selector)
     self._code: int | None = None
-    self._gone: list[str] = []
     self._stragglers = stragglers.Stragglers()
     self._healthy: set[str] = set()  # Nodes that were examined.
-    self._running_nodes: tuple[str, ...] = ()
-    self._names: list[str] = []
-    self._last: int | None = None
-    self._sealed = self._newest()
+    self._seals = seals.Seals(config.run_dir)
+    self._sealed = self._seals.newest()
     self._drain_until: float | None = None
     self._running = False
 
   def run(self) -> int:
     """Runs to the end; returns the exit code."""
-    wake, self._wake = os.pipe()
-    os.set_blocking(self._wake, False)
-    self._selector.register(wake, selectors.EVENT_READ)
+    self._wake, write = os.pipe()
+    os.set_blocking(write, False)
+    self._selector.register(self._wake, selectors.EVENT_READ)
     old = {n: signal.signal(n, lambda *_: None) for n in _SIGNALS}
-    signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
+    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
     try:
-      self._write_flags()
       for node in self._config.aegis.nodes:
-        self._connect(node)
+        spare = node not in self._incidents.state.nodes
+        self._fleet.connect(node, spare=spare)
       self._begin()
       while self._code is None:
         ready = [key.data for key, _ in self._selector.select(_POLL_S)]
         if None in ready:
-          self._signalled(os.read(wake, 100))
+          self._signalled(os.read(self._wake, 100))
         self._look([node for node in ready if node])
       self._ledger.end(self._code)
       return self._code
@@ -151,34 +149,26 @@ class Supervisor:
       signal.set_wakeup_fd(-1)
       for number, handler in old.items():
         signal.signal(number, handler)
-      for there in self._links.values():
-        there.close()
+      self._fleet.close()
       self._site.close()
       self._incidents.close()
       self._selector.close()
-      for end in (wake, self._wake):
+      for end in (self._wake, write):
         os.close(end)
 
   # --- What happens ---
 
   def _look(self, nodes: list[str]) -> None:
     """Reads what agents say, and looks where none says anything."""
-    for node in nodes:
-      with self._losing(node):
-        reports = list(self._links[node].receive())
-        for report in reports:
-          now = self._incidents.state.generation
-          if report['kind'] == 'seen' or report['generation'] == now:
-            self._reported(node, report)
-    for node, there in list(self._links.items()):
-      if there.is_silent:
-        self._lose(node)
+    for node, report in self._fleet.reports(nodes):
+      now = self._incidents.state.generation
+      if report['kind'] == 'seen' or report['generation'] == now:
+        self._reported(node, report)
     self._bury()
     self._hear()
-    there = {n: self._links[n].ranks for n in self._present()}
-    if slow := self._stragglers.find(there):
+    if slow := self._stragglers.find(self._fleet.ranks()):
       self._see('slow_rank', **slow)
-    if self._sealed != (newest := self._newest()):
+    if self._sealed != (newest := self._seals.newest()):
       self._sealed = newest
       if newest is not None:
         self._see('sealed', step=newest)
@@ -188,7 +178,8 @@ class Supervisor:
 
   def _reported(self, node: str, report: dict) -> None:
     """Turns what an agent says into an event."""
-    ranks, asked = self._ranks(), self._drain_until is not None
+    ranks = [r for there in self._fleet.ranks().values() for r in there]
+    asked = self._drain_until is not None
     codes = {r['exit_code'] for r in ranks}
     if report['kind'] == 'seen':
       self._see(**report['event'])
@@ -208,7 +199,7 @@ class Supervisor:
 
   def _fail(self, kind: str, node: str | None = None, detail: str = '') -> None:
     """Ends the generation, then tells why."""
-    progress = self._kill()
+    progress = self._fleet.kill()
     if self._bury() or self._hear():  # Then that is why.
       return
     first = min((r for r in progress if r['exit_code']), key=_order, default={})
@@ -223,19 +214,12 @@ class Supervisor:
       ),
     )
 
-  def _lose(self, node: str) -> None:
-    """Takes an agent for lost; `_bury` tells."""
-    there = self._links.pop(node)
-    self._selector.unregister(there.file)
-    there.close(kill=True)
-    self._gone.append(node)
-
   def _bury(self) -> bool:
     """Tells of agents that were lost; whether there were any."""
-    gone, self._gone = self._gone, []
+    gone, self._fleet.gone = self._fleet.gone, []
     for node in gone:
-      if node in self._running_nodes:
-        self._kill()
+      if node in self._fleet.nodes:
+        self._fleet.kill()
       self._see('agent_lost', node=node)
     return bool(gone)
 
@@ -251,7 +235,7 @@ class Supervisor:
     for number in numbers:
       if self._incidents.state.draining == '':
         self._ledger.say('a second signal: not waiting for the ranks')
-        self._kill()
+        self._fleet.kill()
         self._code = _STOPPED
       else:
         name = signal.Signals(number).name
@@ -272,16 +256,16 @@ class Supervisor:
   def _act(self, action: events.Action) -> None:
     if action.kind == 'checkpoint_and_drain':
       self._drain_until = time.monotonic() + self._config.aegis.grace_s
-      for node in self._running_nodes:
-        with self._losing(node):
-          self._links[node].send('signal', number=signal.SIGTERM)
+      self._fleet.ask_to_stop()
     elif action.kind in ('replace_node', 'restart', 'rollback'):
-      self._kill()
-      self._roll_back(action)
-      time.sleep(action.delay_s)
+      self._fleet.kill()
+      if action.step is not None:
+        self._seals.roll_back(action.step)
+        self._sealed = self._seals.newest()
+      select.select([self._wake], [], [], action.delay_s)  # Or a signal.
       self._begin()
     elif action.kind == 'stop':
-      self._kill()
+      self._fleet.kill()
       self._code = action.exit_code
 
   def _begin(self) -> None:
@@ -298,118 +282,33 @@ class Supervisor:
     port = _PORTS + (seed + 31 * state.generation) % _PORT_COUNT
     count = len(state.nodes) * aegis.ranks_per_node
     self._running, self._drain_until = False, None
-    self._running_nodes = state.nodes
     coordinator = f'{host}:{port}'
     pathlib.Path(self._config.run_dir, 'aegis', 'coordinator').write_text(
       coordinator
     )
     self._ledger.begin(state, self._sealed, coordinator)
-    for index, node in enumerate(state.nodes):
-      first = index * aegis.ranks_per_node
-      places = [
-        rank.Place(
-          rank=i,
-          generation=state.generation,
-          run_dir=self._config.run_dir,
-          skip=state.skip,
-          faults=os.environ.get(faults.VARIABLE, ''),
-          environment={
-            'JAX_COORDINATOR_ADDRESS': coordinator,
-            'JAX_NUM_PROCESSES': str(count),
-            'JAX_PROCESS_ID': str(i),
-          },
-        )
-        for i in range(first, first + aegis.ranks_per_node)
-      ]
-      if node not in self._links:
-        self._connect(node)
-      with self._losing(node):
-        places = list(map(dataclasses.asdict, places))
-        self._links[node].generation = state.generation
-        self._links[node].send('start', places=places)
+    place = rank.Place(
+      rank=-1,
+      generation=state.generation,
+      run_dir=self._config.run_dir,
+      skip=state.skip,
+      faults=os.environ.get(faults.VARIABLE, ''),
+      environment={
+        'JAX_COORDINATOR_ADDRESS': coordinator,
+        'JAX_NUM_PROCESSES': str(count),
+      },
+    )
+    self._fleet.begin(state.nodes, place)
 
-  def _kill(self) -> list[dict]:
-    """Ends all ranks; returns how far each was, with its node."""
-    progress, nodes, self._running_nodes = [], self._running_nodes, ()
-    for node in nodes:
-      if node in self._links:
-        with self._losing(node):
-          self._links[node].send('kill')
-    for node in nodes:
-      if node in self._links:
-        with self._losing(node):
-          report = self._links[node].await_report('killed')
-          self._links[node].ranks = []
-          progress += [{**r, 'node': node} for r in report['ranks']]
-          if report['stuck']:
-            raise link.LostError(node)
-    return progress
-
-  def _roll_back(self, action: events.Action) -> None:
-    """Sets aside the checkpoints after the one to go on from."""
-    if action.step is None:
-      return
-    root = layout.root(self._config.run_dir)
-    for step in layout.steps(root):
-      if step > action.step:
-        name = f'{step}-rolled-back-{time.time_ns()}'
-        aside = os.path.join(root, 'bad', name)
-        os.makedirs(os.path.dirname(aside), exist_ok=True)
-        os.rename(os.path.join(root, str(step)), aside)
-    self._sealed = self._newest()
-
-  def _connect(self, node: str) -> None:
-    """Starts the agent of a node."""
-    aegis, config = self._config.aegis, self._config
-    there = self._links[node] = link.Link(node, aegis.agent)
-    self._selector.register(there.file, selectors.EVENT_READ, node)
-    flagfile = os.path.join(config.run_dir, 'aegis', 'train.flags')
-    with self._losing(node):
-      there.send(
-        'setup',
-        command=[*self._program, f'--flagfile={flagfile}'],
-        directory=os.getcwd(),
-        ranks=aegis.ranks_per_node,
-        spare=node not in self._incidents.state.nodes,
-        standby=aegis.standby,
-        node=node,
-        logs=aegis.logs,
-        metrics_url=aegis.metrics_url,
-        rules=aegis.rules,
-        step_limit_s=aegis.step_limit_s,
-        phase_limit_s=aegis.phase_limit_s,
-      )
-
-  @contextlib.contextmanager
-  def _losing(self, node: str):
-    """Takes an agent for lost that does not answer."""
-    try:
-      yield
-    except link.LostError:
-      self._lose(node)
-
-  def _ranks(self) -> list[dict]:
-    return [r for n in self._present() for r in self._links[n].ranks]
-
-  def _present(self) -> list[str]:
-    """Nodes of this generation whose agents live."""
-    return [n for n in self._running_nodes if n in self._links]
-
-  def _newest(self) -> int | None:
-    """The newest sealed step; seals are read when there is a new name."""
-    root = layout.root(self._config.run_dir)
-    if (names := layout.numbered(root)) != self._names:
-      self._names = names
-      self._last = max(layout.steps(root), default=None)
-    return self._last
-
-  def _write_flags(self) -> None:
-    """The flags of the ranks; config.flags is written by rank 0."""
+  def _write_flags(self) -> str:
+    """Writes the flags of the ranks; config.flags is rank 0's."""
     folder = os.path.join(self._config.run_dir, 'aegis')
     os.makedirs(folder, exist_ok=True)
     train = dataclasses.replace(self._config, mode='train', drill=())
-    with open(os.path.join(folder, 'train.flags'), 'w', encoding='utf-8') as f:
-      f.write(flags.to_flagfile(train))
+    path = os.path.join(folder, 'train.flags')
+    with open(path, 'w', encoding='utf-8') as file:
+      file.write(flags.to_flagfile(train))
+    return path
 
 
 def _order(ended: dict) -> tuple:

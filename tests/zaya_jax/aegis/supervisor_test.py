@@ -11,7 +11,7 @@ import pytest
 
 from tests.zaya_jax.aegis import fake_rank
 from zaya_jax import config as config_lib
-from zaya_jax.aegis import faults, fence, supervisor
+from zaya_jax.aegis import faults, fence, seals, supervisor
 from zaya_jax.checkpoint import errors
 
 PROGRAM = (sys.executable, '-m', fake_rank.__name__)
@@ -158,3 +158,17 @@ def test_sigterm_ends_with_a_checkpoint(
   assert (done.code, done.generation) == (75, 1)
   assert done.step == 20 if frozen else done.step >= 23
   assert supervise().value == undisturbed
+
+
+def test_checkpoints_after_a_rollback_are_set_aside(tmp_path):
+  for step in (5, 10, 15):
+    fake_rank.save(tmp_path, step, step)
+  (tmp_path / 'checkpoints' / '99').mkdir()  # Of nobody, without a seal.
+  found = seals.Seals(str(tmp_path))
+  assert found.newest() == 15
+  found.roll_back(5)
+  assert found.newest() == 5
+  aside = {
+    p.name.split('-')[0] for p in (tmp_path / 'checkpoints/bad').iterdir()
+  }
+  assert aside == {'10', '15', '99'}

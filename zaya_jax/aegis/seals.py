@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The checkpoints of a run, as its supervisor sees them: by their seals."""
+
+import os
+import time
+
+from zaya_jax.checkpoint import layout
+
+
+class Seals:
+  """Looks at checkpoints, and sets some aside.
+
+  Args:
+    run_dir: of the run.
+  """
+
+  def __init__(self, run_dir: str):
+    self._root = layout.root(run_dir)
+    self._names: list[str] = []
+    self._newest: int | None = None
+
+  def newest(self) -> int | None:
+    """The newest sealed step; seals are read when there is a new name."""
+    if (names := layout.numbered(self._root)) != self._names:
+      self._names = names
+      self._newest = max(layout.steps(self._root), default=None)
+    return self._newest
+
+  def roll_back(self, step: int) -> None:
+    """Renames all checkpoints after `step`, so that none is gone on from."""
+    for name in layout.numbered(self._root):
+      if int(name) > step:
+        aside = f'{name}-rolled-back-{time.time_ns()}'
+        os.makedirs(os.path.join(self._root, 'bad'), exist_ok=True)
+        os.rename(
+          os.path.join(self._root, name), os.path.join(self._root, 'bad', aside)
+        )
