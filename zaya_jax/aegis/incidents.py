@@ -10,6 +10,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -36,9 +37,8 @@ class Incidents:
   def __init__(self, path: pathlib.Path, state: State, *, time_s: float):
     """Opens the file for appending; a torn last line stays, and ends there."""
     self.state = state
-    self._file = path.open('ab')
-    if self._file.tell():
-      self._file.write(b'\n')
+    self._file = path.open('ab', buffering=0)
+    self._is_torn = self._file.tell() > 0
     self._write(
       {'time': time_s, 'kind': 'supervise', 'state': dataclasses.asdict(state)}
     )
@@ -59,9 +59,18 @@ class Incidents:
     self._file.close()
 
   def _write(self, row: dict[str, Any]) -> None:
-    self._file.write((json.dumps(row) + '\n').encode())
-    self._file.flush()
-    os.fsync(self._file.fileno())
+    """Writes a line; where that fails, a run is worth more than its record."""
+    line = (json.dumps(row) + '\n').encode()
+    try:
+      written = self._file.write(b'\n' + line if self._is_torn else line)
+      self._is_torn = written < len(line)
+      os.fsync(self._file.fileno())
+    except OSError as error:
+      self._is_torn = True
+      print(
+        f'aegis: an incident was not recorded in {self._file.name}: {error}',
+        file=sys.stderr,
+      )
 
 
 def to_row(event: Event, action: Action) -> dict[str, Any]:

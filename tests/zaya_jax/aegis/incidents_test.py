@@ -2,6 +2,7 @@
 """incidents.jsonl: all that is needed to decide again."""
 
 import json
+import pathlib
 
 import pytest
 
@@ -12,6 +13,11 @@ from zaya_jax.aegis import state as state_lib
 START = state_lib.start(
   ('a', 'b'), spares=('s',), policy=state_lib.Policy(node_counts=(1,))
 )
+
+
+@pytest.fixture(autouse=True)
+def clock():
+  event.time_s = 1e9
 
 
 def event(kind, **more):
@@ -41,7 +47,6 @@ def killed(rank=1):
 @pytest.fixture
 def log(tmp_path):
   """A file of one supervisor, and the state that it ended with."""
-  event.time_s = 1e9
   path = tmp_path / 'incidents.jsonl'
   with_state = incidents.Incidents(path, START, time_s=event.time_s)
   for seen in (
@@ -79,7 +84,11 @@ def test_line_has_what_was_seen_and_what_was_done(log):
     'slow_rank',
   ]  # Neither the second seal of a step nor spam.
   assert all({'time', 'kind', 'step', 'seen', 'done'} <= {*r} for r in rows[1:])
-  assert rows[5]['done'] == {'kind': 'replace_node', 'node': 'b', 'reason': 'ecc: x'}
+  assert rows[5]['done'] == {
+    'kind': 'replace_node',
+    'node': 'b',
+    'reason': 'ecc: x',
+  }
   assert rows[3]['progress'][1]['exit_code'] == -9
 
 
@@ -177,3 +186,11 @@ def test_line_is_on_disk_before_anything_is_done(tmp_path, monkeypatch):
   log.decide(event('running'))
   assert [text.count('\n') for text in synced] == [1, 2]
   log.close()
+
+
+def test_full_disk_is_told_and_stops_no_decision(capfd):
+  log = incidents.Incidents(pathlib.Path('/dev/full'), START, time_s=0.0)
+  assert log.decide(killed()).kind == 'restart'
+  log.close()
+  told = capfd.readouterr().err.splitlines()
+  assert len(told) == 2 and 'No space left on device' in told[1]
