@@ -13,8 +13,7 @@ import statistics
 
 from absl import app, flags
 
-from benchmarks import record
-from zaya_jax.aegis import simulator
+from benchmarks import record, simulator
 
 _YEARS = flags.DEFINE_integer('years', 20, 'Years of each setting.')
 _HOURS = flags.DEFINE_list(

@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 
-from zaya_jax.aegis import simulator
+from benchmarks import simulator
 
 Machine = simulator.Machine
 RESULT = 'benchmarks/results/effective_time.json'
@@ -71,7 +71,7 @@ def test_without_spares_the_scheduler_is_asked_each_time():
 
 
 def test_result_of_the_benchmark_says_what_is_claimed():
-  root = pathlib.Path(__file__).resolve().parents[3]
+  root = pathlib.Path(__file__).resolve().parents[2]
   if not (root / RESULT).exists():
     pytest.skip(f'{RESULT} is not among the data of this test')
   settings = json.loads((root / RESULT).read_text())['settings']
