@@ -105,7 +105,9 @@ def measure(
       f'{BOUNDS[kind]:g}.'
     )
   del once, theirs_once
-  ours_s, theirs_s = updates.median_s(programs, [ours, theirs], repeats)
+  ours_s, theirs_s = updates.median_s(
+    programs, [list(ours), list(theirs)], repeats
+  )
   return {
     'device': devices[0].device_kind,
     'arrays': len(jax.tree.leaves(theirs[0])),

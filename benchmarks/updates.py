@@ -89,12 +89,14 @@ def compile_update(
 
 def median_s(
   programs: Sequence[jax.stages.Compiled],
-  arguments: Sequence[tuple[Any, Any, Any]],
+  arguments: Sequence[list[Any]],
   repeats: int,
 ) -> list[float]:
-  """The median seconds of each; they take turns, and use up the arguments."""
+  """The median seconds of each; they take turns.
+
+  State and parameters among the arguments become the last results.
+  """
   seconds = [[] for _ in programs]
-  arguments = [list(each) for each in arguments]
   for i in range(_WARM_UP + repeats):
     for program, each, spent in zip(programs, arguments, seconds, strict=True):
       started = time.perf_counter()

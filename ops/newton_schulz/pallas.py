@@ -17,7 +17,7 @@ from ops.newton_schulz.symmetric import symmetric_matmul, tile
 # Elements of a stack that are iterated at once: 64 matrices of 2048 x 2048,
 # enough to fill any GPU. Temporaries are four times that, 2.1 GB in 16 bits.
 CHUNK = 64 * 2048 * 2048
-# The shorter side of a matrix from which on a triangle is worth a kernel.
+# Rows of a Gram matrix from which on its triangle is worth a kernel.
 SMALL = 1024
 
 
@@ -31,8 +31,10 @@ def unsupported(x: jax.Array, **options) -> str | None:
 
 def slower(x: jax.Array, **options) -> str | None:
   """Where XLA's products are faster."""
-  if min(x.shape[-2:]) < SMALL:
-    return f'XLA is faster below {SMALL} rows and columns'
+  short, long = sorted(x.shape[-2:])
+  wide = long >= gram_lib.ASPECT * short
+  if options.get('gram') and wide and short < SMALL:
+    return f'XLA is faster on Gram matrices of less than {SMALL} rows'
   return dispatch.wide(jax.ShapeDtypeStruct((), options['dtype']))
 
 
