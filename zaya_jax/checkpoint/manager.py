@@ -12,6 +12,7 @@ import concurrent.futures
 import logging
 import os
 import shutil
+import time
 from typing import Any, Self
 
 import jax
@@ -34,6 +35,7 @@ from zaya_jax.checkpoint import (
 
 _RESUMABLE = 75
 _HEADROOM = 1.2  # Free bytes that a save asks for, per byte of state.
+_FIRST_S = 1.0  # For process 0 to say what all know.
 _PATIENCE_S = 5.0  # A save that is not urgent waits for the one before it.
 
 
@@ -299,6 +301,8 @@ class Manager:
     self._failure = self._sentence(step, why)
     self._failures += 1
     if self._failures >= self._config.max_failed_saves:
+      if distributed.process():
+        time.sleep(_FIRST_S)
       raise errors.CheckpointError(
         f'{self._failure} That was the last of --checkpoint.max_failed_saves='
         f'{self._config.max_failed_saves}.'
