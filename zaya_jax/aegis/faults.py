@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable
 
-VARIABLE = 'ZAYA_JAXKINDS'  # Of the supervisor: what its ranks are to have.
+VARIABLE = 'ZAYA_JAX_FAULTS'  # Of the supervisor: what its ranks are to have.
 _STALL_S = 5.0  # As long as a network may be away.
 
 
