@@ -40,6 +40,7 @@ COMPANIONS = {
 VALUES = {
   'plan.efficiency': '0.5',
   'distributed.process': '3',
+  'checkpoint.fast': '/dev/shm/zaya@2',
   'eval.num_fewshot': '5',
   'data.train_tokenizer': '300',
 }
