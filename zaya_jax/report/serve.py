@@ -6,6 +6,7 @@ given out, and only to who asks for this machine by its own name: a web page
 elsewhere cannot point a name of its own here and read the answer.
 """
 
+import contextlib
 import http.server
 from collections.abc import Sequence
 
@@ -26,7 +27,8 @@ def serve(folders: Sequence[str], port: int) -> None:
     print(
       f'http://{_LOOPBACK}:{server.server_port}/ (Ctrl-C ends it)', flush=True
     )
-    server.serve_forever()
+    with contextlib.suppress(KeyboardInterrupt):
+      server.serve_forever()
 
 
 def make_server(
