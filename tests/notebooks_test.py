@@ -112,8 +112,13 @@ def test_train_zaya(tmp_path):
   assert len(scores) == 3 and scores == sorted(scores, reverse=True)
   assert scores[-1] < 2.8
   assert found['steps'][-1] == 200
+  # All tokens of a step to one expert, but not always to the same; then spread.
+  loads = [row['moe/load_max'] for row in rows if 'moe/load_max' in row]
+  assert max(loads) > 3.5 and loads[-1] < 2.2
   busiest = [max(max(layer) for layer in row) for row in found['share']]
-  assert max(busiest) > 0.9 and busiest[-1] < 0.6  # Collapsed, then balanced.
+  assert max(busiest[:20]) > 0.9 and max(busiest[-5:]) < 0.6
+  first = [max(range(5), key=row[1].__getitem__) for row in found['share'][:20]]
+  assert len(set(first)) > 1
   assert found['text'] and abs(found['probs'] - 1) < 1e-5
   assert chr(found['best'][0]).isalpha()
 
