@@ -111,9 +111,9 @@ def _experts(runs: Sequence[records.Run]) -> Figure:
     wide=True,
     title='Expert load over time',
     caption='Tokens that chose each expert of a layer, in per cent of an even '
-    'share, which is all tokens over the number of experts. Pale is even, '
-    'orange too few, blue too many. Grey is the skip class, which no expert '
-    'computes.',
+    'share, which is all tokens over the number of experts. Orange is too few, '
+    'blue too many; an even share has the colour of the page. Grey is the skip '
+    'class, which no expert computes.',
     kind='heat',
     choices=choices,
     missing=''
@@ -166,7 +166,7 @@ def _samples(runs: Sequence[records.Run]) -> Figure:
 def _incidents(
   runs: Sequence[records.Run], found: Sequence[list[dict[str, Any]]]
 ) -> Figure:
-  names = ('step', 'time', 'kind', 'seen', 'done')
+  names = ('step', 'kind', 'seen', 'done', 'time')
   choices = [
     {
       'label': _label(runs, run, 'incidents'),

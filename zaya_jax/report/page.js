@@ -181,9 +181,11 @@
         maximumSignificantDigits: 6, useGrouping: false,
       });
     } else if (Array.isArray(value)) {
+      made.className = 'rich';
       value.forEach((part, i) => made.append(element(i % 2 ? 'mark' : 'span', part)));
     } else {
       made.textContent = value === null ? '' : value;
+      if (made.textContent.length > 12) made.className = 'long';
     }
     return made;
   }

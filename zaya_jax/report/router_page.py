@@ -84,8 +84,9 @@ def _load(layers, experts) -> figures.Figure:
     id='load',
     wide=True,
     title='Load of the experts',
-    caption='Tokens that chose each expert, in per cent of an even share. Pale '
-    'is even, orange too few, blue too many. Grey is the skip class.',
+    caption='Tokens that chose each expert, in per cent of an even share. '
+    'Orange is too few, blue too many; an even share has the colour of the '
+    'page. Grey is the skip class.',
     kind='heat',
     choices=[figures.heat('', numbers, percent_XN, experts, 'layer')],
   )
@@ -178,7 +179,7 @@ def _likes(layers) -> figures.Figure:
         + [
           part
           for like in one['likes']
-          for part in (like['token'], f' x{like["lift"]:.1f}   ')
+          for part in (like['token'], f'\u00a0x{like["lift"]:.1f}   ')
         ],
         _examples(one['examples']),
       ]

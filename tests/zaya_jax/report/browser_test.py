@@ -9,9 +9,12 @@ import pytest
 from tests import chromium, run_files
 from zaya_jax.report import overview, page, serve
 
-pytestmark = pytest.mark.skipif(
-  not chromium.PROGRAM, reason='no Chromium: apt-get install chromium'
-)
+pytestmark = [
+  pytest.mark.long,
+  pytest.mark.skipif(
+    not chromium.PROGRAM, reason='no Chromium: apt-get install chromium'
+  ),
+]
 CURVES = 'loss bpb spread entropy throughput mfu lr grad time'.split()
 
 

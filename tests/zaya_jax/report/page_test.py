@@ -102,7 +102,7 @@ def test_hostile_text_stays_text(tmp_path):
   assert hostile in pages.Parsed(text).words  # It is shown, as it is.
   figures = pages.figures(text)
   assert figures['samples']['choices'][0]['text'].startswith(hostile)
-  assert figures['incidents']['choices'][0]['rows'][0][2] == hostile
+  assert figures['incidents']['choices'][0]['rows'][0][1] == hostile
 
 
 def test_hostile_name_of_a_folder_stays_text(tmp_path):
