@@ -37,15 +37,13 @@ def _running(state: State, event: Event) -> Decision:
 
 
 def _sealed(state: State, event: Event) -> Decision:
-  if state.sealed and event.step <= state.sealed[-1]:
+  before = max(state.sealed, default=-1)
+  there = event.seals or (*state.sealed, event.step)
+  state = dataclasses.replace(state, sealed=there[-_SEALS:])
+  if event.step <= before:  # Only old ones have gone.
     return state, recovery.IGNORE
   state = dataclasses.replace(
-    state,
-    sealed=(*state.sealed, event.step)[-_SEALS:],
-    gained=True,
-    fruitless=0,
-    failed_saves=0,
-    out_of_memory=0,
+    state, gained=True, fruitless=0, failed_saves=0, out_of_memory=0
   )
   return state, recovery.IGNORE
 

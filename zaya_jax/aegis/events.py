@@ -85,6 +85,7 @@ class Event:
     source: who says so. What trainers print never acts on a node.
     action: what the rule asks for; '' for KINDS.
     good_step: the last step whose results are known to be right.
+    seals: all sealed steps that are there, for `sealed`, oldest first.
     progress: of all ranks, for `exit` and `hang`.
   """
 
@@ -97,6 +98,7 @@ class Event:
   source: Source = 'agent'
   action: ActionKind | Literal[''] = ''
   good_step: int | None = None
+  seals: tuple[int, ...] = ()
   progress: tuple[Progress, ...] = ()
 
 

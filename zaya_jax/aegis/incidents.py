@@ -46,10 +46,12 @@ class Incidents:
   def decide(self, event: Event) -> Action:
     """Decides; returns when the line is on the disk.
 
-    What changes nothing is not written, so that noise fills no disk.
+    What changes nothing is not written, so that noise fills no disk, nor what
+    training has written already.
     """
     state, action = decide_lib.decide(self.state, event)
-    if state != self.state or action.kind != 'ignore':
+    is_told = event.kind in _TOLD and action.kind == 'warn'
+    if state != self.state or not (is_told or action.kind == 'ignore'):
       self._write(to_row(event, action))
     self.state = state
     return action
@@ -168,7 +170,7 @@ def _filled(value: Any) -> dict[str, Any]:
 
 
 def _from_row(row: dict[str, Any]) -> tuple[Event, Action]:
-  row = dict(row)
+  row = {k: v if k == 'progress' else _tuples(v) for k, v in row.items()}
   action = Action(**row.pop('done'))
   progress = tuple(events.Progress(**rank) for rank in row.pop('progress', ()))
   event = Event(

@@ -19,8 +19,8 @@ def roll_back(state: State, event: Event) -> Decision:
   if len(past) >= policy.rollbacks:
     return state, recovery.stop(4, f'{reason}, after {len(past)} rollbacks')
   good = event.good_step
-  if good is None:
-    good = step - policy.rollback_steps
+  if good is None:  # Refused steps left no trace; it may have begun earlier.
+    good = step - policy.rollback_steps * len(past)
   state, target = recovery.seal_before(state, good)
   steps = 0 if target is None else max(0, step - target)
   before = state.skip[1] if state.skip[0] == target else 0

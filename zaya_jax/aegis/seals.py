@@ -17,14 +17,17 @@ class Seals:
   def __init__(self, run_dir: str):
     self._root = layout.root(run_dir)
     self._names: list[str] = []
-    self._newest: int | None = None
+    self._steps: tuple[int, ...] = ()
+
+  def steps(self) -> tuple[int, ...]:
+    """All sealed steps; seals are read when names have changed."""
+    if (names := layout.numbered(self._root)) != self._names:
+      self._names, self._steps = names, tuple(layout.steps(self._root))
+    return self._steps
 
   def newest(self) -> int | None:
-    """The newest sealed step; seals are read when there is a new name."""
-    if (names := layout.numbered(self._root)) != self._names:
-      self._names = names
-      self._newest = max(layout.steps(self._root), default=None)
-    return self._newest
+    """The newest of them."""
+    return max(self.steps(), default=None)
 
   def roll_back(self, step: int) -> None:
     """Renames all checkpoints after `step`, so that none is gone on from."""

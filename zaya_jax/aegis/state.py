@@ -15,7 +15,7 @@ class Policy:
     no_progress: generations in a row without a new seal that end the run (93).
     rollbacks: of numerics, within `rollback_window` steps; one more: 4.
     rollback_window: steps.
-    rollback_steps: how far back the last good step lies when nobody knows it.
+    rollback_steps: how much farther a second rollback goes back, at least.
     strikes: faults of a node within `strike_window_s` that replace it.
     strike_window_s: seconds.
     slow_windows: windows of a slow rank within an hour that are worth a
@@ -125,7 +125,6 @@ def start(
     fresh,
     nodes=tuple(ordered[: len(nodes)]),
     spares=tuple(ordered[len(nodes) :]),
-    sealed=last.sealed,
     restarts=last.restarts,
     strikes=last.strikes,
     skip=last.skip,

@@ -98,6 +98,8 @@ class Supervisor:
       no_progress=aegis.no_progress,
       node_counts=tuple(shrinks),
     )
+    self._seals = seals.Seals(config.run_dir)
+    self._sealed = self._seals.steps()
     path = pathlib.Path(config.run_dir, 'incidents.jsonl')
     state = dataclasses.replace(
       state_lib.start(
@@ -107,6 +109,7 @@ class Supervisor:
         last=incidents.last_state(path),
       ),
       generation=fence.newest(config.run_dir) + 1,
+      sealed=self._sealed,
     )
     self._ledger = Ledger()
     self._site = site.Site(
@@ -121,8 +124,6 @@ class Supervisor:
     self._code: int | None = None
     self._stragglers = stragglers.Stragglers()
     self._healthy: set[str] = set()  # Nodes that were examined.
-    self._seals = seals.Seals(config.run_dir)
-    self._sealed = self._seals.newest()
     self._drain_until: float | None = None
     self._running = False
 
@@ -168,10 +169,10 @@ class Supervisor:
     self._hear()
     if slow := self._stragglers.find(self._fleet.ranks()):
       self._see('slow_rank', **slow)
-    if self._sealed != (newest := self._seals.newest()):
-      self._sealed = newest
+    if self._sealed != (now := self._seals.steps()):
+      self._sealed, newest = now, self._seals.newest()
       if newest is not None:
-        self._see('sealed', step=newest)
+        self._see('sealed', step=newest, seals=now)
     if self._drain_until and time.monotonic() > self._drain_until:
       self._drain_until = None
       self._fail('hang', detail='ranks did not save and end in time')
@@ -261,7 +262,7 @@ class Supervisor:
       self._fleet.kill()
       if action.step is not None:
         self._seals.roll_back(action.step)
-        self._sealed = self._seals.newest()
+        self._sealed = self._seals.steps()
       select.select([self._wake], [], [], action.delay_s)  # Or a signal.
       self._begin()
     elif action.kind == 'stop':
@@ -286,7 +287,7 @@ class Supervisor:
     pathlib.Path(self._config.run_dir, 'aegis', 'coordinator').write_text(
       coordinator
     )
-    self._ledger.begin(state, self._sealed, coordinator)
+    self._ledger.begin(state, self._seals.newest(), coordinator)
     place = rank.Place(
       rank=-1,
       generation=state.generation,

@@ -349,6 +349,19 @@ def test_rollback_goes_behind_the_last_good_step_and_skips_the_data():
   assert (actions[-1].step, actions[-1].steps) == (5, 20)
 
 
+def test_rollback_takes_a_checkpoint_that_is_still_there():
+  kept = ('sealed', {'step': 30, 'seals': (20, 25, 30)})
+  bad = ('not_finite', {'step': 33})
+  state, actions = tell([sealed(5), kept, bad, ('not_finite', {'step': 34})])
+  first, second = actions[-2:]
+  assert (first.step, first.steps) == (30, 3)
+  assert (second.step, second.steps) == (20, 14)  # The oldest.
+  assert state.skip == (20, 14)
+  gone = ('sealed', {'step': 30, 'seals': (25, 30)})
+  state, _ = tell([kept, RAISE_1, gone])
+  assert state.sealed == (25, 30) and not state.gained
+
+
 def test_rollback_without_a_seal_begins_where_the_trainer_finds():
   _, (action,) = tell([('not_finite', {'step': 18})])
   assert (action.kind, action.step, action.steps) == ('rollback', None, 0)

@@ -51,8 +51,9 @@ def log(tmp_path):
   with_state = incidents.Incidents(path, START, time_s=event.time_s)
   for seen in (
     event('running'),
-    event('sealed', step=5),
-    event('sealed', step=5),
+    event('sealed', step=5, seals=(2, 5)),
+    event('sealed', step=5, seals=(2, 5)),
+    event('refused_step', step=6, source='trainer'),
     killed(),
     event('not_finite', step=9, good_step=6, source='trainer'),
     event('ecc', node='b', source='kern', action='replace_node', detail='x'),
@@ -82,7 +83,7 @@ def test_line_has_what_was_seen_and_what_was_done(log):
     'not_finite',
     'ecc',
     'slow_rank',
-  ]  # Neither the second seal of a step nor spam.
+  ]  # Neither what is old nor what training has written.
   assert all({'time', 'kind', 'step', 'seen', 'done'} <= {*r} for r in rows[1:])
   assert rows[5]['done'] == {
     'kind': 'replace_node',
