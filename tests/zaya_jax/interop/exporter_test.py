@@ -14,7 +14,7 @@ import pytest
 from pipelines import tokenizer as tokenizer_lib
 from tests import bits, legacy, runs, tiny
 from zaya_jax import config as config_lib
-from zaya_jax.checkpoint import layout as places
+from zaya_jax.checkpoint import finder
 from zaya_jax.interop import (
   errors,
   exporter,
@@ -219,7 +219,7 @@ def test_files_of_an_import_come_back(tmp_path):
 
 def test_checkpoint_without_its_tokenizer_is_exported(tmp_path, run, capsys):
   alone = tmp_path / 'alone' / 'checkpoints' / '70'
-  shutil.copytree(places.resolve(str(run)), alone)
+  shutil.copytree(finder.resolve(str(run)), alone)
   folder = export(alone, tmp_path / 'bytes')
   assert (folder / 'tokenizer.json').exists()  # Bytes need no file.
   bpe = tokenizer_lib.train_bpe(['return return'], 270)
