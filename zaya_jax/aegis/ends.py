@@ -65,6 +65,7 @@ def stuck(state: State, event: Event) -> Decision:
     names = f'{len(suspects)} nodes'
   times = ', the second time' if again else ''
   reason = f'{reason}; nobody stands out among {names}{times}'
+  event = dataclasses.replace(event, node=None)
   return recovery.begin(state, event, lost=lost, reason=reason)
 
 

@@ -335,6 +335,7 @@ def test_nobody_is_evicted_where_all_wait():
   state, actions = tell([RUNNING, hang(), RUNNING, sealed(9), hang()])
   assert [a.kind for a in actions if a.kind != 'ignore'] == ['restart'] * 2
   assert not state.quarantine and not state.strikes
+  assert actions[1].node is None
 
 
 def test_rollback_goes_behind_the_last_good_step_and_skips_the_data():

@@ -79,7 +79,9 @@ def test_a_rank_that_hangs_is_named(supervise, undisturbed, fault):
   done = supervise(f'{fault}:23:1:1')
   assert (done.code, done.value, done.generation) == (0, undisturbed, 2)
   (seen,) = done.incidents('hang')
-  assert seen['done']['node'] == 'b'
+  # Who holds the lock has entered the step as the others have.
+  named = None if fault == 'hold_lock@step' else 'b'
+  assert seen['done'].get('node') == named
 
 
 @pytest.mark.long
