@@ -7,7 +7,6 @@ connects them, and no port is open. When the supervisor is gone, so are they.
 """
 
 import contextlib
-import ctypes
 import json
 import os
 import selectors
@@ -48,10 +47,9 @@ class Process:
       command,
       stdin=subprocess.PIPE,
       stdout=sys.stderr,  # Standard output belongs to the protocol.
-      env={**os.environ, rank.STANDBY: str(self.slot.file)},
+      env={**os.environ, rank.STANDBY: f'{self.slot.file} {os.getpid()}'},
       pass_fds=(self.slot.file,),
       start_new_session=True,
-      preexec_fn=die_with_parent,
     )
     self.watch = os.pidfd_open(self.popen.pid)
 
@@ -233,12 +231,6 @@ def limit_s(slot: beats.Slot, setup: dict[str, Any]) -> float:
   return setup['step_limit_s'] or max(_SHORTEST_S, _TIMES_P99 * known)
 
 
-def die_with_parent() -> None:
-  """Asks the kernel to kill this process when its parent ends."""
-  set_death_signal = 1  # PR_SET_PDEATHSIG
-  ctypes.CDLL(None).prctl(set_death_signal, signal.SIGKILL)
-
-
 def _letter(pid: int) -> str:
   """The state of a process in /proc, where T is stopped and D waits."""
   try:
@@ -250,6 +242,7 @@ def _letter(pid: int) -> str:
 
 def main() -> None:
   """Serves the supervisor at the other end of the standard input."""
+  rank.die_with_parent()
   # The supervisor decides what a signal of the terminal means.
   for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, signal.SIG_IGN)

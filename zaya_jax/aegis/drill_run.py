@@ -11,7 +11,7 @@ import sys
 import time
 from typing import Any
 
-from zaya_jax.aegis import agent, drill_table, faults
+from zaya_jax.aegis import drill_table, faults
 
 _LIMIT_S = 240.0  # For a run; far more than any takes.
 _FAILURES = (
@@ -108,7 +108,6 @@ class Run:
         stdout=file,
         stderr=file,
         stdin=subprocess.DEVNULL,
-        preexec_fn=agent.die_with_parent,
       )
 
   def await_end(self) -> int:
@@ -118,6 +117,12 @@ class Run:
     except subprocess.TimeoutExpired:
       self.supervisor.kill()
       return self.supervisor.wait()
+
+  def close(self) -> None:
+    """Ends what is left of it."""
+    if self.supervisor and self.supervisor.poll() is None:
+      self.supervisor.kill()
+      self.supervisor.wait()
 
   def await_fault(self) -> dict[str, Any]:
     """Waits until a rank has its first fault."""

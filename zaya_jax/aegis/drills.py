@@ -5,6 +5,7 @@ Each drill is one supervised run of a tiny model on this machine, beside a run
 that nothing happened to. It prints one JSON object.
 """
 
+import contextlib
 import json
 import pathlib
 import shutil
@@ -61,16 +62,17 @@ def run(
     # The first one compiles; of XLA's programs for a CPU, those that are read
     # from the cache round differently.
     for label in ('compiling', 'undisturbed'):
-      reference = drill_run.Run(root, label, _REFERENCE)
-      reference.start()
-      reference.await_end()
-    expected = reference.final()
+      with contextlib.closing(drill_run.Run(root, label, _REFERENCE)) as done:
+        done.start()
+        done.await_end()
+    expected = done.final()
     for name in names:
       for trial in range(trials):
         drill = drill_table.DRILLS[name]
         _say(f'{name}: {drill.about}')
         label = f'{name}_{trial}' if trials > 1 else name
-        yield _one(drill_run.Run(root, label, drill), name, expected)
+        with contextlib.closing(drill_run.Run(root, label, drill)) as done:
+          yield _one(done, name, expected)
   finally:
     if not folder:
       shutil.rmtree(root, ignore_errors=True)

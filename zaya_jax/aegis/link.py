@@ -45,7 +45,6 @@ class Link:
       stdin=subprocess.PIPE,
       stdout=subprocess.PIPE,
       start_new_session=True,  # Ctrl-C is for the supervisor.
-      preexec_fn=agent_lib.die_with_parent,
     )
     self.pid, self.file = self._popen.pid, self._popen.stdout.fileno()
     os.set_blocking(self.file, False)

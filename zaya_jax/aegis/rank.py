@@ -5,15 +5,18 @@ It has imported all when its agent tells it, in one line of JSON on its standard
 input, which rank of which generation it is.
 """
 
+import ctypes
 import dataclasses
 import json
 import os
 import pathlib
+import signal
 import sys
 
 from zaya_jax.aegis import beats, fence
 
-STANDBY = 'ZAYA_JAX_STANDBY'  # Set where an agent starts a process.
+# Set where an agent starts a process: its slot and the agent's process id.
+STANDBY = 'ZAYA_JAX_STANDBY'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,11 +51,12 @@ def to_line(told: Place) -> str:
 def wait() -> None:
   """Waits for a place where an agent has started this process; else nothing."""
   global _place
-  file = os.environ.pop(STANDBY, '')
+  file, _, agent = os.environ.pop(STANDBY, '').partition(' ')
   if not file:
     return
+  die_with_parent()
   line = sys.stdin.readline()
-  if not line:  # Nobody needs this process any more.
+  if not line or os.getppid() != int(agent):  # Nobody needs this process.
     os._exit(0)
   _place = Place(**json.loads(line))
   os.environ.update(_place.environment)
@@ -64,6 +68,12 @@ def wait() -> None:
     inject = faults.parse(_place.faults, _place.rank, _place.generation, log)
   beats.join(int(file), inject)
   beats.enter('init')
+
+
+def die_with_parent() -> None:
+  """Asks the kernel to kill this process when its parent ends."""
+  set_death_signal = 1  # PR_SET_PDEATHSIG
+  ctypes.CDLL(None).prctl(set_death_signal, signal.SIGKILL)
 
 
 def place() -> Place | None:
