@@ -216,6 +216,12 @@ def tell(name: str, value: Any) -> None:
     _client().key_value_set(f'zaya/{name}', json.dumps(value))
 
 
+def forget(name: str) -> None:
+  """What process 0 told under this name; nobody is to hear it any more."""
+  if processes() > 1:
+    _client().key_value_delete(f'zaya/{name}')
+
+
 def hear(name: str, timeout_s: float) -> Any:
   """What process 0 tells under this name. Raises as `gather`."""
   key, wait = f'zaya/{name}', int(timeout_s * 1000)

@@ -9,17 +9,39 @@ One flipped bit always changes the first sum; anything else does but for one
 case in 2^64.
 """
 
+import dataclasses
 import functools
+import itertools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from zaya_jax import distributed
 from zaya_jax.checkpoint import arrays
+
+_SMALL = 2**16  # Elements on the host: XLA would compile for longer.
+_HOST = 'cpu'  # The platform whose memory is the host's.
+_PATIENCE_S = 600.0  # For the other processes.
+_HEARD = 8  # Rounds after which all have.
+_rounds = itertools.count()
+
+
+@dataclasses.dataclass(frozen=True)
+class Prints:
+  """Fingerprints that are being computed.
+
+  Attributes:
+    number: the same in all processes.
+    sums: by path, of the parts of this process: [..., 2] uint32 each.
+  """
+
+  number: int
+  sums: dict[str, list[Any]]
+
 
 _WORDS = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32, 8: jnp.uint32}
 
@@ -28,7 +50,7 @@ def of_part(x: jax.Array, start: Any, shape: tuple[int, ...]) -> jax.Array:
   """The sums of a part of an array; those of all parts add up to the whole's.
 
   Args:
-    x: the part, on one device; of any dtype.
+    x: the part, on one device; of any dtype, of 8 bytes at most.
     start: [ndim] uint32, the index of its first element in the whole.
     shape: of the whole.
 
@@ -51,26 +73,36 @@ def of_part(x: jax.Array, start: Any, shape: tuple[int, ...]) -> jax.Array:
   return jnp.stack([jnp.sum(h, dtype=jnp.uint32) for h in (mixed, again)])
 
 
-def of_tree(tree: Any) -> dict[str, jax.Array]:
+def of_tree(tree: Any) -> Prints:
   """Starts to compute the fingerprints of a tree; nothing is waited for.
+
+  Each process computes those of its own parts, without the others. All call it,
+  in the same order, and then `to_json`.
 
   Args:
     tree: jax arrays, sharded in any way over any processes. They may be donated
       as soon as this returns.
-
-  Returns:
-    By path, [2] uint32, the same on every device; `to_json` waits for them.
   """
   named = arrays.named(tree)
-  return {name: _whole(leaf) for name, leaf in named.items()}
+  sums = {name: _own(leaf) for name, leaf in named.items()}
+  return Prints(next(_rounds), sums)
 
 
-def to_json(prints: dict[str, jax.Array]) -> dict[str, str]:
-  """The fingerprints as 16 hexadecimal digits each; waits for them."""
-  return {
-    name: np.asarray(value.addressable_data(0)).astype('>u4').tobytes().hex()
-    for name, value in prints.items()
+def to_json(prints: Prints) -> dict[str, str]:
+  """The fingerprints by path, 16 hexadecimal digits each; waits for all."""
+  own = {
+    name: sum(_total(part) for part in parts)
+    for name, parts in prints.sums.items()
   }
+  own = {name: np.broadcast_to(x, 2).tolist() for name, x in own.items()}
+  name = f'prints/{prints.number}'
+  said = distributed.gather(name, own, _PATIENCE_S)
+  if said is None:
+    return distributed.hear(f'{name}/all', _PATIENCE_S)
+  found = {path: _hex(sum(np.array(x[path]) for x in said)) for path in own}
+  distributed.tell(f'{name}/all', found)
+  distributed.forget(f'prints/{prints.number - _HEARD}/all')
+  return found
 
 
 def of_host(parts: Any, shape: tuple[int, ...]) -> str:
@@ -80,11 +112,8 @@ def of_host(parts: Any, shape: tuple[int, ...]) -> str:
     parts: pairs (index of the first element, NumPy array).
     shape: of the whole.
   """
-  total = np.zeros(2, np.uint32)
-  for start, part in parts:
-    begin = np.asarray(start, np.uint32)
-    total += np.asarray(_of_part(part, begin, shape))
-  return total.astype('>u4').tobytes().hex()
+  total = sum(_total(_sums(part, start, shape)) for start, part in parts)
+  return _hex(np.broadcast_to(total, 2))
 
 
 def differences(saved: dict[str, str], found: dict[str, str]) -> list[str]:
@@ -93,43 +122,87 @@ def differences(saved: dict[str, str], found: dict[str, str]) -> list[str]:
   return [path for path in paths if saved.get(path) != found.get(path)]
 
 
-def _whole(leaf: jax.Array) -> jax.Array:
-  sharding = leaf.sharding
-  if isinstance(sharding, NamedSharding) and sharding.mesh.size > 1:
-    return arrays.alone(_on_mesh(leaf, sharding))
-  return _of_part(leaf, np.zeros(leaf.ndim, np.uint32), leaf.shape)
+def _own(leaf: jax.Array) -> list[Any]:
+  """The sums of the parts that this process is the first to hold."""
+  shards = [s for s in leaf.addressable_shards if s.replica_id == 0]
+  starts = [[x.start or 0 for x in shard.index] for shard in shards]
+  on_host = all(shard.device.platform == _HOST for shard in shards)
+  if len(shards) < 2 or on_host:
+    return [
+      _sums(np.asarray(s.data) if on_host else s.data, start, leaf.shape)
+      for s, start in zip(shards, starts, strict=True)
+    ]
+  return [_on_devices([s.data for s in shards], starts, leaf.shape)]
 
 
-# Compiled once for each shape, type and sharding: a model has few.
+def _sums(part: Any, start: Any, shape: tuple[int, ...]) -> Any:
+  """[2] uint32, by NumPy where the compiler would take longer."""
+  if isinstance(part, np.ndarray) and part.size <= _SMALL:
+    return _of_small(part, start, shape)
+  return _of_part(part, np.array(start, np.uint32), shape)
+
+
+# Compiled once for each shape and type: a model has few.
 @functools.partial(jax.jit, static_argnums=2)
 def _of_part(x, start, shape):
   return of_part(x, start, shape)
 
 
-@functools.partial(jax.jit, static_argnums=1)
-def _on_mesh(leaf: jax.Array, sharding: NamedSharding) -> jax.Array:
-  mesh, spec = sharding.mesh, sharding.spec
-  used = [_axes(entry) for entry in spec]
-  used += [()] * (leaf.ndim - len(used))
-  divided = tuple(axis for axes in used for axis in axes)
+def _on_devices(parts: list[jax.Array], starts: Any, shape: Any) -> jax.Array:
+  """[parts, 2]: the sums of equal parts on as many devices, by one program."""
+  mesh = jax.sharding.Mesh([x.device for x in parts], ('part',))
+  place = jax.sharding.NamedSharding(mesh, P('part'))
+  rows, *rest = parts[0].shape
+  whole = jax.make_array_from_single_device_arrays(
+    (rows * len(parts), *rest), place, parts
+  )
+  starts = jax.device_put(np.array(starts, np.uint32), place)
+  return _of_parts(whole, starts, shape, mesh)
 
-  def local(x):
-    start = []
-    for size, axes in zip(x.shape, used, strict=True):
-      index = lax.axis_index(axes) if axes else 0
-      start.append(jnp.uint32(index) * jnp.uint32(size))
-    sums = of_part(x, start, leaf.shape)
-    return lax.psum(sums, divided) if divided else sums
+
+@functools.partial(jax.jit, static_argnums=(2, 3))
+def _of_parts(whole, starts, shape, mesh):
+  def local(x, start):
+    return of_part(x, start[0], shape)[None]
 
   return jax.shard_map(
-    local, mesh=mesh, in_specs=spec, out_specs=P(), check_vma=False
-  )(leaf)
+    local, mesh=mesh, in_specs=P('part'), out_specs=P('part'), check_vma=False
+  )(whole, starts)
 
 
-def _axes(entry: Any) -> tuple[str, ...]:
-  if entry is None:
-    return ()
-  return (entry,) if isinstance(entry, str) else tuple(entry)
+def _of_small(x: np.ndarray, start: Any, shape: tuple[int, ...]) -> np.ndarray:
+  """As `of_part`."""
+  index, stride = np.zeros((*x.shape, 1), np.uint32), 1
+  for axis in reversed(range(x.ndim)):
+    place = np.arange(x.shape[axis], dtype=np.uint64) + start[axis]
+    place = (place * (stride % 2**32)).astype(np.uint32)
+    index += place.reshape(-1, *(1,) * (x.ndim - axis))
+    stride *= shape[axis]
+  words = np.ascontiguousarray(x).reshape(-1, 1)
+  words = words.view(f'u{min(x.dtype.itemsize, 4)}').astype(np.uint32)
+  bits = words[:, :1]
+  if words.shape[1] > 1:  # Two words of 8 bytes.
+    bits = bits ^ _mix_small(words[:, 1:] + np.uint32(0x85EBCA6B))
+  index = index.reshape(-1, 1) + np.uint32(0x9E3779B9)
+  mixed = _mix_small(bits ^ _mix_small(index))
+  again = _mix_small(mixed + np.uint32(0x7F4A7C15))
+  return np.array([h.sum(dtype=np.uint32) for h in (mixed, again)])
+
+
+def _mix_small(h: np.ndarray) -> np.ndarray:
+  """As `_mix`."""
+  h = (h ^ (h >> np.uint32(16))) * np.uint32(0x85EBCA6B)
+  h = (h ^ (h >> np.uint32(13))) * np.uint32(0xC2B2AE35)
+  return h ^ (h >> np.uint32(16))
+
+
+def _total(sums: Any) -> np.ndarray:
+  """[2] uint64 of [..., 2] uint32."""
+  return np.asarray(sums).reshape(-1, 2).sum(0, dtype=np.uint64)
+
+
+def _hex(total: Any) -> str:
+  return (np.asarray(total) % 2**32).astype('>u4').tobytes().hex()
 
 
 def _mix(h: jax.Array) -> jax.Array:

@@ -37,11 +37,20 @@ def of(x):
   return fingerprint.to_json(fingerprint.of_tree({'x': x}))['x']
 
 
+@pytest.fixture(params=['small', 'host', 'devices'])
+def where(request, monkeypatch):
+  """NumPy, XLA on the host, and XLA where the parts lie."""
+  if request.param != 'small':
+    monkeypatch.setattr(fingerprint, '_SMALL', 0)
+  if request.param == 'devices':
+    monkeypatch.setattr(fingerprint, '_HOST', 'none')
+
+
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16', 'int32', 'uint8'])
 @pytest.mark.parametrize(
   'spec', [None, P(), P('a'), P(None, 'b'), P('b', 'a'), P(('a', 'b')), P('b')]
 )
-def test_every_sharding_gives_what_the_definition_says(dtype, spec):
+def test_every_sharding_gives_what_the_definition_says(where, dtype, spec):
   x = values(dtype)
   placed = jnp.asarray(x)
   if spec is not None:
@@ -50,7 +59,7 @@ def test_every_sharding_gives_what_the_definition_says(dtype, spec):
   assert of(placed) == expected(x)
 
 
-def test_scalars_and_parts_in_host_memory():
+def test_scalars_and_parts_in_host_memory(where):
   assert of(jnp.int32(7)) == expected(np.array([7], np.int32))
   x = values('float32')
   parts = [((4, 0, 0), x[4:]), ((0, 0, 0), x[:4])]
