@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Supervised runs whose nodes have faults, in what the kernel and hooks say."""
 
+import itertools
 import json
 import pathlib
 import sys
@@ -78,6 +79,15 @@ def test_node_that_is_not_healthy_is_passed_over(run, tmp_path):
   assert seen['unhealthy']['node'] == 'b'
   assert seen['supervise']['state']['nodes'] == ['a', 'b']
   assert not list(pathlib.Path(tmp_path).glob('run/at/1'))
+
+
+def test_calendar_that_jumps_changes_nothing(run, monkeypatch):
+  jumps = itertools.cycle((3600.0, -3600.0, 0.0))
+  true = time.time
+  monkeypatch.setattr(time, 'time', lambda: true() + next(jumps))
+  code, seen = run(step_limit_s=30.0)
+  assert code == 0 and set(seen) == {'supervise', 'running', 'sealed', 'done'}
+  assert abs(seen['done']['time'] - seen['running']['time']) < 60
 
 
 def test_rule_with_an_error_starts_nothing(run, tmp_path):
