@@ -53,6 +53,8 @@ def spike(state: State, event: Event) -> Decision:
 
 def wrong_result(state: State, event: Event) -> Decision:
   """One wrong result that did not repeat itself counts against the node."""
+  if event.node is None:
+    return state, recovery.warn(event)
   state, count = nodes.count_strike(state, event)
   if count < state.policy.strikes:
     return state, recovery.warn(event)

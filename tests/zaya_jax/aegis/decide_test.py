@@ -2,6 +2,8 @@
 """Decisions: stories of events, each with the action that must follow."""
 
 import dataclasses
+import random
+import typing
 
 import pytest
 
@@ -75,6 +77,13 @@ KILL_4 = ended(4, {4: -9})
 RAISE_1 = ended(1, {1: 1, 0: 75, 2: 75})
 ECC_B = ruled('ecc_uncorrectable', 'replace_node', 'b')
 OOM_A = 'out_of_memory', {'node': 'a', 'source': 'kern', 'action': 'warn'}
+
+OF_A_NODE = (
+  'agent_lost',
+  'slow_rank',
+  'unhealthy',
+  'node_ready',
+)
 
 STORIES = {
   'a rank is killed': ([RUNNING, KILL_1], ['restart']),
@@ -192,6 +201,10 @@ STORIES = {
   'a wrong result, and again': (
     [RUNNING] + [('wrong_result', {'node': 'b', 'good_step': 4})] * 2,
     ['warn', 'replace_node'],
+  ),
+  'wrong results of nobody known': (
+    [RUNNING] + [('wrong_result', {'good_step': 4})] * 3,
+    ['warn'] * 3,
   ),
   'a replica is outvoted': (
     [sealed(5), ('corrupt_replica', {'node': 'b', 'good_step': 4})],
@@ -402,3 +415,42 @@ def test_every_kind_has_an_answer():
     decide_lib.decide(
       state, events.Event(time_s=1.0, kind=kind, node='a', step=1)
     )
+
+
+@pytest.mark.parametrize('seed', range(20))
+def test_random_stories_keep_the_state_whole(seed):
+  chance = random.Random(seed)
+  names = (*NODES, 's', 't')
+  state = state_lib.start(
+    NODES, spares=('s', 't'), policy=state_lib.Policy(node_counts=(1, 3))
+  )
+  for number in range(200):
+    codes = {
+      rank: chance.choice((None, 0, 1, 2, 3, 4, 75, -6, -9, -11))
+      for rank in range(8)
+    }
+    event = events.Event(
+      time_s=1e9 + 100.0 * number,
+      kind=chance.choice((*events.KINDS, 'a_rule')),
+      node=chance.choice((None, *names)),
+      step=number,
+      good_step=chance.choice((None, number - 7)),
+      action=chance.choice(('', *typing.get_args(events.ActionKind))),
+      source=chance.choice(('agent', 'kern', 'trainer')),
+      progress=ranks(codes if chance.random() < 0.5 else {}),
+    )
+    if event.node is None and event.kind in OF_A_NODE:
+      continue
+    before = state
+    state, action = decide_lib.decide(state, event)
+    everybody = (*state.nodes, *state.spares, *state.quarantine)
+    assert len(set(everybody)) == len(everybody)
+    assert set(everybody) <= set(names)
+    assert 1 <= len(state.nodes) <= state.size
+    assert action.kind in typing.get_args(events.ActionKind)
+    ends = action.kind in ('restart', 'replace_node', 'rollback')
+    assert (action.exit_code is None) or not ends
+    if ends:
+      assert state.generation == before.generation + 1
+      assert 0 <= action.delay_s <= state.policy.backoff_s
+      assert action.kind != 'replace_node' or action.node not in state.nodes
