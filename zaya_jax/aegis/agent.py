@@ -24,7 +24,6 @@ _GATHER_S = 0.05  # For the others that end of the same cause.
 _REAP_S = 5.0  # In which the kernel takes a killed process away.
 _SHORTEST_S, _TIMES_P99 = 5.0, 5  # The limit that is learned.
 _INPUT, _OUTPUT = 0, 1
-_DEVICES = ('ROCR_VISIBLE_DEVICES', 'CUDA_VISIBLE_DEVICES')
 
 
 class Process:
@@ -152,7 +151,7 @@ class Agent:
     for local, place in enumerate(places):
       process = old.pop() if old else Process(self._setup['command'])
       if several:
-        place['environment'] |= dict.fromkeys(_DEVICES, str(local))
+        place['environment']['JAX_LOCAL_DEVICE_IDS'] = str(local)
       process.begin(rank.Place(**place))
       self._selector.register(process.watch, selectors.EVENT_READ)
       self._ranks.append(process)

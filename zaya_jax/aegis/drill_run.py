@@ -126,7 +126,8 @@ class Run:
 
   def await_fault(self) -> dict[str, Any]:
     """Waits until a rank has its first fault."""
-    path, until = self.run_dir / 'aegis' / 'faults.jsonl', time.monotonic() + 60
+    path = self.run_dir / 'aegis' / 'faults.jsonl'
+    until = time.monotonic() + _LIMIT_S
     while not (rows := _rows(path)) and time.monotonic() < until:
       time.sleep(0.02)
     return rows[0]

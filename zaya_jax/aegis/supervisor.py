@@ -200,12 +200,13 @@ class Supervisor:
 
   def _fail(self, kind: str, node: str | None = None, detail: str = '') -> None:
     """Ends the generation, then tells why."""
-    progress = self._fleet.kill()
+    time_s, progress = self._ledger.now_s(), self._fleet.kill()
     if self._bury() or self._hear():  # Then that is why.
       return
     first = min((r for r in progress if r['exit_code']), key=_order, default={})
     self._see(
       kind,
+      time_s=time_s,
       node=first.get('node', node),
       rank=first.get('rank'),
       step=max((r['entered'] for r in progress), default=None),
@@ -243,7 +244,8 @@ class Supervisor:
         self._see('stop_requested', detail=f'{name} to the supervisor')
 
   def _see(self, kind: str, **facts) -> None:
-    self._decide(events.Event(time_s=self._ledger.now_s(), kind=kind, **facts))
+    facts = {'time_s': self._ledger.now_s()} | facts
+    self._decide(events.Event(kind=kind, **facts))
 
   def _decide(self, event: events.Event) -> None:
     """Decides about an event, and acts."""
