@@ -6,14 +6,16 @@ from typing import Any
 from zaya_jax.report import records
 
 _NEWEST = 500  # Of incidents.jsonl.
-# What an entry may call its parts; an event and an action may be inside of it.
+# What an entry may call its parts; what was done may have parts of its own.
 _NAMES = {
-  'time': ('time', 'time_s', 'event.time_s'),
-  'kind': ('kind', 'event.kind'),
-  'seen': ('seen', 'detail', 'event.detail'),
-  'done': ('done', 'action.kind', 'action'),
-  'reason': ('reason', 'action.reason'),
+  'time': ('time',),
+  'kind': ('kind',),
+  'seen': ('seen',),
+  'done': ('done', 'done.kind'),
+  'reason': ('reason', 'done.reason'),
 }
+# What a supervisor notes of a run in which all is well.
+_ORDINARY = ('supervise', 'running', 'sealed', 'node_ready', 'done')
 
 
 def of_run(run: records.Run) -> list[dict[str, Any]]:
@@ -22,7 +24,8 @@ def of_run(run: records.Run) -> list[dict[str, Any]]:
   Returns:
     Objects with step (None: not known), time, kind, seen and done.
   """
-  found = [_entry(row) for row in run.incidents[-_NEWEST:]]
+  told = [row for row in run.incidents if row.get('kind') not in _ORDINARY]
+  found = [_entry(row) for row in told[-_NEWEST:]]
   found += _changes(run, 'time/elapsed_s', _restart)
   found += _changes(run, 'optim/skipped', _skipped)
   return sorted(found, key=lambda entry: entry['step'] or 0)
@@ -66,10 +69,12 @@ def _entry(row: dict[str, Any]) -> dict[str, Any]:
   reason = parts.pop('reason')
   if (seconds := records.number(parts['time'])) is not None:
     parts['time'] = records.when(seconds)
-  step = records.number(flat.get('step', flat.get('event.step')))
+  step = records.number(flat.get('step'))
   done = f'{parts["done"]}: {reason}' if reason else parts['done']
   return {'step': step, **parts, 'done': done}
 
 
 def _is_said(value: Any) -> bool:
-  return isinstance(value, str | int | float) and value != ''
+  if isinstance(value, str):
+    return bool(value)
+  return records.number(value) is not None

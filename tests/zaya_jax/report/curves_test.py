@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 
 from tests import run_files
+from zaya_jax.aegis import events, state
+from zaya_jax.aegis import incidents as aegis_incidents
 from zaya_jax.report import curves, incidents, records
 
 
@@ -124,11 +126,10 @@ def test_restarts_and_skipped_steps_are_incidents(tmp_path):
   'entry',
   [
     {'time': 0, 'kind': 'hang', 'step': 5, 'seen': 'stuck', 'done': 'restart'},
-    {
-      'time': 0,
-      'event': {'kind': 'hang', 'step': 5, 'detail': 'stuck'},
-      'action': {'kind': 'restart'},
-    },
+    aegis_incidents.to_row(
+      events.Event(time_s=0, kind='hang', step=5, detail='stuck'),
+      events.Action(kind='restart'),
+    ),
   ],
 )
 def test_incidents_flat_or_nested(tmp_path, entry):
@@ -140,6 +141,18 @@ def test_incidents_flat_or_nested(tmp_path, entry):
     'seen': 'stuck',
     'done': 'restart',
   }
+
+
+def test_incidents_are_what_is_not_ordinary(tmp_path):
+  _run(tmp_path, [])
+  log = aegis_incidents.Incidents(
+    tmp_path / 'incidents.jsonl', state.start(('a',)), time_s=0.0
+  )
+  for kind in ('running', 'sealed', 'hang'):
+    log.decide(events.Event(time_s=0.0, kind=kind, step=5))
+  log.close()
+  (found,) = incidents.of_run(records.read(str(tmp_path)))
+  assert found['kind'] == 'hang' and found['done'].startswith('restart: no ')
 
 
 def test_incident_of_odd_types_is_shown_without_them(tmp_path):
