@@ -5,6 +5,7 @@ import base64
 import hashlib
 import json
 import os
+import random
 
 import pytest
 
@@ -183,3 +184,46 @@ def test_page_without_the_library_is_written_too(run, tmp_path, monkeypatch):
   monkeypatch.setattr(page.importlib.util, 'find_spec', lambda name: None)
   page.write(overview.make(overview.read([str(run)])), tmp_path / 'a.html')
   assert [path.name for path in tmp_path.iterdir()] == ['a.html']
+
+
+ODD = [
+  None,
+  True,
+  -1,
+  10**400,
+  1e999,
+  float('nan'),
+  '',
+  '\ud800',
+  [],
+  [[1]],
+  {},
+]
+
+
+def _damage(value, rng):
+  """The same, with odd values here and there."""
+  if rng.random() < 0.08:
+    return rng.choice(ODD)
+  if isinstance(value, dict):
+    return {k: _damage(v, rng) for k, v in value.items() if rng.random() < 0.97}
+  if isinstance(value, list):
+    return [_damage(v, rng) for v in value]
+  return value
+
+
+def test_damaged_files_never_stop_it(tmp_path):
+  folder = run_files.write(tmp_path / 'run', num_steps=100, layers=2)
+  row = {'time': 1.0, 'kind': 'hang', 'step': 3, 'seen': 'x', 'done': 'y'}
+  run_files.lines(folder / 'incidents.jsonl', [row] * 3)
+  names = ('metrics.jsonl', 'experts.jsonl', 'incidents.jsonl', 'config.json')
+  whole = {name: (folder / name).read_text().splitlines() for name in names}
+  for seed in range(60):
+    rng = random.Random(seed)
+    for name, rows in whole.items():
+      texts = [json.dumps(_damage(json.loads(text), rng)) for text in rows]
+      content = bytearray('\n'.join(texts).encode())
+      for _ in range(rng.choice([0, 3])):
+        content[rng.randrange(len(content))] = rng.randrange(256)
+      (folder / name).write_bytes(content)
+    assert list(pages.figures(_render(folder))) == FIGURES, seed
