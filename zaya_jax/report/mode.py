@@ -33,6 +33,7 @@ def main(config: config_lib.Config) -> None:
     from zaya_jax.report import router
 
     return router.main(config, folders[0])
+  folders = [_run_of(folder) for folder in folders]
   path = _path(config, folders)
   if config.serve:
     return serve.serve(folders, config.report.port)
@@ -49,6 +50,23 @@ def main(config: config_lib.Config) -> None:
 def _split(source: str) -> list[str]:
   """The folders of a list, each once."""
   return list(dict.fromkeys(part for part in source.split(',') if part))
+
+
+def _run_of(folder: str) -> str:
+  """The run of a checkpoint: nothing is written into checkpoints and models.
+
+  Raises:
+    UsageError: if the folder is a Hugging Face model.
+  """
+  path = pathlib.Path(folder)
+  if next(path.glob('*.safetensors'), None):
+    raise config_lib.UsageError(
+      f'--source={folder} is a Hugging Face folder, which has no metrics; name '
+      'a run, or look into the model with --report.router.'
+    )
+  whole = path.absolute()
+  is_one = whole.name.isdecimal() and whole.parent.name == 'checkpoints'
+  return os.path.normpath(path / '..' / '..') if is_one else folder
 
 
 def _path(config: config_lib.Config, folders: list[str]) -> pathlib.Path:

@@ -155,6 +155,11 @@ def test_incidents_are_what_is_not_ordinary(tmp_path):
   assert found['kind'] == 'hang' and found['done'].startswith('restart: no ')
 
 
+def test_what_is_no_incident_is_left_out(tmp_path):
+  rows = [{'time': 0, 'kind': kind} for kind in ('supervise', 'sealed', 'done')]
+  assert incidents.of_run(_run(tmp_path, [], *rows)) == []
+
+
 def test_incident_of_odd_types_is_shown_without_them(tmp_path):
   (found,) = incidents.of_run(
     _run(tmp_path, [], {'time': 1e300, 'step': 'x', 'kind': ['a'], 'seen': {}})

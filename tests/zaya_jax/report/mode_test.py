@@ -56,6 +56,21 @@ def test_folder_with_a_comma_is_one_run(tmp_path, capsys):
   assert capsys.readouterr().out == f'{folder}/report.html\n'
 
 
+def test_page_of_a_checkpoint_is_that_of_its_run(tmp_path, capsys):
+  run = run_files.write(tmp_path / 'run')
+  (run / 'checkpoints' / '200').mkdir(parents=True)
+  mode.main(_config(run / 'checkpoints' / '200'))
+  assert capsys.readouterr().out == f'{run}/report.html\n'
+  assert not list((run / 'checkpoints').rglob('*.*'))
+
+
+def test_model_folder_is_refused_and_left_alone(tmp_path):
+  (tmp_path / 'model.safetensors').touch()
+  with pytest.raises(config_lib.UsageError, match='is a Hugging Face folder'):
+    mode.main(_config(tmp_path))
+  assert [path.name for path in tmp_path.iterdir()] == ['model.safetensors']
+
+
 def test_output_names_the_page(run, tmp_path):
   mode.main(_config(run, output=str(tmp_path / 'new' / 'x.html')))
   assert (tmp_path / 'new' / 'x.html').exists()

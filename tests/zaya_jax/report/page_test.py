@@ -2,11 +2,13 @@
 """The HTML of a page: whole, small, and text stays text."""
 
 import base64
+import dataclasses
 import hashlib
 import json
 import os
 import random
 
+import markupsafe
 import pytest
 
 from tests import pages, run_files
@@ -104,6 +106,13 @@ def test_hostile_text_stays_text(tmp_path):
   figures = pages.figures(text)
   assert figures['samples']['choices'][0]['text'].startswith(hostile)
   assert figures['incidents']['choices'][0]['rows'][0][1] == hostile
+
+
+def test_markup_that_is_not_escaped_is_seen(run):
+  made = overview.make(overview.read([str(run)]))
+  bad = dataclasses.replace(made, title=markupsafe.Markup('<img src=x>'))
+  assert 'img' in pages.Parsed(page.render(bad)).tags
+  assert 'img' not in pages.Parsed(page.render(made)).tags
 
 
 def test_hostile_name_of_a_folder_stays_text(tmp_path):
