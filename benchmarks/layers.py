@@ -50,9 +50,7 @@ def measure_ours(args: argparse.Namespace, more: list[str]) -> None:
       batch = scaling.random_batch(config, mesh)
       inputs = state.params, state.buffers, batch
       run = jax.jit(lambda *a, config=config: step.loss_and_grads(config, *a))
-      compiled = run.lower(*inputs).compile(
-        compiler_options=step.compiler_options()
-      )
+      compiled = run.lower(*inputs).compile()
       times = []
       for i in range(args.repeats + 3):
         start = time.perf_counter()

@@ -72,9 +72,7 @@ def measure(config: config_lib.Config, steps: int) -> dict[str, Any]:
     peaks = {'init': peak_bytes(devices)}
     started = time.perf_counter()
     program = jax.jit(step.make_train_step(config), donate_argnums=0)
-    compiled = program.lower(state, batch).compile(
-      compiler_options=step.compiler_options()
-    )
+    compiled = program.lower(state, batch).compile()
     compile_s = time.perf_counter() - started
     peaks['compile'] = peak_bytes(devices)  # Trying kernels takes memory, too.
     state, losses, seconds, measured = _train(compiled, state, batch, steps)

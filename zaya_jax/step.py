@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import PartitionSpec as P
 
-from ops import dispatch
 from zaya_jax import config as config_lib
 from zaya_jax import fields, gradients, losses, mesh, partition
 from zaya_jax.context import layout
@@ -82,21 +81,6 @@ def check(config: config_lib.Config, device_mesh: jax.sharding.Mesh) -> None:
       f'{fields.divisors(experts)}.'
     )
   layout.check(config.data.seq_len, sizes['context'], config.model.conv_context)
-
-
-def compiler_options() -> dict[str, bool | str]:
-  """What XLA is told when it compiles a step.
-
-  On an H200, of the layers of ZAYA1-8B: graphs of kernels cost 6 % of their
-  time, for each loop changes their arguments; and products that read or write
-  their slice of a stack, instead of a copy of it, save 3 %.
-  """
-  if dispatch.platform() != 'cuda':
-    return {}
-  return {
-    'xla_gpu_enable_command_buffer': '',
-    'xla_gpu_enable_dynamic_slice_fusion': True,
-  }
 
 
 def make_init(config: config_lib.Config) -> Callable[[], TrainState]:

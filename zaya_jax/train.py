@@ -175,9 +175,7 @@ class _Loop:
     step = jax.jit(step, donate_argnums=0)
     compiling = self.report.compiling('the training step')
     with compiling, jax.set_mesh(self.mesh):
-      compiled = step.lower(state, batch).compile(
-        compiler_options=step_lib.compiler_options()
-      )
+      compiled = step.lower(state, batch).compile()
     distributed.barrier('compiled')
     for note in dispatch.notes():
       self.report.note(note)

@@ -152,8 +152,11 @@ def plan(
   model, found = config.model, leaves(config, layout)
   held = sum(leaf.nbytes for leaf in found)
   kept = layer_activations(model, width) * layout.tokens
-  carried = 4 * (model.d_model + model.d_router) * layout.tokens
-  saved = carried if (remat or config.model.remat) == 'block' else kept
+  saved = {
+    'none': kept,
+    'cheap': dear_activations(model, width) * layout.tokens,
+    'block': 4 * (model.d_model + model.d_router) * layout.tokens,
+  }[remat or model.remat]
   stacks = newton_schulz.stacks(config, layout, found)
   logits = _logits(config, layout, width)
   work = max(
@@ -164,9 +167,13 @@ def plan(
     parameters=held,
     optimizer=sum(optimizer_bytes(config, layout)),
     # This device's own, whole, with a second set for the sum over parts; and
-    # its slices of the sum over devices.
+    # its slices of the sum over devices, if they are other arrays.
     gradients=held * (2 if layout.parts > 1 else 1)
-    + sum(4 * leaf.size / leaf.parts for leaf in found),
+    + sum(
+      4 * leaf.size / leaf.parts
+      for leaf in found
+      if layout.parts > 1 or leaf.parts > leaf.shards
+    ),
     activations=model.num_layers * saved,
     logits=logits,
     temporary=max(0.0, work - logits),
@@ -187,6 +194,22 @@ def layer_activations(model: config_lib.ModelConfig, width: int) -> float:
   wide += 8 * model.d_router + 2 * model.num_classes
   return 4 * wide + width * (
     5 * model.d_model + 2 * model.d_qk + 2 * kv + heads
+  )
+
+
+def dear_activations(model: config_lib.ModelConfig, width: int) -> float:
+  """The same with --model.remat=cheap: what products and kernels made.
+
+  The residual stream between layers and between their merges, and the router's
+  products, are float32. In the compute type there are the normed streams,
+  projections, queries, keys, what attention and the experts give, and of the
+  experts also their hidden units and two derivatives of each.
+  """
+  heads = (model.num_heads + model.num_kv_heads) * model.head_dim
+  values = model.num_kv_heads * model.head_dim
+  wide = 2 * model.d_model + 8 * model.d_router + model.num_classes
+  return 4 * wide + width * (
+    4 * model.d_model + 3 * model.d_expert + model.d_qk + values + 2 * heads
   )
 
 

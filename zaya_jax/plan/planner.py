@@ -119,7 +119,7 @@ def _memory(config, layout, chip, held) -> dict[str, Any]:
   """Bytes of a device by kind, and the activations under each remat."""
   either = {
     remat: memory.plan(config, layout, chip.width, remat).activations
-    for remat in ('none', 'block')
+    for remat in ('none', 'cheap', 'block')
   }
   _, whole = memory.optimizer_bytes(config, layout)
   return {

@@ -119,7 +119,8 @@ def _memory(plan):
   either = held['activations_by_remat']
   title = (
     f'memory of a device (--model.remat={held["remat"]}; activations are '
-    f'{nbytes(either["none"])} with none, {nbytes(either["block"])} with block)'
+    + ', '.join(f'{nbytes(size)} with {name}' for name, size in either.items())
+    + ')'
   )
   return title, ('', 'bytes', f'of {nbytes(held["capacity"])}'), rows
 

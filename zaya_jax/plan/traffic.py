@@ -112,13 +112,13 @@ def _make(layout, chip, what, kind, axes, count, total) -> Collective:
 
 
 def _parameters(config, layout, chip):
-  """FSDP gathers each layer, and again by remat; ZeRO-1 sums and gathers once.
+  """FSDP gathers each layer, with remat twice; ZeRO-1 sums and gathers once.
 
   All in float32 but for what Muon computes, in the type of its iteration. What
   no axis divides is reduced whole.
   """
   leaves = memory.leaves(config, layout)
-  again = 2 if config.model.remat == 'block' else 1
+  again = 1 if config.model.remat == 'none' else 2
   fsdp = layout.sizes['fsdp']
   found = collections.defaultdict(lambda: [0, 0.0])
 
