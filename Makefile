@@ -29,7 +29,7 @@ help:
 	@echo 'make rocm-kernels our HIP kernels, for that compiler; needs clang-19'
 	@echo 'make plan-1024   a step of ZAYA1-8B compiled for 1,024 MI300X; no GPU'
 	@echo 'make bazel-test  the tests once more, by Bazel'
-	@echo 'make notebooks  execute the notebooks; pictures go to runs/notebooks'
+	@echo 'make notebooks   execute the notebooks; pictures go to runs/notebooks'
 	@echo 'make docs        write docs/flags.md anew'
 	@echo 'make lock        write requirements_lock.txt anew'
 	@echo 'make clean       remove environments and caches; keeps runs/'
