@@ -172,6 +172,7 @@ def undisturbed(interrupted, tmp_path_factory):
   return run_dir, (out / '0').read_text()
 
 
+@pytest.mark.long
 def test_one_process_trains_alike(undisturbed, tmp_path):
   run_dir, _ = undisturbed
   settings = [f'--num_steps={COMPARED}', '--mesh.replica=4']
@@ -202,6 +203,7 @@ def test_process_that_cannot_write_its_part_is_named_until_all_end(undisturbed):
   assert 'Traceback' not in terminal
 
 
+@pytest.mark.long
 def test_meshes_across_processes_train_as_one_process(tmp_path):
   table = tmp_path / 'table.json'
   process = start(

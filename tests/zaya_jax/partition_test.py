@@ -86,7 +86,14 @@ def test_large_stacks_are_sent_layer_by_layer(layers, monkeypatch):
   assert bool(sent) != layers
 
 
-@pytest.mark.parametrize('after', ['zero_2', 'zero_2_expert_4', 'fsdp_8'])
+@pytest.mark.parametrize(
+  'after',
+  [
+    'zero_2_expert_4',
+    pytest.param('zero_2', marks=pytest.mark.long),
+    pytest.param('fsdp_8', marks=pytest.mark.long),
+  ],
+)
 def test_state_of_eight_devices_goes_on_elsewhere(tmp_path, after):
   config = meshes.config_of(**meshes.SHAPES['zero_8'])
   state, _ = advance(config, meshes.first_state(config))
