@@ -91,8 +91,8 @@ class Browser:
         assert 'error' not in answer, (method, answer['error'])
         return answer['result']
 
-  def open(self, url: str, *, width=1280, dark=False) -> None:
-    """Opens a page and waits until it has drawn its figures."""
+  def open(self, url: str, *, width=1280, dark=False, whole=True) -> None:
+    """Opens a page and waits until it has drawn its figures, or the first."""
     self.faults.clear()
     self.requests.clear()
     self.call(
@@ -110,6 +110,8 @@ class Browser:
     self.call('Page.navigate', url='about:blank')
     self.call('Page.navigate', url=url)
     self.wait('document.documentElement?.dataset.drawn')
+    if whole:  # What is out of sight too, as before it is printed.
+      self.run("dispatchEvent(new Event('beforeprint'))")
 
   def wait(self, condition: str) -> None:
     """Waits until a JavaScript expression is true."""

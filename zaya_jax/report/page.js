@@ -272,23 +272,25 @@
       clearTimeout(timer);
       if (on) timer = setTimeout(() => location.reload(), 60000);
     });
-    toggle('log-x', () => {});
-    if (logX) {
-      logX.addEventListener('change', () =>
-        plots.filter((f) => f.kind === 'lines').forEach(show));
+    // A plot is drawn when it comes near: the first ones are there at once.
+    const waiting = new Map(plots.map((f) => [document.getElementById(f.id), f]));
+    const redraw = () =>
+      plots.filter((f) => ![...waiting.values()].includes(f)).forEach(show);
+    const near = new IntersectionObserver((entries) => {
+      entries.filter((e) => e.isIntersecting).forEach((e) => come(e.target));
+      document.documentElement.dataset.drawn = plots.length - waiting.size;
+    }, {rootMargin: '300px'});
+    function come(section) {
+      const figure = waiting.get(section);
+      waiting.delete(section);
+      near.unobserve(section);
+      if (figure) show(figure);
     }
-    // One after another: the first are seen before the last are drawn.
-    const queue = [...drawn];
-    const next = () => {
-      const figure = queue.shift();
-      if (!figure) {
-        document.documentElement.dataset.drawn = drawn.length;
-        return;
-      }
-      show(figure);
-      setTimeout(next);
-    };
-    next();
-    dark.addEventListener('change', () => plots.forEach(show));
+    toggle('log-x', redraw);
+    drawn.filter((figure) => !plots.includes(figure)).forEach(show);
+    waiting.forEach((_, section) => near.observe(section));
+    if (!plots.length) document.documentElement.dataset.drawn = 0;
+    addEventListener('beforeprint', () => [...waiting.keys()].forEach(come));
+    dark.addEventListener('change', redraw);
   });
 })();

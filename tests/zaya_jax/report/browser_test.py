@@ -70,6 +70,16 @@ def test_page_draws_all_figures_without_an_error(browser, run, width, dark):
   assert (ink == 'rgb(20, 23, 27)') == dark
 
 
+def test_figures_out_of_sight_are_drawn_when_they_come(browser, run):
+  browser.open((run / 'report.html').as_uri(), whole=False)
+  drawn = lambda name: f"document.querySelector('#{name} .plot').data"
+  assert browser.run(f'!!{drawn("loss")}')
+  assert not browser.run(f'!!{drawn("time")}')
+  browser.run("document.getElementById('time').scrollIntoView()")
+  browser.wait(drawn('time'))
+  assert browser.faults == []
+
+
 def test_layer_is_chosen_by_keyboard_and_remembered(browser, run):
   browser.open((run / 'report.html').as_uri())
   shown = "document.querySelector('#experts .plot').data[0].z[0][0]"
