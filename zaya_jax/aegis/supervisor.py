@@ -17,7 +17,7 @@ import time
 import zlib
 
 from zaya_jax import config as config_lib
-from zaya_jax import flags
+from zaya_jax import fields, flags
 from zaya_jax.aegis import (
   events,
   faults,
@@ -35,8 +35,9 @@ from zaya_jax.aegis.ledger import Ledger
 from zaya_jax.checkpoint import lock
 
 _POLL_S = 0.1
-_PORTS, _PORT_COUNT = 57_344, 4096  # Below those that a launcher would take.
+_PORTS, _PORT_COUNT = 61_440, 4096  # Above those that Linux hands out.
 _STOPPED = 75
+_PATIENCE = 6  # Times the limit, where ranks wait for a processor.
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _FACTS = [field.name for field in dataclasses.fields(events.Progress)]
 
@@ -92,7 +93,8 @@ class Supervisor:
   def __init__(self, config: config_lib.Config, program: tuple[str, ...]):
     self._config, aegis = config, config.aegis
     count = len(aegis.nodes) - aegis.spares
-    shrinks = range(1, count) if aegis.shrink else ()
+    # Divisors: what all nodes could share, so many can.
+    shrinks = fields.divisors(count)[:-1] if aegis.shrink else ()
     policy = state_lib.Policy(
       restarts_per_hour=aegis.restarts_per_hour,
       no_progress=aegis.no_progress,
@@ -185,8 +187,11 @@ class Supervisor:
     if report['kind'] == 'seen':
       self._see(**report['event'])
     elif report['kind'] == 'hang':
-      limit = f'no progress within {report["limit_s"]:.1f} s'
-      self._fail('hang', node, f'{limit} in phase {report["phase"]}')
+      # Who gets no processor is slow; that does not excuse it for ever.
+      patience = _PATIENCE if any(r['starved'] for r in ranks) else 1
+      if report['age_s'] > patience * report['limit_s']:
+        limit = f'no progress within {report["age_s"]:.1f} s'
+        self._fail('hang', node, f'{limit} in phase {report["phase"]}')
     elif codes == {0}:
       self._see('done')
     elif codes - {0, None} - ({_STOPPED} if asked else set()):

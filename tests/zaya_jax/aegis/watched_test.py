@@ -12,7 +12,7 @@ import pytest
 
 from tests.zaya_jax.aegis import fake_rank
 from zaya_jax import config as config_lib
-from zaya_jax.aegis import faults, replay, supervisor
+from zaya_jax.aegis import faults, incidents, replay, supervisor
 
 PROGRAM = (sys.executable, '-m', fake_rank.__name__)
 ECC = (
@@ -25,16 +25,20 @@ ECC = (
 def run(tmp_path):
   """Runs with --aegis flags -> exit code, incidents; all decided again."""
 
-  def run(meanwhile=None, **aegis):
+  def run(meanwhile=lambda over: None, **aegis):
     logs = (f'kern:{tmp_path}/kmsg.{{node}}',)
     aegis = {'nodes': ('a', 'b', 'c'), 'spares': 1, 'logs': logs, **aegis}
     config = config_lib.Config(
       run_dir=str(tmp_path / 'run'), aegis=config_lib.AegisConfig(**aegis)
     )
-    helper = threading.Thread(target=meanwhile or (lambda: None))
+    over = threading.Event()
+    helper = threading.Thread(target=meanwhile, args=(over,))
     helper.start()
-    code = supervisor.supervise(config, PROGRAM)
-    helper.join()
+    try:
+      code = supervisor.supervise(config, PROGRAM)
+    finally:
+      over.set()
+      helper.join()
     path = tmp_path / 'run' / 'incidents.jsonl'
     assert replay.replay(path) == []
     lines = path.read_text().splitlines()
@@ -44,32 +48,35 @@ def run(tmp_path):
   return run
 
 
-@pytest.mark.parametrize('priority, replaced', [(3, True), (11, False)])
+@pytest.mark.parametrize(
+  'fault, priority, replaced',
+  [
+    ('freeze', 3, True),  # All wait for rank 0 until the line is seen.
+    ('stall', 11, False),  # They wait for five seconds.
+  ],
+)
 def test_line_of_the_kernel_replaces_the_node(
-  run, tmp_path, monkeypatch, priority, replaced
+  run, tmp_path, monkeypatch, fault, priority, replaced
 ):
-  # All wait for rank 0 until the line is seen, or the limit is over.
-  monkeypatch.setenv(faults.VARIABLE, 'freeze@step:5:0:1')
+  monkeypatch.setenv(faults.VARIABLE, f'{fault}@step:5:0:1')
 
-  def write():
-    while not list((tmp_path / 'run').glob('at/1/1.5')):
-      time.sleep(0.01)
-    (tmp_path / 'kmsg.b').write_text(ECC.format(priority))
+  def write(over):
+    while not over.wait(0.01):
+      if list((tmp_path / 'run').glob('at/1/1.5')):
+        (tmp_path / 'kmsg.b').write_text(ECC.format(priority))
+        return
 
   code, seen = run(
-    write,
-    drain=f'touch {tmp_path}/drained.{{node}}',
-    step_limit_s=600.0 if replaced else 1.0,
-    phase_limit_s=600.0 if replaced else 1.0,
+    write, drain=f'touch {tmp_path}/drained.{{node}}', step_limit_s=600.0
   )
   assert code == 0
+  assert (tmp_path / 'kmsg.b').exists()
   assert (tmp_path / 'drained.b').exists() == replaced
   if replaced:
     row = seen['gpu_memory_uncorrectable']
     assert (row['node'], row['done']['kind']) == ('b', 'replace_node')
   else:
-    assert 'gpu_memory_uncorrectable' not in seen
-    assert seen['hang']['done']['kind'] == 'restart'
+    assert set(seen) == {'supervise', 'running', 'sealed', 'done'}
 
 
 def test_node_that_is_not_healthy_is_passed_over(run, tmp_path):
@@ -79,6 +86,22 @@ def test_node_that_is_not_healthy_is_passed_over(run, tmp_path):
   assert seen['unhealthy']['node'] == 'b'
   assert seen['supervise']['state']['nodes'] == ['a', 'b']
   assert not list(pathlib.Path(tmp_path).glob('run/at/1'))
+
+
+def test_run_shrinks_to_what_divides_its_work(run, tmp_path):
+  for name in 'bde':
+    (tmp_path / f'bad.{name}').touch()
+  code, seen = run(
+    nodes=tuple('abcde'),
+    spares=1,
+    shrink=True,
+    health=f'test ! -e {tmp_path}/bad.{{node}}',
+  )
+  assert code == 0
+  assert seen['unhealthy']['done']['kind'] == 'replace_node'
+  state = incidents.last_state(tmp_path / 'run' / 'incidents.jsonl')
+  # Two healthy nodes of four are left; three would not have been allowed.
+  assert len(state.nodes) == 2 and set(state.nodes) <= {'a', 'c'}
 
 
 def test_calendar_that_jumps_changes_nothing(run, monkeypatch):
