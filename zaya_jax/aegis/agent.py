@@ -16,10 +16,11 @@ import sys
 import time
 from typing import Any
 
-from zaya_jax.aegis import beats, rank, rules, watch
+from zaya_jax.aegis import beats, rank, rules, starvation, watch
 
 _POLL_S = 0.1
 _STATUS_S = 0.5  # Between two signs of life.
+_SUSPECT_S = 1.0  # Without progress, after which it is asked why.
 _GATHER_S = 0.05  # For the others that end of the same cause.
 _REAP_S = 5.0  # In which the kernel takes a killed process away.
 _SHORTEST_S, _TIMES_P99 = 5.0, 5  # The limit that is learned.
@@ -51,6 +52,8 @@ class Process:
       start_new_session=True,
     )
     self.watch = os.pidfd_open(self.popen.pid)
+    self._starvation = starvation.Starvation(self.popen.pid)
+    self._starved = False
 
   def begin(self, place: rank.Place) -> None:
     """Tells it who it is."""
@@ -85,13 +88,22 @@ class Process:
       'why': failure[1] if failure else '',
       'looks': self._looks,
       'late': self._late,
+      'starved': self._starved,
     }
 
   def look(self) -> None:
-    """Counts whether it is in a step, or still on its way there."""
+    """Counts whether it is in a step, or still on its way there.
+
+    Where it makes no progress, also looks whether it waits for a processor.
+    """
     phase = self.slot.phase
     self._looks += phase in ('data', 'step')
     self._late += phase == 'data'
+    if self.slot.age_s > _SUSPECT_S:
+      self._starved = self._starvation.look()
+    else:
+      self._starved = False
+      self._starvation.reset()
 
 
 class Agent:
@@ -105,9 +117,8 @@ class Agent:
     self._site: watch.Watch | None = None
     self._ranks: list[Process] = []
     self._standby: list[Process] = []
-    self._reported = True  # Why this generation fails.
     self._running, self._generation = False, 0
-    self._first_end = self._told = 0.0
+    self._first_end = self._told = self._told_hang = 0.0
 
   def run(self) -> None:
     """Runs until the supervisor closes the input."""
@@ -147,7 +158,7 @@ class Agent:
     self._standby = [p for p in self._standby if p.popen.poll() is None]
     several, old = len(places) > 1, self._standby
     self._generation = places[0]['generation']
-    self._reported, self._running, self._first_end = False, False, 0.0
+    self._running, self._first_end = False, 0.0
     for local, place in enumerate(places):
       process = old.pop() if old else Process(self._setup['command'])
       if several:
@@ -167,7 +178,7 @@ class Agent:
     """Ends the ranks; tells how far they were."""
     there = [process.describe() for process in self._ranks]
     stuck = self._kill(self._ranks)
-    self._ranks, self._reported = [], True
+    self._ranks = []
     self._tell('killed', ranks=there, stuck=stuck)
 
   def _watch(self) -> None:
@@ -180,17 +191,16 @@ class Agent:
     if self._first_end and now > self._first_end + _GATHER_S:
       self._first_end = 0.0
       self._tell('ended')
-    if not self._reported:
-      late = [p for p in self._ranks if p.popen.poll() is None]
-      late = [p for p in late if p.slot.age_s > limit_s(p.slot, self._setup)]
-      if late:
-        self._reported = True
-        slot = late[0].slot
-        self._tell('hang', phase=slot.phase, limit_s=limit_s(slot, self._setup))
-      elif not self._running and all(p.slot.done for p in self._ranks):
-        self._running = True
-        self._tell('running')
-        self._prepare()  # Not before: the ranks need the processor to start.
+    there = [p.slot for p in self._ranks if p.popen.poll() is None]
+    late = [slot for slot in there if slot.age_s > limit_s(slot, self._setup)]
+    if late and now > self._told_hang + _STATUS_S:
+      self._told_hang, limit = now, limit_s(late[0], self._setup)
+      age = late[0].age_s
+      self._tell('hang', phase=late[0].phase, limit_s=limit, age_s=age)
+    elif there and not self._running and all(slot.done for slot in there):
+      self._running = True
+      self._tell('running')
+      self._prepare()  # Not before: the ranks need the processor to start.
     if now > self._told + _STATUS_S:
       self._tell('status')
 

@@ -225,6 +225,7 @@ DRILLS = {
     faults='nan@data:23:0:1,nan@data:23:1:1',
     generations=1,
     equal=False,
+    check=_seen('refused_step', step=23),
   ),
   'always_raise': Drill(
     about='the same exception each time: no progress',
