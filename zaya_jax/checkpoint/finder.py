@@ -67,7 +67,8 @@ def newest(folder: str, *, repair: bool = False) -> int | None:
     found = [f'{step} ({error.reason})' for step, error in broken.items()]
     if found and distributed.first_says(lambda: _has_files(folder, broken)):
       raise errors.CheckpointError(
-        f'{folder} holds no valid checkpoint: {", ".join(found)}. Seal what '
+        f'{folder} holds no valid checkpoint: {", ".join(found)}. Name the key '
+        'that they were sealed with (--checkpoint.seal_key_file), seal what '
         'you trust with --mode=checkpoints --checkpoint.action=seal --source='
         'CHECKPOINT, or start anew with another --run_dir.'
       )

@@ -23,7 +23,7 @@ from jax.sharding import PartitionSpec as P
 from zaya_jax import distributed
 from zaya_jax.checkpoint import arrays
 
-_SMALL = 2**16  # Elements on the host: XLA would compile for longer.
+_SMALL = 2**18  # Elements on the host: XLA would compile for longer.
 _HOST = 'cpu'  # The platform whose memory is the host's.
 _PATIENCE_S = 600.0  # For the other processes.
 _HEARD = 8  # Rounds after which all have.
