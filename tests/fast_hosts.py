@@ -98,7 +98,7 @@ class Host:
     distributed.barrier('flipped')
 
   def check(self, step, words):
-    found = self.open().restore(0)
+    found = self.open().restore()
     assert found.step == step and words in found.where, found.where
     assert found.meta['data_index'] == 8 * step
     assert_same(found.state, make_state(self.mesh, step))
@@ -127,7 +127,7 @@ def scenario(host: Host) -> None:
   # Two neighbours at once: nobody has the part of the first.
   host.save(5)
   host.lose(1, 2)
-  assert host.open().restore(0) is None
+  assert host.open().restore() is None
   distributed.barrier('nothing')
   # Hosts have changed their places: each part is at a stranger's.
   host.save(6)

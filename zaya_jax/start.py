@@ -52,15 +52,17 @@ def restore_or_init(
     UsageError: if the settings do not let it go on.
     CheckpointError: if the checkpoint is of another model, or damaged.
   """
-  init, newest = step_lib.make_init(config), saved.latest_step()
+  init = step_lib.make_init(config)
   with jax.set_mesh(mesh):
     abstract = arrays.on_mesh(jax.eval_shape(init), mesh)
-  fast, copy = None, None
+  fast, copy, newest = None, None, None
   if config.checkpoint.fast:
     fast = fast_lib.FastTier(config.run_dir, config.checkpoint, mesh, abstract)
-    copy = fast.restore(newest or 0)
-  if copy:
-    newest = copy.step
+    copy = fast.restore()
+  if not copy:
+    newest = saved.latest_step()  # Bad ones are out of the way now.
+    copy = fast and fast.restore()
+  newest = copy.step if copy else newest
   if newest is None:
     state = _initialize(init, mesh)
     if not config.restore:

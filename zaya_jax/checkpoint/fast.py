@@ -141,13 +141,13 @@ class FastTier:
       self._writing.join()
       self._writing = None
 
-  def restore(self, at_least: int) -> Copy | None:
+  def restore(self) -> Copy | None:
     """The newest state that all parts are left of; all processes call it.
 
-    Args:
-      at_least: what is older is no better than the checkpoints of the run.
+    Of a step that is not older than the newest checkpoint, good or not.
     """
     shared = distributed.first_says(self._shared)
+    at_least = max(shared, default=0)
     offers = distributed.all_say(self._scan(at_least, {0, *shared}))
     offers = [{(tuple(k), o): p for k, o, p in said} for said in offers]
     while chosen := neighbours.choose(offers, self._count):
