@@ -10,6 +10,7 @@ long `save` keeps the training loop, `total_s` until the checkpoint is sealed.
 The baseline does what most programs do first: every array is gathered at rank 0
 and written there, one after another, while training waits. `copy_s` is what one
 device needs to copy its share of the bytes to the host and do nothing else.
+Flags of the trainer may follow. On disk are two checkpoints at most.
 """
 
 import argparse
@@ -39,21 +40,22 @@ _FULL = ['--flagfile=configs/zaya1_8b.flags', '--model.num_layers=8']
 
 def worker(args) -> None:
   """One process of the run; process 0 prints the result as JSON."""
-  from zaya_jax import config as config_lib
   from zaya_jax import distributed, flags
 
+  place = [
+    f'--distributed.coordinator={args.coordinator}',
+    f'--distributed.processes={args.processes}',
+    f'--distributed.process={args.process}',
+  ]
   config = flags.parse(
     [
       *(_FULL if args.full else _SMALL),
       f'--run_dir={args.folder}/run',
-      f'--distributed.coordinator={args.coordinator}',
-      f'--distributed.processes={args.processes}',
-      f'--distributed.process={args.process}',
+      '--checkpoint.keep=1',
+      *(place if args.processes > 1 else []),
+      *args.flags,
     ]
-    if args.processes > 1
-    else [*(_FULL if args.full else _SMALL), f'--run_dir={args.folder}/run']
   )
-  assert isinstance(config, config_lib.Config)
   with distributed.session(config, 'same') as config:
     result = _measure(config, args)
     if distributed.process() == 0:
@@ -89,6 +91,9 @@ def _measure(config, args):
   started = time.monotonic()
   saved.restore(args.repeats, _abstract(state))
   restore_s = time.monotonic() - started
+  distributed.barrier('restored')
+  if distributed.process() == 0:
+    shutil.rmtree(config.run_dir)  # The disk may be small.
   for _ in range(args.repeats):
     distributed.barrier('begin')
     started = time.monotonic()
@@ -220,7 +225,8 @@ def main() -> None:
   parser.add_argument('--output', default='', help='JSON; empty: by name')
   parser.add_argument('--process', type=int, default=-1)
   parser.add_argument('--coordinator', default='')
-  args = parser.parse_args()
+  args, rest = parser.parse_known_args()
+  args.flags = rest  # Of the trainer: --model.num_layers=4, say.
   if args.process >= 0:
     return worker(args)
   facts = record.circumstances(
@@ -245,6 +251,7 @@ def _start(args, folder: str) -> dict:
   command = [sys.executable, '-m', 'benchmarks.save', f'--folder={folder}']
   command += [f'--processes={args.processes}', f'--repeats={args.repeats}']
   command += [f'--coordinator=127.0.0.1:{port}', *['--full'][: args.full]]
+  command += args.flags
   started = [
     subprocess.Popen(
       [*command, f'--process={i}'],
