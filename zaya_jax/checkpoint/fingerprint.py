@@ -156,18 +156,18 @@ def _on_devices(parts: list[jax.Array], starts: Any, shape: Any) -> jax.Array:
   whole = jax.make_array_from_single_device_arrays(
     (rows * len(parts), *rest), place, parts
   )
-  starts = jax.device_put(np.array(starts, np.uint32), place)
-  return _of_parts(whole, starts, shape, mesh)
+  return _of_parts(whole, tuple(map(tuple, starts)), shape, mesh)
 
 
-@functools.partial(jax.jit, static_argnums=(2, 3))
+@functools.partial(jax.jit, static_argnums=(1, 2, 3))
 def _of_parts(whole, starts, shape, mesh):
-  def local(x, start):
-    return of_part(x, start[0], shape)[None]
+  def local(x):
+    own = jnp.array(starts, jnp.uint32)[lax.axis_index('part')]
+    return of_part(x, own, shape)[None]
 
   return jax.shard_map(
     local, mesh=mesh, in_specs=P('part'), out_specs=P('part'), check_vma=False
-  )(whole, starts)
+  )(whole)
 
 
 def _of_small(x: np.ndarray, start: Any, shape: tuple[int, ...]) -> np.ndarray:
