@@ -32,7 +32,9 @@ class AegisConfig:
     minimum=0.0,
   )
   phase_limit_s: float = field(
-    600.0, 'The same for every other phase and the first steps.', minimum=1.0
+    1800.0,
+    'The same for every other phase, an evaluation say, and the first steps.',
+    minimum=1.0,
   )
   grace_s: float = field(
     60.0, 'Seconds for the ranks to save and end when asked.', minimum=0.0
