@@ -225,9 +225,9 @@ class Supervisor:
     """Tells of agents that were lost; whether there were any."""
     gone, self._fleet.gone = self._fleet.gone, []
     for node in gone:
-      if node in self._fleet.nodes:
-        self._fleet.kill()
-      self._see('agent_lost', node=node)
+      left = self._fleet.kill() if node in self._fleet.nodes else []
+      step = max((r['entered'] for r in left), default=None)
+      self._see('agent_lost', node=node, step=step)
     return bool(gone)
 
   def _hear(self) -> bool:
