@@ -215,7 +215,7 @@ class Manager:
     failed = [
       f'process {i}: {p}' for i, p in enumerate(parts) if type(p) is str
     ]
-    why = failed[0] if failed else ''
+    why = '; '.join(failed)  # The first may only have noticed another's.
     if not why:
       known = {name: entry for part in parts for name, entry in part.items()}
       try:

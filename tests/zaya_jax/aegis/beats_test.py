@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Beats: what one process writes, another one reads."""
 
-import multiprocessing
-import os
+import subprocess
+import sys
 import time
 
 import pytest
@@ -17,24 +17,24 @@ def slot():
   made.close()
 
 
+WRITER = """
+import sys
+from zaya_jax.aegis import beats
+
+writer = beats.Slot(int(sys.argv[1]))
+writer.enter('step', 7)
+writer.finish(6)
+writer.enter('save', 7)
+writer.fail(3, 'full disk ' + 'x' * 5000)
+"""
+
+
 def test_the_reader_sees_what_another_process_writes(slot):
-  process = multiprocessing.get_context('fork').Process(
-    target=_write, args=(slot.file,)
-  )
-  process.start()
-  process.join()
+  command = [sys.executable, '-c', WRITER, str(slot.file)]
+  subprocess.run(command, check=True, pass_fds=[slot.file])
   assert (slot.phase, slot.entered, slot.done) == ('save', 7, 6)
   assert slot.failure[1] == 'full disk ' + 'x' * 2038
   assert slot.age_s < 60
-
-
-def _write(file):
-  writer = beats.Slot(file)
-  writer.enter('step', 7)
-  writer.finish(6)
-  writer.enter('save', 7)
-  writer.fail(3, 'full disk ' + 'x' * 5000)
-  os._exit(0)
 
 
 def test_every_phase_is_known(slot):
