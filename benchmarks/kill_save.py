@@ -9,14 +9,11 @@ is whole (every byte as it was sealed), and not older than the last that the
 process has told of; and the next start must clear away the rest.
 """
 
-import argparse
 import collections
-import json
 import os
 import pathlib
 import random
 import signal
-import tempfile
 import time
 
 from benchmarks import record
@@ -88,18 +85,7 @@ def _save_for_ever(run: pathlib.Path) -> None:
 
 def main() -> None:
   """Runs the trials and keeps the counts."""
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument('--trials', type=int, default=100)
-  parser.add_argument('--seed', type=int, default=0)
-  parser.add_argument(
-    '--output', default=str(record.RESULTS / 'kill_save.json')
-  )
-  args = parser.parse_args()
-  facts = record.circumstances('benchmarks.kill_save', ('orbax-checkpoint',))
-  with tempfile.TemporaryDirectory() as folder:
-    result = trials(folder, args.trials, args.seed)
-  print(json.dumps(result, indent=2))
-  record.write(pathlib.Path(args.output), {**facts, **result})
+  record.run_trials('benchmarks.kill_save', trials, 100)
 
 
 if __name__ == '__main__':

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What every result in benchmarks/results says of how it was measured."""
 
+import argparse
 import datetime
 import json
 import os
@@ -8,7 +9,8 @@ import pathlib
 import platform
 import re
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable, Sequence
 from importlib import metadata
 from typing import Any
 
@@ -32,6 +34,31 @@ def circumstances(module: str, packages: Sequence[str]) -> dict[str, Any]:
       **{name: metadata.version(name) for name in packages},
     },
   }
+
+
+def run_trials(
+  module: str, trials: Callable[[str, int, int], dict[str, Any]], count: int
+) -> None:
+  """The command line of --trials random trials: prints and keeps the counts.
+
+  Args:
+    module: the benchmark, as 'benchmarks.tamper'.
+    trials: (folder for their files, how many, seed) -> counts.
+    count: how many without --trials.
+  """
+  name = module.rpartition('.')[2]
+  parser = argparse.ArgumentParser()
+  parser.add_argument('--trials', type=int, default=count)
+  parser.add_argument('--seed', type=int, default=0)
+  parser.add_argument(
+    '--output', type=pathlib.Path, default=RESULTS / f'{name}.json'
+  )
+  args = parser.parse_args()
+  facts = circumstances(module, ('orbax-checkpoint',))
+  with tempfile.TemporaryDirectory() as folder:
+    result = trials(folder, args.trials, args.seed)
+  print(json.dumps(result, indent=2))
+  write(args.output, {**facts, **result})
 
 
 def write(path: pathlib.Path, result: dict[str, Any]) -> None:

@@ -9,14 +9,11 @@ Silent is a trial in which the harmed one was taken. Half of the trials are by
 somebody who also makes all hashes of the seal anew, against a key.
 """
 
-import argparse
 import collections
-import json
 import os
 import pathlib
 import random
 import shutil
-import tempfile
 
 from benchmarks import record
 from zaya_jax.checkpoint import finder, layout, seal
@@ -223,16 +220,7 @@ _HARMS = {
 
 def main() -> None:
   """Runs the trials and keeps the counts."""
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument('--trials', type=int, default=1000)
-  parser.add_argument('--seed', type=int, default=0)
-  parser.add_argument('--output', default=str(record.RESULTS / 'tamper.json'))
-  args = parser.parse_args()
-  facts = record.circumstances('benchmarks.tamper', ('orbax-checkpoint',))
-  with tempfile.TemporaryDirectory() as folder:
-    result = trials(folder, args.trials, args.seed)
-  print(json.dumps(result, indent=2))
-  record.write(pathlib.Path(args.output), {**facts, **result})
+  record.run_trials('benchmarks.tamper', trials, 1000)
 
 
 if __name__ == '__main__':

@@ -65,8 +65,6 @@ def closing(
     lines.append(_held_out(best))
   if config.log.report:
     lines.append(f'  page        {run_dir}/report.html')
-  if config.log.report:
-    lines.append(f'  page        {run_dir}/report.html')
   if checkpoint:
     lines += [f'  checkpoint  {checkpoint}', 'next:']
     lines += [f'  {line}' for line in _commands(config, run_dir, done)]
