@@ -34,7 +34,7 @@ FLOORS = (
   ('zaya_jax.run_files', 'zaya_jax.partition', 'zaya_jax.votes'),
   ('zaya_jax.judgement',),
   ('zaya_jax.mesh', 'zaya_jax.flags', 'zaya_jax.flops'),
-  ('zaya_jax.checkpoint', 'zaya_jax.stop'),
+  ('zaya_jax.checkpoint', 'zaya_jax.stop', 'zaya_jax.programs'),
   ('zaya_jax.distributed',),
   ('zaya_jax.launcher', 'zaya_jax.aegis.rank'),
   (

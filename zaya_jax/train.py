@@ -20,6 +20,7 @@ from zaya_jax import (
   guard,
   inherit,
   metrics,
+  programs,
   run_files,
   score,
   stop,
@@ -171,11 +172,18 @@ class _Loop:
     )
 
   def _compile(self, state, batch):
-    step = step_lib.make_train_step(self.config, hold=True)
-    step = jax.jit(step, donate_argnums=0)
-    compiling = self.report.compiling('the training step')
-    with compiling, jax.set_mesh(self.mesh):
-      compiled = step.lower(state, batch).compile()
+    settings = _must_agree(dataclasses.replace(self.config, run_dir=''))
+    devices = tuple(self.mesh.devices.flat)
+    kept = programs.Program(settings, (state, batch), devices)
+    if compiled := kept.load():
+      self.report.note('the training step was compiled before')
+    else:
+      step = step_lib.make_train_step(self.config, hold=True)
+      step = jax.jit(step, donate_argnums=0)
+      compiling = self.report.compiling('the training step')
+      with compiling, jax.set_mesh(self.mesh):
+        compiled = step.lower(state, batch).compile()
+      kept.save(compiled)
     distributed.barrier('compiled')
     for note in dispatch.notes():
       self.report.note(note)

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A compiled program outlives its process, and nothing else passes for it."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from zaya_jax import distributed, programs
+from zaya_jax.aegis import rank
+
+
+@pytest.fixture(autouse=True)
+def supervised(tmp_path, monkeypatch):
+  """This process is a rank, and JAX keeps programs."""
+  place = rank.Place(rank=0, generation=1, run_dir='', environment={})
+  monkeypatch.setattr(rank, '_place', place)
+  before = jax.config.jax_compilation_cache_dir
+  jax.config.update('jax_compilation_cache_dir', str(tmp_path))
+  yield
+  jax.config.update('jax_compilation_cache_dir', before)
+
+
+@pytest.fixture
+def kept():
+  """The place of a program that doubles, and its arguments."""
+  args = (jnp.arange(4.0),)
+  program = _program('--a=1', args)
+  program.save(jax.jit(lambda x: 2 * x).lower(*args).compile())
+  return args
+
+
+def _program(settings, args):
+  return programs.Program(settings, args, jax.devices()[:1])
+
+
+def test_what_was_kept_computes_the_same(kept):
+  loaded = _program('--a=1', kept).load()
+  assert (loaded(*kept) == 2 * kept[0]).all()
+
+
+def test_other_settings_find_nothing(kept):
+  assert _program('--a=2', kept).load() is None
+
+
+@pytest.mark.parametrize(
+  'args', [(jnp.arange(5.0),), (jnp.arange(4),)], ids=['shape', 'dtype']
+)
+def test_other_arguments_find_nothing(kept, args):
+  assert _program('--a=1', args).load() is None
+
+
+def test_other_flags_of_xla_find_nothing(kept, monkeypatch):
+  monkeypatch.setenv('XLA_FLAGS', '--xla_dump_to=')
+  assert _program('--a=1', kept).load() is None
+
+
+def test_a_damaged_file_is_not_read(kept):
+  program = _program('--a=1', kept)
+  data = bytearray(program.path.read_bytes())
+  data[len(data) // 2] ^= 1
+  program.path.write_bytes(data)
+  assert program.load() is None
+
+
+def test_all_compile_where_one_process_has_to(kept, monkeypatch):
+  monkeypatch.setattr(distributed, 'all_say', lambda mine: [mine, False])
+  assert _program('--a=1', kept).load() is None
+
+
+def test_old_programs_are_removed(kept, tmp_path):
+  program = _program('--a=1', kept)
+  for count in range(20):
+    (tmp_path / f'zaya_jax-{count}-0').touch()
+  (tmp_path / 'zaya_jax-1-1').touch()  # Of another process.
+  program.save(jax.jit(lambda x: 2 * x).lower(*kept).compile())
+  assert program.path.exists()
+  assert len(list(tmp_path.glob('zaya_jax-*-0'))) == 8
+  assert (tmp_path / 'zaya_jax-1-1').exists()
+
+
+def test_only_a_supervised_process_keeps_programs(kept, monkeypatch):
+  monkeypatch.setattr(rank, '_place', None)
+  program = _program('--a=1', kept)
+  program.save(jax.jit(lambda x: x).lower(*kept).compile())
+  assert program.path is None
+  assert program.load() is None

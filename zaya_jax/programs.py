@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The compiled training step, kept for when a supervised run starts again.
+
+JAX's own cache holds what XLA makes of a program, which a restart still has to
+trace and to lower; and of several processes on CPUs all but process 0 find
+nothing there, as its key names the devices of one. Here the step is found
+before it is traced, so the key has to hold whatever the program depends on.
+
+It lies in JAX's folder of compiled programs and is trusted as that is: what it
+holds is executed.
+"""
+
+import contextlib
+import hashlib
+import os
+import pathlib
+import pickle
+import tempfile
+from collections.abc import Sequence
+from importlib import metadata
+from typing import Any
+
+import jax
+from jax.experimental import serialize_executable
+
+from ops import dispatch
+from zaya_jax import distributed
+from zaya_jax.aegis import rank
+
+_KEPT = 8  # Programs of one process; the oldest are removed.
+_PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'numpy')
+_ENVIRONMENT = ('JAX_', 'XLA_', 'TF_')
+# They say where a process is, not what it computes.
+_PLACES = ('JAX_COMPILATION_CACHE_DIR', 'JAX_COORDINATOR_ADDRESS')
+
+
+class Program:
+  """Where one program of this process is kept.
+
+  Args:
+    text: of the settings.
+    args: of the program, as it will be called.
+    devices: that it runs on, of all processes.
+
+  Attributes:
+    path: of the file; None: a supervisor has not started this process, or JAX
+      keeps no programs either.
+  """
+
+  def __init__(self, text: str, args: Any, devices: Sequence[jax.Device]):
+    folder = jax.config.jax_compilation_cache_dir
+    self.path, self._devices = None, devices
+    if folder and rank.place():
+      name = f'zaya_jax-{_key(text, args, devices)}-{distributed.process()}'
+      self.path = pathlib.Path(folder, name)
+
+  def load(self) -> jax.stages.Compiled | None:
+    """The program, where all processes have kept theirs; else None.
+
+    All or none: XLA lets the processes that compile share the work.
+    """
+    program = self._load() if self.path else None
+    return program if all(distributed.all_say(program is not None)) else None
+
+  def _load(self) -> jax.stages.Compiled | None:
+    try:
+      data = self.path.read_bytes()
+    except FileNotFoundError:
+      return None
+    digest, data = data[:32], data[32:]
+    if hashlib.sha256(data).digest() != digest:  # A disk that lost a part.
+      return None
+    program, choices = pickle.loads(data)
+    dispatch.remember(choices)
+    try:
+      return serialize_executable.deserialize_and_load(
+        *program, execution_devices=self._devices
+      )
+    except jax.errors.JaxRuntimeError:  # Of another driver, say.
+      return None
+
+  def save(self, program: jax.stages.Compiled) -> None:
+    """Keeps it, if it can be kept."""
+    if not self.path:
+      return
+    try:
+      content = serialize_executable.serialize(program), dispatch.choices()
+    except (ValueError, NotImplementedError, jax.errors.JaxRuntimeError):
+      return  # Not every backend can.
+    data = pickle.dumps(content)
+    with contextlib.suppress(OSError):  # Nobody misses it but a restart.
+      self.path.parent.mkdir(parents=True, exist_ok=True)
+      with tempfile.NamedTemporaryFile(
+        dir=self.path.parent, prefix='.', delete=False
+      ) as file:
+        file.write(hashlib.sha256(data).digest() + data)
+      os.replace(file.name, self.path)
+      self._remove_old()
+
+  def _remove_old(self) -> None:
+    process = self.path.name.rpartition('-')[2]
+    mine = self.path.parent.glob(f'zaya_jax-*-{process}')
+    for path in sorted(mine, key=os.path.getmtime)[:-_KEPT]:
+      path.unlink(missing_ok=True)
+
+
+def _key(text: str, args: Any, devices: Sequence[jax.Device]) -> str:
+  """A name of all that the program depends on, in hexadecimal digits."""
+  arrays = jax.tree.map(lambda x: (x.shape, x.dtype, x.sharding), args)
+  versions = [metadata.version(name) for name in _PACKAGES]
+  environment = [
+    f'{name}={value}'
+    for name, value in sorted(os.environ.items())
+    if name.startswith(_ENVIRONMENT) and name not in _PLACES
+  ]
+  kinds = [(device.id, device.device_kind) for device in devices]
+  driver = devices[0].client.platform_version
+  facts = text, arrays, versions, environment, kinds, driver
+  digest = hashlib.sha256(repr(facts).encode())
+  here = pathlib.Path(__file__).parent
+  for root in (here, here.parent / 'ops'):
+    for path in sorted(root.rglob('*.py')):
+      digest.update(f'{path.relative_to(root)}'.encode())
+      digest.update(path.read_bytes())
+    for path in sorted(root.rglob('*.so')):  # Our kernels, where built.
+      facts = path.relative_to(root), path.stat().st_mtime_ns
+      digest.update(repr(facts).encode())
+  return digest.hexdigest()
