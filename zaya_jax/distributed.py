@@ -350,6 +350,7 @@ def _watch() -> None:
       _tell(why)
     if process() == 0:  # The store ends with it: let the others read first.
       time.sleep(_SPREAD_S)
+    beats.fail(code, why)
     os._exit(code)
 
 
@@ -366,8 +367,10 @@ _reason = [_GONE, _RESUMABLE]  # Why jax would abort now, and the exit code.
 
 @ctypes.CFUNCTYPE(None, ctypes.c_int)
 def _aborted(number: int) -> None:
-  del number
   why, code = _reason
   if why:
     _tell(why)
+  if beats.is_watched():  # An agent is to see by what it ended.
+    ctypes.CDLL(None).signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
   os._exit(code)

@@ -16,12 +16,13 @@ import os
 import pathlib
 import pickle
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 from typing import Any
 
 import jax
 from jax.experimental import serialize_executable
+from jax.experimental.compilation_cache import compilation_cache
 
 from ops import dispatch
 from zaya_jax import distributed
@@ -38,7 +39,7 @@ class Program:
   """Where one program of this process is kept.
 
   Args:
-    text: of the settings.
+    settings: all that the program was made of, with a `repr` of its own.
     args: of the program, as it will be called.
     devices: that it runs on, of all processes.
 
@@ -47,11 +48,11 @@ class Program:
       keeps no programs either.
   """
 
-  def __init__(self, text: str, args: Any, devices: Sequence[jax.Device]):
+  def __init__(self, settings: Any, args: Any, devices: Sequence[jax.Device]):
     folder = jax.config.jax_compilation_cache_dir
     self.path, self._devices = None, devices
     if folder and rank.place():
-      name = f'zaya_jax-{_key(text, args, devices)}-{distributed.process()}'
+      name = f'zaya_jax-{_key(settings, args, devices)}-{distributed.process()}'
       self.path = pathlib.Path(folder, name)
 
   def load(self) -> jax.stages.Compiled | None:
@@ -79,6 +80,24 @@ class Program:
     except jax.errors.JaxRuntimeError:  # Of another driver, say.
       return None
 
+  @contextlib.contextmanager
+  def compiling(self) -> Iterator[None]:
+    """Inside, JAX's own cache is not used on CPUs.
+
+    What XLA has read from there it cannot write whole (jaxlib 0.10: "Function
+    x not found" when it is executed after that).
+    """
+    if not self.path or self._devices[0].platform != 'cpu':
+      yield
+      return
+    jax.config.update('jax_enable_compilation_cache', False)
+    compilation_cache.reset_cache()  # It remembers whether it is used.
+    try:
+      yield
+    finally:
+      jax.config.update('jax_enable_compilation_cache', True)
+      compilation_cache.reset_cache()
+
   def save(self, program: jax.stages.Compiled) -> None:
     """Keeps it, if it can be kept."""
     if not self.path:
@@ -104,7 +123,7 @@ class Program:
       path.unlink(missing_ok=True)
 
 
-def _key(text: str, args: Any, devices: Sequence[jax.Device]) -> str:
+def _key(settings: Any, args: Any, devices: Sequence[jax.Device]) -> str:
   """A name of all that the program depends on, in hexadecimal digits."""
   arrays = jax.tree.map(lambda x: (x.shape, x.dtype, x.sharding), args)
   versions = [metadata.version(name) for name in _PACKAGES]
@@ -115,7 +134,7 @@ def _key(text: str, args: Any, devices: Sequence[jax.Device]) -> str:
   ]
   kinds = [(device.id, device.device_kind) for device in devices]
   driver = devices[0].client.platform_version
-  facts = text, arrays, versions, environment, kinds, driver
+  facts = settings, arrays, versions, environment, kinds, driver
   digest = hashlib.sha256(repr(facts).encode())
   here = pathlib.Path(__file__).parent
   for root in (here, here.parent / 'ops'):

@@ -108,6 +108,12 @@ def make_init(config: config_lib.Config) -> Callable[[], TrainState]:
   return init
 
 
+def settings(config: config_lib.Config) -> tuple[Any, ...]:
+  """All that the program of `make_train_step` is made of."""
+  names = ('num_steps', 'model', 'mesh', 'ops', 'optim', 'guard')
+  return tuple(getattr(config, name) for name in names)
+
+
 def make_train_step(
   config: config_lib.Config, hold: bool = False
 ) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, jax.Array]]]:

@@ -172,7 +172,7 @@ class _Loop:
     )
 
   def _compile(self, state, batch):
-    settings = _must_agree(dataclasses.replace(self.config, run_dir=''))
+    settings = step_lib.settings(self.config)
     devices = tuple(self.mesh.devices.flat)
     kept = programs.Program(settings, (state, batch), devices)
     if compiled := kept.load():
@@ -181,7 +181,7 @@ class _Loop:
       step = step_lib.make_train_step(self.config, hold=True)
       step = jax.jit(step, donate_argnums=0)
       compiling = self.report.compiling('the training step')
-      with compiling, jax.set_mesh(self.mesh):
+      with compiling, kept.compiling(), jax.set_mesh(self.mesh):
         compiled = step.lower(state, batch).compile()
       kept.save(compiled)
     distributed.barrier('compiled')

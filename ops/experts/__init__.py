@@ -4,13 +4,16 @@
 import jax
 
 from ops import dispatch
-from ops.experts import blocked, few, hip, pallas
+from ops.experts import blocked, few, hip, mosaic, pallas
 from ops.experts.blocked import permute, sort_by_expert
 
 __all__ = ('expert_mlp', 'expert_mlp_rows', 'permute', 'sort_by_expert')
 
 ENGINES = (
   dispatch.Engine('hip', hip.expert_mlp, hip.unsupported, ('rocm',)),
+  dispatch.Engine(
+    'mosaic', mosaic.expert_mlp, mosaic.unsupported, platforms=('cuda',)
+  ),
   dispatch.Engine(
     'pallas',
     pallas.expert_mlp,

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The library of emulated HIP kernels, for the tests that ask for it."""
+"""Kernels for other machines than this one, for the tests that ask for them."""
 
 import pytest
 
 from ops import native
+from ops.experts import mosaic
+from tests.ops import plain_products
 from tests.ops.native import build
 
 
@@ -15,3 +17,12 @@ def emulated(monkeypatch):
   path = build.build('cpu') / 'libzaya_ops.so'
   monkeypatch.setenv('ZAYA_OPS_LIBRARY', str(path))
   return native
+
+
+@pytest.fixture
+def plain(monkeypatch):
+  """Products for Hopper GPUs are what they mean, in jax.numpy."""
+  monkeypatch.setattr(mosaic, 'unavailable', lambda: None)
+  monkeypatch.setattr(mosaic.hopper, 'up', plain_products.up)
+  monkeypatch.setattr(mosaic.hopper, 'matmul', plain_products.matmul)
+  monkeypatch.setattr(mosaic.hopper, 'd_weights', plain_products.d_weights)

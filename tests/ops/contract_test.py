@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every engine of every operation against its meaning in float64.
 
-Kernels run interpreted or emulated here: their programs, not their machines.
+Kernels run interpreted or emulated here: their programs, not their machines;
+of those for Hopper GPUs what they mean (hopper_test).
 """
 
 import functools
@@ -81,6 +82,8 @@ def _double(x):
 def test_engine_is_the_reference(operation, engine, case, dtype, request):
   if engine == 'hip':
     request.getfixturevalue('emulated')
+  if engine == 'mosaic':
+    request.getfixturevalue('plain')
   args, kwargs = arguments(case, dtype)
   with dispatch.use(**{operation.name: engine}):
     try:
@@ -97,7 +100,7 @@ def test_engine_is_the_reference(operation, engine, case, dtype, request):
 
 
 @pytest.mark.parametrize('name', registry.FUNCTIONS)
-def test_every_engine_takes_most_cases(name, emulated):
+def test_every_engine_takes_most_cases(name, emulated, plain):
   """Or the test above would skip it in silence."""
   operation = registry.operation(name)
   for engine in operation.engines:

@@ -3,6 +3,7 @@
 
 import dataclasses
 import functools
+import types
 
 import jax
 import jax.numpy as jnp
@@ -51,6 +52,16 @@ def state_on(devices, **changes):
   with jax.set_mesh(mesh):
     placed = arrays.on_mesh(jax.eval_shape(step_lib.make_init(CONFIG)), mesh)
   return jax.device_put(state, jax.tree.map(lambda a: a.sharding, placed))
+
+
+def test_settings_are_all_that_a_step_is_made_of():
+  names = ('num_steps', 'model', 'mesh', 'ops', 'optim', 'guard')
+  values = step_lib.settings(CONFIG)
+  only = types.SimpleNamespace(**dict(zip(names, values, strict=True)))
+  mesh = mesh_lib.make_mesh(config_lib.MeshConfig(replica=1))
+  with jax.set_mesh(mesh):
+    batch = step_lib.put_batch(mesh, BATCH)
+    jax.jit(step_lib.make_train_step(only, hold=True)).lower(state_on(1), batch)
 
 
 def host(tree):

@@ -16,8 +16,9 @@ def ended(event: events.Event) -> events.Progress | None:
   """The rank whose end explains the others; None if the event has none.
 
   A verdict (usage, data, numerics) wins over a signal, a signal over an
-  exception, and an exception over the ends of those who lost a peer. Among
-  equals it is the one that ended first.
+  exception, an exception over an abort, which who lost a peer may end by as
+  well, and that over those who say so. Among equals it is the one that ended
+  first.
   """
   ranks = [p for p in event.progress if p.exit_code]
   return (
@@ -53,5 +54,5 @@ def _weight(code: int) -> int:
   if code in _VERDICTS:
     return 0
   if code in SYMPTOMS:
-    return 3
+    return 3 + (code > 0)
   return 1 if code < 0 else 2

@@ -30,7 +30,7 @@ def ended(state: State, event: Event) -> Decision:
   if code in blame.SYMPTOMS:
     if any(rank.exit_code is None for rank in event.progress):
       return stuck(state, event)
-    if code == 75:
+    if code == 75 and not event.detail:  # Who loses a peer says so.
       return state, recovery.stop(75, 'all ranks were asked to stop')
   if code == -signal.SIGKILL:
     killed = state_lib.mark(

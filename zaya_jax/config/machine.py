@@ -87,7 +87,7 @@ class OpsConfig:
   residual_rms_norm: Literal['auto', 'hip', 'pallas', 'xla'] = field(
     'auto', 'The merge into the residual stream and the norm after it.'
   )
-  experts: Literal['auto', 'hip', 'pallas', 'xla'] = field(
+  experts: Literal['auto', 'hip', 'mosaic', 'pallas', 'xla'] = field(
     'auto', 'The SwiGLU experts, each of its own tokens.'
   )
   cross_entropy: Literal['auto', 'pallas', 'xla'] = field(

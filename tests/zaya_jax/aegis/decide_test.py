@@ -74,6 +74,7 @@ def done(story, **options):
 
 KILL_1 = ended(1, {1: -9, 0: -6, 2: 75, 3: 75})
 KILL_4 = ended(4, {4: -9})
+ABORT_1 = ended(0, {**dict.fromkeys(range(8), 75), 1: -6}, detail='is gone')
 RAISE_1 = ended(1, {1: 1, 0: 75, 2: 75})
 ECC_B = ruled('ecc_uncorrectable', 'replace_node', 'b')
 OOM_A = 'out_of_memory', {'node': 'a', 'source': 'kern', 'action': 'warn'}
@@ -116,8 +117,16 @@ STORIES = {
   'usage': ([ended(0, {0: 2, 1: 75})], ['stop 2']),
   'a verdict explains a signal': ([ended(0, {0: -6, 1: 3})], ['stop 3']),
   'all were asked to stop': (
-    [RUNNING, ended(0, dict.fromkeys(range(8), 75))],
+    [RUNNING, ended(0, dict.fromkeys(range(8), 75), detail='')],
     ['stop 75'],
+  ),
+  'all lost the others': (
+    [RUNNING, ended(0, dict.fromkeys(range(8), 75), detail='is gone')],
+    ['restart'],
+  ),
+  'an abort, and the others lost it': (
+    [RUNNING, ABORT_1, RUNNING, sealed(5), ABORT_1],
+    ['restart', 'replace_node'],
   ),
   'a frozen coordinator, twice': (
     [RUNNING, ended(2, dict.fromkeys(range(2, 8), 75)), RUNNING, sealed(5)]

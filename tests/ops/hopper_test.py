@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The products for Hopper GPUs: interpreted where jax can, lowered where not.
+
+jax 0.10 interprets no transposed operands. What those products mean is what
+the gradients in `contract_test` are made of; the kernels are compared with it
+where there is a Hopper GPU.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax._src.pallas.mosaic_gpu.interpret import params
+
+from ops import dispatch
+from ops.experts import hopper, mosaic
+from tests.ops import plain_products
+
+EXPERT = jnp.asarray([0, 2, 2, 2], jnp.int32)
+FIRST = jnp.asarray([0, 1, 1, 3], jnp.int32)  # The last block is nobody's.
+
+
+def _inputs(depth, columns):
+  rng = np.random.default_rng(0)
+  draw = lambda *shape: jnp.asarray(rng.standard_normal(shape), jnp.bfloat16)
+  rows = EXPERT.size * hopper.ROWS
+  return draw(rows, depth), draw(3, depth, columns) * depth**-0.5
+
+
+@pytest.fixture
+def interpreted(monkeypatch):
+  """Kernels run in Python: threads, barriers, copies and all."""
+  monkeypatch.setattr(hopper, '_processors', lambda: 2)
+  with params.force_gpu_interpret_mode():
+    yield
+
+
+def _differ(found, wanted):
+  found, wanted = (
+    np.asarray(x, np.float32)[: 3 * hopper.ROWS] for x in (found, wanted)
+  )
+  return np.abs(found - wanted).max() > 0.03
+
+
+@pytest.mark.parametrize('columns', [256, 512])
+def test_matmul_interpreted(interpreted, columns):
+  x, w = _inputs(256, columns)
+  found = hopper.matmul(x, w, EXPERT, FIRST)
+  assert not _differ(found, plain_products.matmul(x, w, EXPERT, FIRST))
+  wrong = plain_products.matmul(x, w, EXPERT[::-1], FIRST)
+  assert _differ(found, wrong)
+
+
+@pytest.mark.parametrize('save', [False, True])
+def test_up_interpreted(interpreted, save):
+  x, w = _inputs(256, 512)
+  found = hopper.up(x, w, EXPERT, FIRST, save=save)
+  wanted = plain_products.up(x, w, EXPERT, FIRST, save=save)
+  assert len(found) == len(wanted) == 1 + save
+  assert not any(map(_differ, found, wanted))
+  swapped = jnp.roll(w, 256, axis=2)  # Up first.
+  wrong = plain_products.up(x, swapped, EXPERT, FIRST, save=save)
+  assert all(map(_differ, found, wrong))
+
+
+def test_value_and_gradients_lower():
+  shape = lambda *s: jax.ShapeDtypeStruct(s, jnp.bfloat16)
+  args = (
+    shape(16_384, 2048),
+    jax.ShapeDtypeStruct((16_384,), jnp.int32),
+    shape(16, 2048, 4096),
+    shape(16, 2048, 2048),
+  )
+
+  def run(x, expert, gate_up, down):
+    y, vjp = jax.vjp(
+      lambda *a: mosaic.expert_mlp(a[0], expert, *a[1:]), x, gate_up, down
+    )
+    return vjp(y)
+
+  lowered = jax.jit(run).trace(*args).lower(lowering_platforms=('cuda',))
+  calls = lowered.as_text().count('mosaic_gpu')
+  assert (
+    calls >= 6
+  )  # Two forward, four of five products backward; one is twice.
+
+
+@pytest.mark.parametrize(
+  ('capability', 'reason'),
+  [('8.0', 'needs compute capability 9'), ('10.0', 'this one has 10.0')],
+)
+def test_other_gpus_are_refused_by_name(monkeypatch, capability, reason):
+  monkeypatch.setattr(dispatch, 'platform', lambda: 'cuda')
+  device = type('Device', (), {'compute_capability': capability})
+  monkeypatch.setattr(jax, 'devices', lambda: [device])
+  assert reason in mosaic.unavailable()
+
+
+def test_a_cpu_is_refused():
+  assert mosaic.unavailable() == 'is made of instructions of Hopper GPUs'

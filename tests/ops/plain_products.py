@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the functions of ops.experts.hopper mean, in jax.numpy."""
+
+import jax
+import jax.numpy as jnp
+
+from ops.experts import hopper
+
+
+def up(x_PD, gate_up_EDG, expert_B, first, *, save):
+  """See `hopper.up`."""
+  h_PG = _sums(x_PD, gate_up_EDG, expert_B, first)
+  gate, up_ = jnp.split(h_PG, 2, axis=1)
+  sigmoid = jax.nn.sigmoid(gate)
+  silu = gate * sigmoid
+  slopes = up_ * (sigmoid * (1 + gate - silu)), silu
+  found = [silu * up_, jnp.concatenate(slopes, axis=1)][: 1 + save]
+  return [x.astype(x_PD.dtype) for x in found]
+
+
+def matmul(x_PK, w, expert_B, first, *, transposed=False):
+  """See `hopper.matmul`."""
+  w = w.swapaxes(1, 2) if transposed else w
+  return _sums(x_PK, w, expert_B, first).astype(x_PK.dtype)
+
+
+def d_weights(x_PK, dy_PN, first):
+  """See `hopper.d_weights`."""
+  row_P = jnp.arange(x_PK.shape[0])
+  begin_E, end_E = (edge * hopper.ROWS for edge in (first[:-1], first[1:]))
+  mine_EP = (row_P[None] >= begin_E[:, None]) & (row_P[None] < end_E[:, None])
+  mine = jnp.where(mine_EP[..., None], x_PK[None], 0).astype(jnp.float32)
+  # Rows behind the last block may hold anything.
+  dy_PN = jnp.where((row_P < end_E[-1])[:, None], dy_PN, 0)
+  return jnp.einsum('EPK,PN->EKN', mine, dy_PN.astype(jnp.float32)).astype(
+    x_PK.dtype
+  )
+
+
+def _sums(x_PK, w_EKN, expert_B, first):
+  """Float32; NaN where a kernel writes nothing."""
+  w_BKN = w_EKN[expert_B].astype(jnp.float32)
+  x_BMK = x_PK.reshape(-1, hopper.ROWS, x_PK.shape[1]).astype(jnp.float32)
+  y_BMN = jnp.einsum('BMK,BKN->BMN', x_BMK, w_BKN)
+  written_B = jnp.arange(expert_B.size) < first[-1]
+  y_BMN = jnp.where(written_B[:, None, None], y_BMN, jnp.nan)
+  return y_BMN.reshape(x_PK.shape[0], -1)
