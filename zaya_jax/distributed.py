@@ -372,5 +372,6 @@ def _aborted(number: int) -> None:
     _tell(why)
   if beats.is_watched():  # An agent is to see by what it ended.
     ctypes.CDLL(None).signal(number, signal.SIG_DFL)
-    os.kill(os.getpid(), number)
+    os.kill(os.getpid(), number)  # It comes when this handler is left.
+    return
   os._exit(code)

@@ -143,9 +143,8 @@ def _with_params_of(
     model = hf.read_config(source)
   else:
     model = meta.model_config(reader.read_meta(directory))
-  same = ('dtype', 'remat', 'init_std', 'temperature_init')
   model = dataclasses.replace(
-    model, **{k: getattr(config.model, k) for k in same}
+    model, **{k: getattr(config.model, k) for k in meta.HARMLESS}
   )
   theirs = dataclasses.replace(config, model=model)
   changes = flags.differences(theirs, config, 'model')

@@ -14,7 +14,7 @@ from zaya_jax.checkpoint import errors
 _PACKAGES = ('jax', 'flax', 'optax', 'orbax-checkpoint', 'grain')
 # Settings of the model that do not change what the saved arrays mean: how the
 # same function is computed, and how the first weights were drawn.
-_HARMLESS = {'dtype', 'remat', 'init_std', 'temperature_init'}
+HARMLESS = {'dtype', 'remat', 'scan_layers', 'init_std', 'temperature_init'}
 # Settings that say what to do now rather than what the run is.
 _PER_CALL = {
   'mode',
@@ -84,7 +84,7 @@ def check_same_model(
       the state other arrays or the arrays another meaning.
   """
   before, now = meta['config'], _plain(config)
-  model = _changes(before['model'], now['model'], 'model.', _HARMLESS)
+  model = _changes(before['model'], now['model'], 'model.', HARMLESS)
   if model:
     raise errors.CheckpointError(
       f'--run_dir={config.run_dir} holds checkpoints of another model '

@@ -50,8 +50,8 @@ def model_settings(
   found |= hf_config.to_hf(config, layout)
   if kept and hf_config.layout_of(kept) == layout:
     before = hf_config.translate('config.json', kept)
-    ours = {'dtype': config.dtype, 'remat': config.remat}
-    ours['temperature_init'] = config.temperature_init
+    how = ('dtype', 'remat', 'scan_layers', 'temperature_init')
+    ours = {k: getattr(config, k) for k in how}
     if config.skip != 'off':
       ours['skip'] = config.skip
     if dataclasses.replace(before, **ours) == config:

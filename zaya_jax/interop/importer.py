@@ -38,8 +38,9 @@ def main(config: config_lib.Config) -> None:
       f'--source={source} is not a folder; name a Hugging Face ZAYA folder.'
     )
   output = aside.check(output, source)
+  how = ('dtype', 'remat', 'scan_layers')
   model = dataclasses.replace(
-    hf.read_config(source), dtype=config.model.dtype, remat=config.model.remat
+    hf.read_config(source), **{k: getattr(config.model, k) for k in how}
   )
   tokenizer = hf.read_tokenizer(source, model)
   hf.read_stop_ids(source)  # Refused now rather than when it is needed.

@@ -155,7 +155,10 @@ class Zaya(nnx.Module):
     )
     state_BLR = jnp.zeros((*x_BLD.shape[:2], config.d_router))
     (_, h_BLD, _), load_NX = jax.lax.scan(
-      layer, (x_BLD, h_BLD, state_BLR), (self.layers, slides_N, next_ND)
+      layer,
+      (x_BLD, h_BLD, state_BLR),
+      (self.layers, slides_N, next_ND),
+      unroll=not config.scan_layers,
     )
     return h_BLD, load_NX
 

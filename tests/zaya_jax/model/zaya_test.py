@@ -228,6 +228,21 @@ def test_load_leaves_padding_out(inputs):
   np.testing.assert_array_equal(load(other), load(tokens))
 
 
+def test_layers_may_be_written_out():
+  found = []
+  for scan_layers in (True, False):
+    model = tiny.config(remat='cheap', scan_layers=scan_layers)
+    params, buffers = tiny.arrays(model)
+    loss = lambda p, m=model, b=buffers: jnp.square(
+      zaya.bind(m, p, b)(tokens_of(m))
+    ).mean()
+    grad = jax.value_and_grad(loss)
+    unroll = 1 if scan_layers else model.num_layers
+    assert f'unroll={unroll}\n' in str(jax.make_jaxpr(grad)(params))
+    found.append(jax.jit(grad)(params))
+  close.assert_close(found[0], found[1], close.FLOAT32)
+
+
 def test_recomputing_changes_neither_loss_nor_gradients():
   found = []
   for remat in ('none', 'cheap', 'block'):
