@@ -98,3 +98,20 @@ def test_other_gpus_are_refused_by_name(monkeypatch, capability, reason):
 
 def test_a_cpu_is_refused():
   assert mosaic.unavailable() == 'is made of instructions of Hopper GPUs'
+
+
+@pytest.mark.parametrize('tokens', [1, 127, 128, 1000])
+def test_places_are_a_stable_sort_into_blocks(tokens):
+  rng = np.random.default_rng(tokens)
+  expert = rng.integers(0, 6, tokens).astype(np.int32)  # 5 has no expert.
+  token_P, row_T, expert_B, first = mosaic._places(jnp.asarray(expert), 5)
+  for e in range(5):
+    rows = slice(first[e] * hopper.ROWS, first[e + 1] * hopper.ROWS)
+    mine = np.flatnonzero(expert == e)
+    np.testing.assert_array_equal(token_P[rows][: mine.size], mine)
+    assert (token_P[rows][mine.size :] == tokens).all()
+    assert (expert_B[first[e] : first[e + 1]] == e).all()
+    assert first[e + 1] > first[e]
+  with_expert = np.flatnonzero(expert < 5)
+  np.testing.assert_array_equal(token_P[row_T[with_expert]], with_expert)
+  assert (row_T[np.flatnonzero(expert == 5)] == token_P.size).all()
