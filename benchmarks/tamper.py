@@ -40,9 +40,9 @@ def trials(folder: str, count: int, seed: int = 0) -> dict:
   shutil.copytree(root / '2', whole)
   refused, reasons, silent = collections.Counter(), collections.Counter(), []
   for trial in range(count):
-    name = rng.choice(list(_HARMS))
+    name = rng.choice(list(HARMS))
     forged = trial % 2 == 1
-    what = _HARMS[name](root, rng)
+    what = HARMS[name](root, rng)
     if forged and (root / '2').is_dir():
       what += ', sealed anew without the key'
       _forge(root / '2')
@@ -203,7 +203,8 @@ def _unseal(root, rng) -> str:
   return seal.NAME
 
 
-_HARMS = {
+# Kind -> (root, rng) harms a file under root/2; says which.
+HARMS = {
   'bit flip': _flip,
   'zeroed block': _zero,
   'truncated': _truncate,

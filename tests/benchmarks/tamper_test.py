@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from benchmarks import tamper
+from benchmarks import tamper, tamper_shards
+from pipelines import manifest
 from zaya_jax.checkpoint import seal
 
 
@@ -55,3 +56,15 @@ def test_no_kill_leaves_a_half_that_is_chosen(tmp_path):
   assert done.returncode == 0, done.stderr
   found = json.loads((tmp_path / 'kills.json').read_text())
   assert (found['trials'], found['wrong']) == (15, 0), found
+
+
+def test_no_random_tamper_of_shards_is_accepted(tmp_path):
+  found = tamper_shards.trials(str(tmp_path), 60, seed=1)
+  assert found['silent'] == 0, found['silent_trials']
+  assert sum(found['refused'].values()) == 60
+
+
+def test_tamper_of_shards_that_nobody_looks_for_is_told(tmp_path, monkeypatch):
+  monkeypatch.setattr(manifest, 'verify', manifest.load)  # Names and sizes.
+  found = tamper_shards.trials(str(tmp_path), 60, seed=1)
+  assert 0 < found['silent'] < 60
