@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products of tokens with the matrix of each one's expert, for Hopper.
-
-Pallas kernels of JAX's Mosaic GPU. As many programs as the chip has processors
-walk over the tiles of the result. In each, one warp group has the copy engine
-fetch what comes next, also of the next tile, while two multiply: what Triton's
-kernels lose at the ends of a tile is hidden (docs/performance.md).
+"""Products of tokens with the matrix of each one's expert, for Hopper GPUs.
 
 Tokens lie in blocks of ROWS rows that belong to one expert each, so that no
 tile needs a mask; a block that is not full ends with zeros.
@@ -13,39 +8,18 @@ Axis letters: P rows of all blocks; G the 2F fused columns, gate first; K the
 dimension of a sum, N columns.
 """
 
-import functools
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
-
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-ROWS = 128  # Of a tile; each of two warp groups has half of them.
+from ops.experts import persistent
+from ops.experts.persistent import HALF, STEP, Tile
+
+ROWS = 2 * HALF  # Of a tile.
 COLUMNS = 256  # Of a tile. Sums of 64 x 256 fill half of a group's registers.
-_HALF = ROWS // 2
-_STEP = 64  # Of a sum: 128 bytes, the widest pattern without bank conflicts.
-_STAGES = 4  # Steps in flight: 192 of 227 KiB.
-_SLOTS = 2  # Parts of a result on their way out.
 _LOG2_E = 1.4426950408889634
-_PATTERN = (plgpu.TilingTransform((8, _STEP)), plgpu.SwizzleTransform(128))
-
-
-class _Tile(NamedTuple):
-  """What a program computes.
-
-  Attributes:
-    operands: references to what the pipeline reads.
-    steps: of the sum.
-    store: (sums of this warp group, write) writes the result, where
-      write(value [64, 64], reference) takes a part of it.
-  """
-
-  operands: Sequence[Any]
-  steps: int | jax.Array
-  store: Callable[..., None]
 
 
 def up(
@@ -71,36 +45,36 @@ def up(
 
       def store(sums, write):
         gates, ups = sums
-        for start in range(0, width, _STEP):
-          gate, up_ = (x[:, start : start + _STEP] for x in (gates, ups))
+        for start in range(0, width, STEP):
+          gate, up_ = (x[:, start : start + STEP] for x in (gates, ups))
           sigmoid = 1 / (1 + jnp.exp2(gate * -_LOG2_E))
           silu = gate * sigmoid
           at = column * width + start
-          write(silu * up_, a_ref.at[row, pl.ds(at, _STEP)])
+          write(silu * up_, a_ref.at[row, pl.ds(at, STEP)])
           if slopes_ref is not None:
             slope = up_ * (sigmoid * (1 + gate - silu))
-            write(slope, slopes_ref.at[row, pl.ds(at, _STEP)])
-            write(silu, slopes_ref.at[row, pl.ds(half + at, _STEP)])
+            write(slope, slopes_ref.at[row, pl.ds(at, STEP)])
+            write(silu, slopes_ref.at[row, pl.ds(half + at, STEP)])
 
       matrix = lambda at: w_ref.at[expert, :, pl.ds(at + column * width, width)]
       operands = x_ref.at[_rows(block)], matrix(0), matrix(half)
-      return _Tile(operands, depth // _STEP, store)
+      return Tile(operands, depth // STEP, store)
 
     return tile, first_ref[first.size - 1] * (half // width)
 
   def multiply(group, blocks, sums):
     x, *matrices = blocks
     for sum_, matrix in zip(sums, matrices, strict=True):
-      plgpu.wgmma(sum_, x.at[pl.ds(group * _HALF, _HALF)], matrix)
+      plgpu.wgmma(sum_, x.at[pl.ds(group * HALF, HALF)], matrix)
 
-  matrix = (_STEP, width), 0
-  return _launch(
+  matrix = (STEP, width), 0
+  return persistent.launch(
     kernel,
     multiply,
     'experts_up',
     (expert_B, first, x_PD, gate_up_EDG),
     [(rows, half), (rows, 2 * half)][: 1 + save],
-    blocks=[((ROWS, _STEP), 1), matrix, matrix],
+    blocks=[((ROWS, STEP), 1), matrix, matrix],
     sums=(width, width),
   )
 
@@ -135,23 +109,23 @@ def matmul(
       matrix = w_ref.at[expert_ref[block]]
       matrix = matrix.at[columns] if transposed else matrix.at[:, columns]
       store = _store(y_ref.at[_rows(block, group)], column)
-      return _Tile((x_ref.at[_rows(block)], matrix), depth // _STEP, store)
+      return Tile((x_ref.at[_rows(block)], matrix), depth // STEP, store)
 
     return tile, first_ref[first.size - 1] * (width // COLUMNS)
 
   def multiply(group, blocks, sums):
     x, matrix = blocks
     matrix = plgpu.transpose_ref(matrix, (1, 0)) if transposed else matrix
-    plgpu.wgmma(sums[0], x.at[pl.ds(group * _HALF, _HALF)], matrix)
+    plgpu.wgmma(sums[0], x.at[pl.ds(group * HALF, HALF)], matrix)
 
-  matrix = ((COLUMNS, _STEP), 1) if transposed else ((_STEP, COLUMNS), 0)
-  return _launch(
+  matrix = ((COLUMNS, STEP), 1) if transposed else ((STEP, COLUMNS), 0)
+  return persistent.launch(
     kernel,
     multiply,
     'experts_matmul',
     (expert_B, first, x_PK, w),
     [(rows, width)],
-    blocks=[((ROWS, _STEP), 1), matrix],
+    blocks=[((ROWS, STEP), 1), matrix],
     sums=(COLUMNS,),
   )[0]
 
@@ -173,29 +147,24 @@ def d_weights(x_PK: jax.Array, dy_PN: jax.Array, first: jax.Array) -> jax.Array:
         dy_ref.at[rows, pl.ds(column * COLUMNS, COLUMNS)],
       )
       store = _store(w_ref.at[expert].at[_rows(row, group)], column)
-      return _Tile(operands, (end - begin) * (ROWS // _STEP), store)
+      return Tile(operands, (end - begin) * (ROWS // STEP), store)
 
     return tile, experts * high * wide
 
   def multiply(group, blocks, sums):
     x, dy = blocks
-    x = x.at[:, pl.ds(group * _HALF, _HALF)]
+    x = x.at[:, pl.ds(group * HALF, HALF)]
     plgpu.wgmma(sums[0], plgpu.transpose_ref(x, (1, 0)), dy)
 
-  return _launch(
+  return persistent.launch(
     kernel,
     multiply,
     'experts_d_weights',
     (first, x_PK, dy_PN),
     [(experts, height, width)],
-    blocks=[((_STEP, ROWS), 0), ((_STEP, COLUMNS), 0)],
+    blocks=[((STEP, ROWS), 0), ((STEP, COLUMNS), 0)],
     sums=(COLUMNS,),
   )[0]
-
-
-def _processors() -> int:
-  """Of the GPU; of an H200, where there is none to ask."""
-  return getattr(jax.devices()[0], 'core_count', 132)
 
 
 def _divide(index, by):
@@ -207,116 +176,15 @@ def _rows(block, group=None):
   """Of a block, or the half of them that a warp group has."""
   if group is None:
     return pl.ds(block * ROWS, ROWS)
-  return pl.ds(block * ROWS + group * _HALF, _HALF)
+  return pl.ds(block * ROWS + group * HALF, HALF)
 
 
 def _store(rows_ref, column):
-  """The `_Tile.store` of one sum."""
+  """The `Tile.store` of one sum."""
 
   def store(sums, write):
-    for start in range(0, COLUMNS, _STEP):
-      at = pl.ds(column * COLUMNS + start, _STEP)
-      write(sums[0][:, start : start + _STEP], rows_ref.at[:, at])
+    for start in range(0, COLUMNS, STEP):
+      at = pl.ds(column * COLUMNS + start, STEP)
+      write(sums[0][:, start : start + STEP], rows_ref.at[:, at])
 
   return store
-
-
-def _launch(kernel, multiply, name, inputs, shapes, *, blocks, sums):
-  """Runs a kernel.
-
-  Args:
-    kernel: of references to inputs and outputs: a function that gives the
-      `_Tile` of an index and a warp group, and the number of tiles.
-    multiply: (warp group, blocks, sums) issues the products of a step.
-    name: of the kernel.
-    inputs: arrays.
-    shapes: of the outputs, which have the type of the last input.
-    blocks: of each operand the shape that a step reads, and the axis along
-      which steps go.
-    sums: columns of each.
-  """
-  dtype = inputs[-1].dtype
-  along = (lambda i: (i, 0), lambda i: (0, i))
-  specs = [
-    plgpu.BlockSpec(
-      shape,
-      along[axis],
-      transforms=_PATTERN,
-      memory_space=plgpu.SMEM,
-      delay_release=1,  # A product is under way while the next one is issued.
-    )
-    for shape, axis in blocks
-  ]
-
-  def pipeline(multiply, context, steps):
-    return plgpu.emit_pipeline_warp_specialized(
-      multiply,
-      grid=(steps,),
-      memory_registers=40,
-      in_specs=specs,
-      wg_axis='group',
-      num_compute_wgs=2,
-      max_concurrent_steps=_STAGES,
-      compute_context=context,
-    )
-
-  def body(*refs):
-    tile, tiles = kernel(*refs)
-    nothing = lambda *_, **__: None
-
-    @functools.partial(
-      pl.run_scoped,
-      buffers=pipeline(nothing, nothing, _STAGES).get_allocations(
-        *tile(0, 0).operands
-      ),
-      out_ref=plgpu.SMEM((2, _SLOTS, _HALF, _STEP), dtype, transforms=_PATTERN),
-      collective_axes='group',
-    )
-    def _(buffers, out_ref):
-      group = lax.axis_index('group')
-
-      @plgpu.nd_loop((tiles,), collective_axes='processor')
-      def _(place):
-        here = tile(place.index[0], group)
-        turn = 0
-
-        def write(value, target_ref):
-          nonlocal turn
-          part_ref = out_ref.at[group, turn % _SLOTS]
-          plgpu.wait_smem_to_gmem(_SLOTS - 1, wait_read_only=True)
-          part_ref[...] = value.astype(dtype)
-          plgpu.commit_smem()
-          plgpu.copy_smem_to_gmem(part_ref, target_ref)
-          turn += 1
-
-        def context(run):
-          def scope(*sums_refs):
-            run(sums_refs)
-            here.store([ref[...] for ref in sums_refs], write)
-
-          pl.run_scoped(
-            scope, *(plgpu.ACC((_HALF, n), jnp.float32) for n in sums)
-          )
-
-        def step(_, *args):
-          *read, sums_refs = args
-          multiply(group, read, sums_refs)
-          plgpu.wgmma_wait(len(sums))  # For those of the step before.
-          return sums_refs
-
-        pipeline(step, context, here.steps)(*here.operands, allocations=buffers)
-
-    plgpu.wait_smem_to_gmem(0)
-
-  return plgpu.kernel(
-    body,
-    out_type=[jax.ShapeDtypeStruct(shape, dtype) for shape in shapes],
-    grid=(_processors(),),
-    grid_names=('processor',),
-    num_threads=3,
-    thread_name='group',
-    kernel_name=name,
-    compiler_params=plgpu.CompilerParams(
-      lowering_semantics=plgpu.LoweringSemantics.Warpgroup
-    ),
-  )(*inputs)

@@ -13,7 +13,7 @@ import pytest
 from jax._src.pallas.mosaic_gpu.interpret import params
 
 from ops import dispatch
-from ops.experts import hopper, mosaic
+from ops.experts import hopper, mosaic, persistent
 from tests.ops import plain_products
 
 EXPERT = jnp.asarray([0, 2, 2, 2], jnp.int32)
@@ -30,7 +30,7 @@ def _inputs(depth, columns):
 @pytest.fixture
 def interpreted(monkeypatch):
   """Kernels run in Python: threads, barriers, copies and all."""
-  monkeypatch.setattr(hopper, '_processors', lambda: 2)
+  monkeypatch.setattr(persistent, '_processors', lambda: 2)
   with params.force_gpu_interpret_mode():
     yield
 
