@@ -61,7 +61,7 @@ class Loop:
     config, loader, report = self.config, self.corpus.loader, self.report
     state, self.metrics = start.state, dict(start.metrics)
     self.fast = start.fast
-    self.tokens, measured = start.tokens, None
+    self.tokens, measured, keep = start.tokens, None, None
     for note in (*start.notes, *_groups(config, state.params)):
       report.note(note)
     for step in range(start.step + 1, config.num_steps + 1):
@@ -71,7 +71,8 @@ class Loop:
       waited = time.monotonic() - waited
       if measured is None:
         beats.enter('compile')
-        self.guard.watch(self._compile(state, batch), state)
+        compiled, keep = self._compile(state, batch)
+        self.guard.watch(compiled, state)
       beats.enter('step', step)
       state, new = self.guard.step(step, state, batch, window)
       tokens = config.data.batch_size * config.data.seq_len
@@ -80,6 +81,9 @@ class Loop:
       self._check_numerics(measured)  # Of the step before: nothing stalls.
       if measured is not None:
         beats.finish(step - 1)
+        if keep:
+          keep(compiled)
+          keep = None
       measured = new
       state, stopping = self._between(step, state, measured, signal)
       if stopping:
@@ -98,6 +102,7 @@ class Loop:
     )
 
   def _compile(self, state, batch):
+    """The step, and what is to be called with it once it has run."""
     settings = step_lib.settings(self.config)
     devices = tuple(self.mesh.devices.flat)
     kept = programs.Program(settings, (state, batch), devices)
@@ -109,11 +114,10 @@ class Loop:
       compiling = self.report.compiling('the training step')
       with compiling, kept.compiling(), jax.set_mesh(self.mesh):
         compiled = step.lower(state, batch).compile()
-      kept.save(compiled)
     distributed.barrier('compiled')
     for note in dispatch.notes():
       self.report.note(note)
-    return compiled
+    return compiled, kept.save
 
   def _between(self, step, state, measured, signal) -> tuple[Any, bool]:
     """Evaluates, samples and saves where it is time.

@@ -50,7 +50,7 @@ class Program:
 
   def __init__(self, settings: Any, args: Any, devices: Sequence[jax.Device]):
     folder = jax.config.jax_compilation_cache_dir
-    self.path, self._devices = None, devices
+    self.path, self._devices, self._data = None, devices, b''
     if folder and rank.place():
       name = f'zaya_jax-{_key(settings, args, devices)}-{distributed.process()}'
       self.path = pathlib.Path(folder, name)
@@ -58,17 +58,22 @@ class Program:
   def load(self) -> jax.stages.Compiled | None:
     """The program, where all processes have kept theirs; else None.
 
-    All or none: XLA lets the processes that compile share the work.
+    All or none: XLA lets the processes that compile share the work. It is taken
+    away until `save`: one that cannot be executed does not fail a second run.
     """
     program = self._load() if self.path else None
-    return program if all(distributed.all_say(program is not None)) else None
+    if all(distributed.all_say(program is not None)):
+      return program
+    self._data = b''
+    return None
 
   def _load(self) -> jax.stages.Compiled | None:
     try:
-      data = self.path.read_bytes()
+      self._data = self.path.read_bytes()
+      self.path.unlink()
     except FileNotFoundError:
       return None
-    digest, data = data[:32], data[32:]
+    digest, data = self._data[:32], self._data[32:]
     if hashlib.sha256(data).digest() != digest:  # A disk that lost a part.
       return None
     program, choices = pickle.loads(data)
@@ -99,20 +104,23 @@ class Program:
       compilation_cache.reset_cache()
 
   def save(self, program: jax.stages.Compiled) -> None:
-    """Keeps it, if it can be kept."""
+    """Keeps it, if it can be kept; after it has been executed."""
     if not self.path:
       return
-    try:
-      content = serialize_executable.serialize(program), dispatch.choices()
-    except (ValueError, NotImplementedError, jax.errors.JaxRuntimeError):
-      return  # Not every backend can.
-    data = pickle.dumps(content)
+    data = self._data  # XLA may not write what it has read.
+    if not data:
+      try:
+        content = serialize_executable.serialize(program), dispatch.choices()
+      except (ValueError, NotImplementedError, jax.errors.JaxRuntimeError):
+        return  # Not every backend can.
+      data = pickle.dumps(content)
+      data = hashlib.sha256(data).digest() + data
     with contextlib.suppress(OSError):  # Nobody misses it but a restart.
       self.path.parent.mkdir(parents=True, exist_ok=True)
       with tempfile.NamedTemporaryFile(
         dir=self.path.parent, prefix='.', delete=False
       ) as file:
-        file.write(hashlib.sha256(data).digest() + data)
+        file.write(data)
       os.replace(file.name, self.path)
       self._remove_old()
 

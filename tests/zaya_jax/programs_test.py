@@ -38,6 +38,25 @@ def test_what_was_kept_computes_the_same(kept):
   assert (loaded(*kept) == 2 * kept[0]).all()
 
 
+def test_it_is_away_until_it_has_run(kept):
+  program = _program('--a=1', kept)
+  loaded = program.load()
+  assert _program('--a=1', kept).load() is None  # A run that failed with it.
+  program.save(loaded)
+  again = _program('--a=1', kept).load()
+  assert (again(*kept) == 2 * kept[0]).all()
+
+
+def test_what_another_process_lacks_is_compiled_and_kept(kept, monkeypatch):
+  program = _program('--a=1', kept)
+  with monkeypatch.context() as patch:
+    patch.setattr(distributed, 'all_say', lambda mine: [mine, False])
+    assert program.load() is None
+  program.save(jax.jit(lambda x: 3 * x).lower(*kept).compile())
+  again = _program('--a=1', kept).load()
+  assert (again(*kept) == 3 * kept[0]).all()
+
+
 def test_other_settings_find_nothing(kept):
   assert _program('--a=2', kept).load() is None
 
@@ -60,11 +79,6 @@ def test_a_damaged_file_is_not_read(kept):
   data[len(data) // 2] ^= 1
   program.path.write_bytes(data)
   assert program.load() is None
-
-
-def test_all_compile_where_one_process_has_to(kept, monkeypatch):
-  monkeypatch.setattr(distributed, 'all_say', lambda mine: [mine, False])
-  assert _program('--a=1', kept).load() is None
 
 
 def test_old_programs_are_removed(kept, tmp_path):
