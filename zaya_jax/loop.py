@@ -82,7 +82,7 @@ class Loop:
       if measured is not None:
         beats.finish(step - 1)
         if keep:
-          keep(compiled)
+          keep()
           keep = None
       measured = new
       state, stopping = self._between(step, state, measured, signal)
@@ -114,6 +114,7 @@ class Loop:
       compiling = self.report.compiling('the training step')
       with compiling, kept.compiling(), jax.set_mesh(self.mesh):
         compiled = step.lower(state, batch).compile()
+      kept.take(compiled)
     distributed.barrier('compiled')
     for note in dispatch.notes():
       self.report.note(note)

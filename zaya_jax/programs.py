@@ -103,24 +103,30 @@ class Program:
       jax.config.update('jax_enable_compilation_cache', True)
       compilation_cache.reset_cache()
 
-  def save(self, program: jax.stages.Compiled) -> None:
-    """Keeps it, if it can be kept; after it has been executed."""
+  def take(self, program: jax.stages.Compiled) -> None:
+    """Remembers a program that was compiled, if it can be kept.
+
+    Before it is executed: XLA:CPU cannot write some programs after that.
+    """
     if not self.path:
       return
-    data = self._data  # XLA may not write what it has read.
-    if not data:
-      try:
-        content = serialize_executable.serialize(program), dispatch.choices()
-      except (ValueError, NotImplementedError, jax.errors.JaxRuntimeError):
-        return  # Not every backend can.
-      data = pickle.dumps(content)
-      data = hashlib.sha256(data).digest() + data
+    try:
+      content = serialize_executable.serialize(program), dispatch.choices()
+    except (ValueError, NotImplementedError, jax.errors.JaxRuntimeError):
+      return  # Not every backend can.
+    data = pickle.dumps(content)
+    self._data = hashlib.sha256(data).digest() + data
+
+  def save(self) -> None:
+    """Keeps the program that was loaded or taken, once it has run."""
+    if not self._data:
+      return
     with contextlib.suppress(OSError):  # Nobody misses it but a restart.
       self.path.parent.mkdir(parents=True, exist_ok=True)
       with tempfile.NamedTemporaryFile(
         dir=self.path.parent, prefix='.', delete=False
       ) as file:
-        file.write(data)
+        file.write(self._data)
       os.replace(file.name, self.path)
       self._remove_old()
 

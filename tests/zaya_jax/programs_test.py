@@ -5,7 +5,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from tests import tiny
+from zaya_jax import config as config_lib
 from zaya_jax import distributed, programs
+from zaya_jax import mesh as mesh_lib
+from zaya_jax import step as step_lib
 from zaya_jax.aegis import rank
 
 
@@ -25,8 +29,29 @@ def kept():
   """The place of a program that doubles, and its arguments."""
   args = (jnp.arange(4.0),)
   program = _program('--a=1', args)
-  program.save(jax.jit(lambda x: 2 * x).lower(*args).compile())
+  program.take(jax.jit(lambda x: 2 * x).lower(*args).compile())
+  program.save()
   return args
+
+
+def test_a_whole_training_step_can_be_kept(tmp_path):
+  """After it has run XLA could not write it."""
+  config = config_lib.Config(model=tiny.config(), num_steps=4)
+  mesh = mesh_lib.make_mesh(config_lib.MeshConfig(replica=1))
+  with jax.set_mesh(mesh):
+    state = jax.jit(step_lib.make_init(config))()
+    batch = step_lib.put_batch(mesh, tiny.batch(config.model, 8, 12))
+    run = jax.jit(step_lib.make_train_step(config, hold=True))
+    program = programs.Program(
+      step_lib.settings(config), (state, batch), tuple(mesh.devices.flat)
+    )
+    with program.compiling():
+      run = run.lower(state, batch).compile()
+    program.take(run)
+    _, expected = run(state, batch)
+    program.save()
+    _, found = program.load()(state, batch)
+  assert float(found['train/loss']) == float(expected['train/loss'])
 
 
 def _program(settings, args):
@@ -42,7 +67,8 @@ def test_it_is_away_until_it_has_run(kept):
   program = _program('--a=1', kept)
   loaded = program.load()
   assert _program('--a=1', kept).load() is None  # A run that failed with it.
-  program.save(loaded)
+  loaded(*kept)
+  program.save()
   again = _program('--a=1', kept).load()
   assert (again(*kept) == 2 * kept[0]).all()
 
@@ -52,7 +78,8 @@ def test_what_another_process_lacks_is_compiled_and_kept(kept, monkeypatch):
   with monkeypatch.context() as patch:
     patch.setattr(distributed, 'all_say', lambda mine: [mine, False])
     assert program.load() is None
-  program.save(jax.jit(lambda x: 3 * x).lower(*kept).compile())
+  program.take(jax.jit(lambda x: 3 * x).lower(*kept).compile())
+  program.save()
   again = _program('--a=1', kept).load()
   assert (again(*kept) == 3 * kept[0]).all()
 
@@ -86,7 +113,8 @@ def test_old_programs_are_removed(kept, tmp_path):
   for count in range(20):
     (tmp_path / f'zaya_jax-{count}-0').touch()
   (tmp_path / 'zaya_jax-1-1').touch()  # Of another process.
-  program.save(jax.jit(lambda x: 2 * x).lower(*kept).compile())
+  program.take(jax.jit(lambda x: 2 * x).lower(*kept).compile())
+  program.save()
   assert program.path.exists()
   assert len(list(tmp_path.glob('zaya_jax-*-0'))) == 8
   assert (tmp_path / 'zaya_jax-1-1').exists()
@@ -95,6 +123,7 @@ def test_old_programs_are_removed(kept, tmp_path):
 def test_only_a_supervised_process_keeps_programs(kept, monkeypatch):
   monkeypatch.setattr(rank, '_place', None)
   program = _program('--a=1', kept)
-  program.save(jax.jit(lambda x: x).lower(*kept).compile())
+  program.take(jax.jit(lambda x: x).lower(*kept).compile())
+  program.save()
   assert program.path is None
   assert program.load() is None
