@@ -14,11 +14,9 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from ops.experts import persistent
-from ops.experts.persistent import HALF, STEP, Tile
+from ops import persistent
+from ops.persistent import COLUMNS, HALF, ROWS, STEP, Block, Tile
 
-ROWS = 2 * HALF  # Of a tile.
-COLUMNS = 256  # Of a tile. Sums of 64 x 256 fill half of a group's registers.
 _LOG2_E = 1.4426950408889634
 
 
@@ -36,14 +34,16 @@ def up(
   """
   (rows, depth), half = x_PD.shape, gate_up_EDG.shape[2] // 2
   width = COLUMNS // 2  # Of gate and of up.
+  pair = _pair(half // width)
 
   def kernel(expert_ref, first_ref, x_ref, w_ref, a_ref, slopes_ref=None):
-    def tile(index, group):
-      block, column = _divide(index, half // width)
+    def tile(index, place, group):
+      block, column = _divide(index, half // width // pair)
+      column = column * pair + place
       expert = expert_ref[block]
       row = _rows(block, group)
 
-      def store(sums, write):
+      def store(sums, write, _):
         gates, ups = sums
         for start in range(0, width, STEP):
           gate, up_ = (x[:, start : start + STEP] for x in (gates, ups))
@@ -60,22 +60,23 @@ def up(
       operands = x_ref.at[_rows(block)], matrix(0), matrix(half)
       return Tile(operands, depth // STEP, store)
 
-    return tile, first_ref[first.size - 1] * (half // width)
+    return tile, first_ref[first.size - 1] * (half // width // pair)
 
   def multiply(group, blocks, sums):
     x, *matrices = blocks
     for sum_, matrix in zip(sums, matrices, strict=True):
       plgpu.wgmma(sum_, x.at[pl.ds(group * HALF, HALF)], matrix)
 
-  matrix = (STEP, width), 0
+  matrix = Block((STEP, width), 0)
   return persistent.launch(
     kernel,
     multiply,
     'experts_up',
     (expert_B, first, x_PD, gate_up_EDG),
     [(rows, half), (rows, 2 * half)][: 1 + save],
-    blocks=[((ROWS, STEP), 1), matrix, matrix],
+    blocks=[Block((ROWS, STEP), 1, shared=True), matrix, matrix],
     sums=(width, width),
+    pair=pair,
   )
 
 
@@ -100,45 +101,111 @@ def matmul(
   Returns:
     [P, N]; rows behind the last block are not written.
   """
-  (rows, depth), width = x_PK.shape, w.shape[1 if transposed else 2]
 
-  def kernel(expert_ref, first_ref, x_ref, w_ref, y_ref):
-    def tile(index, group):
-      block, column = _divide(index, width // COLUMNS)
+  def finish(y_ref, rows, own, column):
+    del rows
+    return _store(y_ref.at[own], column), ()
+
+  blocks = x_PK, expert_B, first
+  return _rows_times(finish, 'experts_matmul', blocks, w, transposed)
+
+
+def d_up(
+  dy_PK: jax.Array,
+  w_ENK: jax.Array,
+  slopes_PG: jax.Array,
+  expert_B: jax.Array,
+  first: jax.Array,
+) -> jax.Array:
+  """(dy @ w^T) times each half of the slopes that `up` saved [P, 2N].
+
+  See `matmul`, `transposed`, for the arguments.
+  """
+  half = slopes_PG.shape[1] // 2
+
+  def finish(slopes_ref, dh_ref, rows, own, column):
+    parts = [
+      [pl.ds(at + column * COLUMNS + i, STEP) for at in (0, half)]
+      for i in range(0, COLUMNS, STEP)
+    ]
+
+    def store(sums, write, read):
+      for i, both in enumerate(parts):
+        da = sums[0][:, i * STEP : (i + 1) * STEP]
+        for slope, part in zip(read(), both, strict=True):
+          write(da * slope.astype(jnp.float32), dh_ref.at[own, part])
+
+    return store, [[slopes_ref.at[rows, part] for part in b] for b in parts]
+
+  blocks = dy_PK, expert_B, first
+  return _rows_times(
+    finish, 'experts_d_up', blocks, w_ENK, True, slopes_PG, columns=2 * half
+  )
+
+
+def _rows_times(finish, name, blocks, w, transposed, *more, columns=None):
+  """Each block of rows times the matrix of its expert.
+
+  Args:
+    finish: (references to `more` and to the result, rows of a block, those of a
+      warp group, column of the tile) -> `store` and `extras` of `Tile`.
+    name: of the kernel.
+    blocks: rows, the expert of each block, the first block of each expert.
+    w: see `matmul`.
+    transposed: see `matmul`.
+    *more: arrays.
+    columns: of the result, if not those of the product.
+  """
+  x_PK, expert_B, first = blocks
+  (rows, depth), width = x_PK.shape, w.shape[1 if transposed else 2]
+  pair = _pair(width // COLUMNS)
+
+  def kernel(expert_ref, first_ref, *refs):
+    x_ref, w_ref, *refs = refs
+
+    def tile(index, place, group):
+      block, column = _divide(index, width // COLUMNS // pair)
+      column = column * pair + place
       columns = pl.ds(column * COLUMNS, COLUMNS)
       matrix = w_ref.at[expert_ref[block]]
       matrix = matrix.at[columns] if transposed else matrix.at[:, columns]
-      store = _store(y_ref.at[_rows(block, group)], column)
-      return Tile((x_ref.at[_rows(block)], matrix), depth // STEP, store)
+      store, extras = finish(*refs, _rows(block), _rows(block, group), column)
+      operands = x_ref.at[_rows(block)], matrix
+      return Tile(operands, depth // STEP, store, extras)
 
-    return tile, first_ref[first.size - 1] * (width // COLUMNS)
+    return tile, first_ref[first.size - 1] * (width // COLUMNS // pair)
 
-  def multiply(group, blocks, sums):
-    x, matrix = blocks
-    matrix = plgpu.transpose_ref(matrix, (1, 0)) if transposed else matrix
+  def multiply(group, parts, sums):
+    x, matrix = parts
+    matrix = matrix.transpose((1, 0)) if transposed else matrix
     plgpu.wgmma(sums[0], x.at[pl.ds(group * HALF, HALF)], matrix)
 
-  matrix = ((COLUMNS, STEP), 1) if transposed else ((STEP, COLUMNS), 0)
+  matrix = (
+    Block((COLUMNS, STEP), 1) if transposed else Block((STEP, COLUMNS), 0)
+  )
   return persistent.launch(
     kernel,
     multiply,
-    'experts_matmul',
-    (expert_B, first, x_PK, w),
-    [(rows, width)],
-    blocks=[((ROWS, STEP), 1), matrix],
+    name,
+    (expert_B, first, x_PK, w, *more),
+    [(rows, columns or width)],
+    blocks=[Block((ROWS, STEP), 1, shared=True), matrix],
     sums=(COLUMNS,),
+    pair=pair,
   )[0]
 
 
 def d_weights(x_PK: jax.Array, dy_PN: jax.Array, first: jax.Array) -> jax.Array:
-  """[E, K, N]: x^T dy over the rows of each expert; of no rows, zeros."""
+  """[E, K, N]: x^T dy over the rows of each expert, a block at least."""
   height, width, experts = x_PK.shape[1], dy_PN.shape[1], first.size - 1
-  high, wide = height // ROWS, width // COLUMNS
+  wide, pair = width // COLUMNS, _pair(height // ROWS)
+  high = height // ROWS // pair
 
   def kernel(first_ref, x_ref, dy_ref, w_ref):
-    def tile(index, group):
+    def tile(index, place, group):
       expert, rest = _divide(index, high * wide)
       row, column = _divide(rest, wide)
+      row = row * pair + place
       begin, end = first_ref[expert], first_ref[expert + 1]
       # Reaches out of the array at its end, where nothing is read.
       rows = pl.ds(pl.multiple_of(begin * ROWS, ROWS), x_PK.shape[0])
@@ -154,7 +221,7 @@ def d_weights(x_PK: jax.Array, dy_PN: jax.Array, first: jax.Array) -> jax.Array:
   def multiply(group, blocks, sums):
     x, dy = blocks
     x = x.at[:, pl.ds(group * HALF, HALF)]
-    plgpu.wgmma(sums[0], plgpu.transpose_ref(x, (1, 0)), dy)
+    plgpu.wgmma(sums[0], x.transpose((1, 0)), dy)
 
   return persistent.launch(
     kernel,
@@ -162,9 +229,15 @@ def d_weights(x_PK: jax.Array, dy_PN: jax.Array, first: jax.Array) -> jax.Array:
     'experts_d_weights',
     (first, x_PK, dy_PN),
     [(experts, height, width)],
-    blocks=[((STEP, ROWS), 0), ((STEP, COLUMNS), 0)],
+    blocks=[Block((STEP, ROWS), 0), Block((STEP, COLUMNS), 0, shared=True)],
     sums=(COLUMNS,),
+    pair=pair,
   )[0]
+
+
+def _pair(tiles):
+  """How many programs go together, of that many tiles that share an operand."""
+  return 2 if tiles % 2 == 0 else 1
 
 
 def _divide(index, by):
@@ -182,7 +255,7 @@ def _rows(block, group=None):
 def _store(rows_ref, column):
   """The `Tile.store` of one sum."""
 
-  def store(sums, write):
+  def store(sums, write, _):
     for start in range(0, COLUMNS, STEP):
       at = pl.ds(column * COLUMNS + start, STEP)
       write(sums[0][:, start : start + STEP], rows_ref.at[:, at])

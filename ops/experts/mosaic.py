@@ -11,7 +11,7 @@ Axis letters: T tokens, P rows of all blocks.
 import jax
 import jax.numpy as jnp
 
-from ops import dispatch
+from ops import persistent
 from ops.experts import hopper
 
 
@@ -20,21 +20,11 @@ def unsupported(
 ) -> str | None:
   """Why it cannot run."""
   del expert_T
-  if reason := unavailable():
+  if reason := persistent.unavailable():
     return reason
   names = {jnp.dtype(a.dtype).name for a in (x_TD, gate_up, down)}
   if names not in ({'bfloat16'}, {'float16'}):
     return f'multiplies bfloat16 or float16, not {", ".join(sorted(names))}'
-  return None
-
-
-def unavailable() -> str | None:
-  """Why it cannot run on this machine."""
-  if dispatch.platform() != 'cuda':
-    return 'is made of instructions of Hopper GPUs'
-  found = getattr(jax.devices()[0], 'compute_capability', 'none')
-  if found.split('.')[0] != '9':
-    return f'needs compute capability 9, a Hopper GPU; this one has {found}'
   return None
 
 
@@ -132,13 +122,9 @@ def _mlp_fwd(x_TD, places, gate_up, down):
 def _mlp_bwd(saved, dy_TD):
   x_TD, places, gate_up, down, a_PF, slopes_PG = saved
   token_P, row_T, *blocks = places
-  first, half = blocks[1], down.shape[1]
+  first = blocks[1]
   x_PD, dy_PD = _at(x_TD, token_P), _at(dy_TD, token_P)
-  da_PF = hopper.matmul(dy_PD, down, *blocks, transposed=True)
-  slopes_PG = slopes_PG.astype(jnp.float32)
-  dh_PG = jnp.concatenate(
-    [da_PF * slopes_PG[:, :half], da_PF * slopes_PG[:, half:]], axis=1
-  ).astype(da_PF.dtype)
+  dh_PG = hopper.d_up(dy_PD, down, slopes_PG, *blocks)
   d_down = hopper.d_weights(a_PF, dy_PD, first)
   d_gate_up = hopper.d_weights(x_PD, dh_PG, first)
   dx_PD = hopper.matmul(dh_PG, gate_up, *blocks, transposed=True)

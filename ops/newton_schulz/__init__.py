@@ -6,10 +6,17 @@ import jax.numpy as jnp
 
 from ops import dispatch
 from ops.newton_schulz import coefficients as coefficients_lib
-from ops.newton_schulz import hip, pallas, reference
+from ops.newton_schulz import hip, mosaic, pallas, reference
 
 ENGINES = (
   dispatch.Engine('hip', hip.newton_schulz, hip.unsupported, ('rocm',)),
+  dispatch.Engine(
+    'mosaic',
+    mosaic.newton_schulz,
+    mosaic.unsupported,
+    platforms=('cuda',),
+    slower=pallas.slower,
+  ),
   dispatch.Engine(
     'pallas',
     pallas.newton_schulz,

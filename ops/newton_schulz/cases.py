@@ -42,6 +42,8 @@ CASES = (
   _case(3, 2, 24, 40),
   _case(40, 24),
   _case(2, 33, 65),
+  _case(300, 520),  # Several tiles of every engine.
+  _case(300, 620, gram=True),
   _case(1, 1, 7),
   _case(2, 128, 256),
   _case(2, 40, 96, gram=True),

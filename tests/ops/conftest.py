@@ -3,8 +3,9 @@
 
 import pytest
 
-from ops import native
-from ops.experts import mosaic
+from ops import native, persistent
+from ops.experts import hopper as experts
+from ops.newton_schulz import hopper as newton_schulz
 from tests.ops import plain_products
 from tests.ops.native import build
 
@@ -22,7 +23,8 @@ def emulated(monkeypatch):
 @pytest.fixture
 def plain(monkeypatch):
   """Products for Hopper GPUs are what they mean, in jax.numpy."""
-  monkeypatch.setattr(mosaic, 'unavailable', lambda: None)
-  monkeypatch.setattr(mosaic.hopper, 'up', plain_products.up)
-  monkeypatch.setattr(mosaic.hopper, 'matmul', plain_products.matmul)
-  monkeypatch.setattr(mosaic.hopper, 'd_weights', plain_products.d_weights)
+  monkeypatch.setattr(persistent, 'unavailable', lambda: None)
+  for name in ('up', 'matmul', 'd_up', 'd_weights'):
+    monkeypatch.setattr(experts, name, getattr(plain_products, name))
+  symmetric = plain_products.symmetric_matmul
+  monkeypatch.setattr(newton_schulz, 'symmetric_matmul', symmetric)

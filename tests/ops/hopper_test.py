@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from jax._src.pallas.mosaic_gpu.interpret import params
 
-from ops import dispatch
-from ops.experts import hopper, mosaic, persistent
+from ops import dispatch, persistent
+from ops.experts import hopper, mosaic
+from ops.newton_schulz import hopper as newton_schulz
 from tests.ops import plain_products
 
 EXPERT = jnp.asarray([0, 2, 2, 2], jnp.int32)
@@ -31,6 +32,7 @@ def _inputs(depth, columns):
 def interpreted(monkeypatch):
   """Kernels run in Python: threads, barriers, copies and all."""
   monkeypatch.setattr(persistent, '_processors', lambda: 2)
+  monkeypatch.setattr(persistent, '_CLUSTERS', False)
   with params.force_gpu_interpret_mode():
     yield
 
@@ -63,6 +65,76 @@ def test_up_interpreted(interpreted, save):
   assert all(map(_differ, found, wrong))
 
 
+transposes = pytest.mark.skipif(
+  jax.__version_info__ < (0, 11), reason='jax interprets no transposed operands'
+)
+
+
+@transposes
+def test_transposed_matmul_interpreted(interpreted):
+  x, w = _inputs(256, 512)
+  w = w.swapaxes(1, 2)
+  found = hopper.matmul(x, w, EXPERT, FIRST, transposed=True)
+  wanted = plain_products.matmul(x, w, EXPERT, FIRST, transposed=True)
+  assert not _differ(found, wanted)
+  assert _differ(
+    found, plain_products.matmul(x, w[::-1], EXPERT, FIRST, transposed=True)
+  )
+
+
+@transposes
+def test_d_up_interpreted(interpreted):
+  dy, w = _inputs(256, 512)
+  w = w.swapaxes(1, 2)
+  rng = np.random.default_rng(1)
+  slopes = jnp.asarray(rng.standard_normal((len(dy), 1024)), jnp.bfloat16)
+  found = hopper.d_up(dy, w, slopes, EXPERT, FIRST)
+  wanted = plain_products.d_up(dy, w, slopes, EXPERT, FIRST)
+  assert not _differ(found, wanted)
+  swapped = plain_products.d_up(dy, w, slopes[:, ::-1], EXPERT, FIRST)
+  assert _differ(found, swapped)
+
+
+@transposes
+def test_d_weights_interpreted(interpreted):
+  x, dy = _inputs(256, 256)[0], _inputs(512, 256)[0]
+  first = jnp.asarray([0, 1, 2, 4], jnp.int32)  # Each has a block at least.
+  found = hopper.d_weights(x, dy, first)
+  scale = np.sqrt(2 * hopper.ROWS)
+  wanted = plain_products.d_weights(x, dy, first)
+  assert not _differ(found / scale, wanted / scale)
+  other = jnp.asarray([0, 1, 3, 4], jnp.int32)
+  assert _differ(found / scale, plain_products.d_weights(x, dy, other) / scale)
+
+
+@transposes
+@pytest.mark.parametrize(
+  'options', [{}, {'alpha': 2.0, 'beta': -4.8, 'diagonal': 3.4}]
+)
+def test_symmetric_matmul_interpreted(interpreted, options):
+  rng = np.random.default_rng(0)
+  a = jnp.asarray(rng.standard_normal((2, 512, 512)) / 16, jnp.bfloat16)
+  a = jnp.tril(a) + jnp.tril(a, -1).mT
+  arrays = (a, a, a) if options else (a, a)
+  found = newton_schulz.symmetric_matmul(*arrays, **options)
+  wanted = plain_products.symmetric_matmul(*arrays, **options)
+  assert not _differ(found.reshape(-1, 512), wanted.reshape(-1, 512))
+  np.testing.assert_array_equal(found[:, :256, 256:], found[:, 256:, :256].mT)
+  other = plain_products.symmetric_matmul(*arrays, **{**options, 'diagonal': 1})
+  assert _differ(found.reshape(-1, 512), other.reshape(-1, 512))
+
+
+@pytest.mark.parametrize('added', [False, True])
+def test_symmetric_matmul_lowers(added):
+  def run(a):
+    c = a if added else None
+    return newton_schulz.symmetric_matmul(a, a, c, beta=2.0, diagonal=3.0)
+
+  a = jax.ShapeDtypeStruct((2, 512, 512), jnp.bfloat16)
+  lowered = jax.jit(run).trace(a).lower(lowering_platforms=('cuda',))
+  assert lowered.as_text().count('mosaic_gpu') >= 1
+
+
 def test_value_and_gradients_lower():
   shape = lambda *s: jax.ShapeDtypeStruct(s, jnp.bfloat16)
   args = (
@@ -93,11 +165,11 @@ def test_other_gpus_are_refused_by_name(monkeypatch, capability, reason):
   monkeypatch.setattr(dispatch, 'platform', lambda: 'cuda')
   device = type('Device', (), {'compute_capability': capability})
   monkeypatch.setattr(jax, 'devices', lambda: [device])
-  assert reason in mosaic.unavailable()
+  assert reason in persistent.unavailable()
 
 
 def test_a_cpu_is_refused():
-  assert mosaic.unavailable() == 'is made of instructions of Hopper GPUs'
+  assert persistent.unavailable() == 'is made of instructions of Hopper GPUs'
 
 
 @pytest.mark.parametrize('tokens', [1, 127, 128, 1000])

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the functions of ops.experts.hopper mean, in jax.numpy."""
+"""What the products for Hopper GPUs mean, in jax.numpy."""
 
 import jax
 import jax.numpy as jnp
 
+from ops import persistent
 from ops.experts import hopper
 
 
@@ -22,6 +23,13 @@ def matmul(x_PK, w, expert_B, first, *, transposed=False):
   """See `hopper.matmul`."""
   w = w.swapaxes(1, 2) if transposed else w
   return _sums(x_PK, w, expert_B, first).astype(x_PK.dtype)
+
+
+def d_up(dy_PK, w_ENK, slopes_PG, expert_B, first):
+  """See `hopper.d_up`."""
+  da_PF = _sums(dy_PK, w_ENK.swapaxes(1, 2), expert_B, first)
+  dh_PG = jnp.concatenate([da_PF, da_PF], axis=1) * slopes_PG
+  return dh_PG.astype(dy_PK.dtype)
 
 
 def d_weights(x_PK, dy_PN, first):
@@ -45,3 +53,12 @@ def _sums(x_PK, w_EKN, expert_B, first):
   written_B = jnp.arange(expert_B.size) < first[-1]
   y_BMN = jnp.where(written_B[:, None, None], y_BMN, jnp.nan)
   return y_BMN.reshape(x_PK.shape[0], -1)
+
+
+def symmetric_matmul(a, b, c=None, *, alpha=1.0, beta=0.0, diagonal=0.0):
+  """See `ops.newton_schulz.hopper`."""
+  assert not any(size % persistent.COLUMNS for size in a.shape[1:])
+  y = alpha * (a.astype(jnp.float32) @ b.astype(jnp.float32).mT)
+  if c is not None:
+    y += beta * c.astype(jnp.float32)
+  return (y + diagonal * jnp.eye(y.shape[-1])).astype(a.dtype)

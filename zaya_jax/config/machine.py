@@ -93,7 +93,7 @@ class OpsConfig:
   cross_entropy: Literal['auto', 'pallas', 'xla'] = field(
     'auto', 'The head and the loss.'
   )
-  newton_schulz: Literal['auto', 'hip', 'pallas', 'xla'] = field(
+  newton_schulz: Literal['auto', 'hip', 'mosaic', 'pallas', 'xla'] = field(
     'auto', 'Orthogonalizes the updates of Muon.'
   )
   muon_momentum: Literal['auto', 'hip', 'xla'] = field(

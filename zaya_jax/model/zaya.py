@@ -21,7 +21,7 @@ from flax import nnx
 from zaya_jax import config as config_lib
 from zaya_jax import partition
 from zaya_jax.context import divided
-from zaya_jax.model import block, cca, layers
+from zaya_jax.model import block, cca, layers, stack
 from zaya_jax.model import router as router_lib
 
 
@@ -154,11 +154,11 @@ class Zaya(nnx.Module):
       x_BLD, norms_ND[0], config.norm_eps, layers.compute_dtype(config)
     )
     state_BLR = jnp.zeros((*x_BLD.shape[:2], config.d_router))
-    (_, h_BLD, _), load_NX = jax.lax.scan(
+    (_, h_BLD, _), load_NX = stack.run(
       layer,
       (x_BLD, h_BLD, state_BLR),
       (self.layers, slides_N, next_ND),
-      unroll=not config.scan_layers,
+      loop=config.scan_layers,
     )
     return h_BLD, load_NX
 
