@@ -8,6 +8,8 @@ Axis letters: P rows of all blocks; G the 2F fused columns, gate first; K the
 dimension of a sum, N columns.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -20,6 +22,8 @@ from ops.persistent import COLUMNS, HALF, ROWS, STEP, Block, Tile
 _LOG2_E = 1.4426950408889634
 
 
+# Kernels of the same shape are made once: each takes a second to compile.
+@functools.partial(jax.jit, static_argnames='save')
 def up(
   x_PD: jax.Array,
   gate_up_EDG: jax.Array,
@@ -80,6 +84,7 @@ def up(
   )
 
 
+@functools.partial(jax.jit, static_argnames='transposed')
 def matmul(
   x_PK: jax.Array,
   w: jax.Array,
@@ -110,6 +115,7 @@ def matmul(
   return _rows_times(finish, 'experts_matmul', blocks, w, transposed)
 
 
+@jax.jit
 def d_up(
   dy_PK: jax.Array,
   w_ENK: jax.Array,
@@ -195,6 +201,7 @@ def _rows_times(finish, name, blocks, w, transposed, *more, columns=None):
   )[0]
 
 
+@jax.jit
 def d_weights(x_PK: jax.Array, dy_PN: jax.Array, first: jax.Array) -> jax.Array:
   """[E, K, N]: x^T dy over the rows of each expert, a block at least."""
   height, width, experts = x_PK.shape[1], dy_PN.shape[1], first.size - 1

@@ -7,6 +7,8 @@ a lower half; what is beside the diagonal is written twice, the second time
 transposed.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,6 +20,8 @@ from ops import persistent
 from ops.persistent import COLUMNS, HALF, ROWS, STEP, Block, Tile
 
 
+# Kernels of the same shape are made once: each takes a second to compile.
+@functools.partial(jax.jit, static_argnames=('alpha', 'beta', 'diagonal'))
 def symmetric_matmul(
   a_BNK: jax.Array,
   b_BNK: jax.Array,

@@ -31,6 +31,7 @@ def run(
   """
   if loop:
     return jax.lax.scan(layer, carry, inputs)
+  layer = jax.jit(layer)  # Traced and lowered once.
   leaves, structure = jax.tree.flatten(inputs)
   outputs = []
   for layer_inputs in zip(*map(_unstack, leaves), strict=True):
