@@ -21,4 +21,6 @@ def muon_momentum(
   ahead = new
   if nesterov:
     ahead = [g + decay * m for m, g in zip(new, grads, strict=True)]
-  return new, [a.astype(dtype) for a in ahead]
+  # What follows reads it more than once: without this, XLA would make it anew
+  # each time, from the old momentum, which it would copy for that.
+  return new, jax.lax.optimization_barrier([a.astype(dtype) for a in ahead])

@@ -90,16 +90,20 @@ def _iterate(x, schedule, gram, product, multiple):
 
 
 def _in_chunks(function, x, most):
-  """Function of [most, ...] and what is left, one chunk after another."""
-  if x.shape[0] <= most:
+  """Function of [most, ...] and what is left, each in its place in `x`."""
+  count = -(-x.shape[0] // most)
+  size = -(-x.shape[0] // count)
+
+  def replace(x, start, size):
+    part = jax.lax.dynamic_slice_in_dim(x, start, size)
+    return jax.lax.dynamic_update_slice_in_dim(x, function(part), start, 0)
+
+  if count == 1:
     return function(x)
-  size = -(-x.shape[0] // -(-x.shape[0] // most))
-  whole = x.shape[0] // size * size
-  out = jax.lax.map(function, x[:whole].reshape(-1, size, *x.shape[1:]))
-  out = out.reshape(whole, *x.shape[1:])
-  if whole == x.shape[0]:
-    return out
-  return jnp.concatenate([out, function(x[whole:])])
+  whole = x.shape[0] // size
+  x = jax.lax.fori_loop(0, whole, lambda i, x: replace(x, i * size, size), x)
+  left = x.shape[0] - whole * size
+  return replace(x, whole * size, left) if left else x
 
 
 def _matmul(a, b):

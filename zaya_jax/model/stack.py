@@ -51,7 +51,8 @@ def _unstack_fwd(stack):
 
 
 def _unstack_bwd(_, gradients):
-  return (jnp.stack(gradients),)
+  # XLA would put them together anew in each pass of the optimizer.
+  return (jax.lax.optimization_barrier(jnp.stack(gradients)),)
 
 
 _unstack.defvjp(_unstack_fwd, _unstack_bwd)
