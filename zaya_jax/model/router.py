@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from zaya_jax import config as config_lib
-from zaya_jax.model import layers
+from zaya_jax.model import layers, two_parts
 
 
 @jax.tree_util.register_dataclass
@@ -66,10 +66,14 @@ class Router(nnx.Module):
       h_BLD: [B, L, D] normed residual stream.
       state_BLR: [B, L, R] float32 router state of the layer before, or zeros.
     """
-    h_BLD = h_BLD.astype(jnp.float32)
-    state_BLR = self.mix(
-      layers.linear(h_BLD, self.down, self.down_bias), state_BLR
-    )
+    if h_BLD.dtype == jnp.bfloat16:
+      own_BLR = two_parts.linear(h_BLD, self.down[...])
+      own_BLR += self.down_bias[...][None, None]
+    else:
+      own_BLR = layers.linear(
+        h_BLD.astype(jnp.float32), self.down, self.down_bias
+      )
+    state_BLR = self.mix(own_BLR, state_BLR)
     a_BLR = layers.rms_norm(state_BLR, self.norm, self.eps)
     a_BLR = gelu(layers.linear(a_BLR, self.fc1, self.fc1_bias))
     a_BLR = gelu(layers.linear(a_BLR, self.fc2, self.fc2_bias))
