@@ -61,4 +61,4 @@ def symmetric_matmul(a, b, c=None, *, alpha=1.0, beta=0.0, diagonal=0.0):
   y = alpha * (a.astype(jnp.float32) @ b.astype(jnp.float32).mT)
   if c is not None:
     y += beta * c.astype(jnp.float32)
-  return (y + diagonal * jnp.eye(y.shape[-1])).astype(a.dtype)
+  return (y + diagonal * jnp.eye(y.shape[-1])[None]).astype(a.dtype)
