@@ -114,7 +114,7 @@ def _forward(x_TD, head_VD, target_T, weight_T, bias_V):
     jnp.zeros((), jnp.float32),
     jnp.zeros(head_VD.shape, sums),
     None if bias_V is None else jnp.zeros(vocab, jnp.float32),
-    jnp.zeros((shape[1] * shape[2], vocab), x_TD.dtype),
+    jax.lax.empty((shape[1] * shape[2], vocab), x_TD.dtype),
   )
   (nats, d_head, d_bias, _), dx = jax.lax.scan(
     one_chunk, start, tuple(map(split, (x_TD, target_T, weight_T)))
