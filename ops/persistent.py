@@ -38,10 +38,7 @@ class Tile(NamedTuple):
   Attributes:
     operands: references to what is summed over, as long as the sum.
     steps: of the sum, one at least.
-    store: (sums of this warp group, write, read) writes the result, where
-      write(value [HALF, STEP], reference, turned=False, when=True) takes a part
-      of it or its transpose, and read() gives this group's rows of the next
-      `extras`.
+    store: (sums of this warp group, `Memory`) writes the result.
     extras: what `store` reads: groups of [ROWS, STEP] references, at most one
       for each operand.
   """
@@ -76,7 +73,7 @@ def unavailable() -> str | None:
   return None
 
 
-def launch(kernel, multiply, name, inputs, shapes, *, blocks, sums, pair):
+def launch(kernel, multiply, name, inputs, outputs, *, blocks, sums, pair):
   """Runs a kernel.
 
   Args:
@@ -85,8 +82,8 @@ def launch(kernel, multiply, name, inputs, shapes, *, blocks, sums, pair):
       of indices.
     multiply: (warp group, blocks, sums) issues the products of a step.
     name: of the kernel.
-    inputs: arrays.
-    shapes: of the outputs, which have the type of the last input.
+    inputs: arrays; the last has the type of all operands and extras.
+    outputs: their shapes and types; `Memory.write` takes those of that type.
     blocks: the `Block` of each operand.
     sums: columns of each.
     pair: tiles of an index, 1 or 2; those of two run side by side.
@@ -96,10 +93,8 @@ def launch(kernel, multiply, name, inputs, shapes, *, blocks, sums, pair):
 
   def body(*refs):
     tile_of, indices = kernel(*refs)
-    empty = {'num_arrivals': _GROUPS, 'num_barriers': _STAGES}
 
-    def at(index, group):
-      """The tile that is due."""
+    def tile_at(index, group):
       if paired:
         return tile_of(index, lax.axis_index('pair'), group)
       return tile_of(
@@ -108,21 +103,12 @@ def launch(kernel, multiply, name, inputs, shapes, *, blocks, sums, pair):
 
     @functools.partial(
       pl.run_scoped,
-      buffers=[
-        plgpu.SMEM((_STAGES, *block.shape), dtype, transforms=_PATTERN)
-        for block in blocks
-      ],
-      full=plgpu.Barrier(num_arrivals=len(blocks), num_barriers=_STAGES),
-      empty=plgpu.ClusterBarrier(collective_axes=('pair',), **empty)
-      if paired
-      else plgpu.Barrier(**empty),
-      out_ref=plgpu.SMEM(
-        (_GROUPS, _SLOTS, HALF, STEP), dtype, transforms=_PATTERN
-      ),
+      **_scratch(blocks, dtype, paired),
       collective_axes='group',
     )
-    def _(buffers, full, empty, out_ref):
+    def _(buffers, full, empty, parts_ref):
       group = lax.axis_index('group')
+      ring = _Ring(buffers, full, empty, paired)
       walk = functools.partial(
         plgpu.nd_loop,
         (indices if paired else indices * pair,),
@@ -130,131 +116,31 @@ def launch(kernel, multiply, name, inputs, shapes, *, blocks, sums, pair):
         init_carry=np.int32(0),  # Stages so far.
       )
 
-      def load(number, sources):
-        """Fills a stage: references, and whether a pair shares them."""
-        stage = lax.rem(number, _STAGES)
-
-        @pl.when(number >= _STAGES)
-        def _():
-          plgpu.barrier_wait(empty.at[stage])
-
-        for buffer, (source, shared) in zip(buffers, sources, strict=True):
-          target = buffer.at[stage]
-          if source.shape != target.shape:
-            target = target.at[pl.ds(0, source.shape[0])]
-          plgpu.copy_gmem_to_smem(
-            source,
-            target,
-            full.at[stage],
-            collective_axes=('pair',) if shared and paired else None,
-          )
-
       @pl.when(group == _GROUPS)
       def _():
         plgpu.set_max_registers(40, action='decrease')
-
-        def tile(info, carry):
-          here = at(info.index[0], 0)
-
-          def step(k, number):
-            part = pl.ds(k * STEP, STEP)
-            sources = [
-              (
-                ref.at[part] if block.axis == 0 else ref.at[:, part],
-                block.shared,
-              )
-              for ref, block in zip(here.operands, blocks, strict=True)
-            ]
-            load(number, sources)
-            return number + 1
-
-          number = lax.fori_loop(0, here.steps, step, carry)
-          for extra in here.extras:
-            load(number, [(ref, False) for ref in extra])
-            number += 1
-          return number
-
-        number = walk()(tile)
-
-        # The other one of a pair may not be done with this one's barriers.
-        @pl.loop(lax.max(number - _STAGES, 0), number)
-        def _(i):
-          plgpu.barrier_wait(empty.at[lax.rem(i, _STAGES)])
+        load = lambda info, carry: _load(
+          ring, blocks, tile_at(info.index[0], 0), carry
+        )
+        ring.drain(walk()(load))
 
       @pl.when(group < _GROUPS)
       def _():
         plgpu.set_max_registers(232, action='increase')
-        release = lambda number: plgpu.barrier_arrive(
-          empty.at[lax.rem(number, _STAGES)]
-        )
 
-        def tile(info, carry):
-          here = at(info.index[0], group)
-          turn, reads = 0, 0
+        def compute(info, carry):
+          tile = tile_at(info.index[0], group)
+          memory = Memory(ring, group, parts_ref, carry + tile.steps)
+          _compute(tile, ring, memory, multiply, sums, carry)
+          return carry + tile.steps + len(tile.extras)
 
-          def write(value, target_ref, *, turned=False, when=True):
-            nonlocal turn
-            part_ref = out_ref.at[group, turn % _SLOTS]
-            turn += 1
-            plgpu.wait_smem_to_gmem(_SLOTS - 1, wait_read_only=True)
-
-            def store():
-              part = value.astype(dtype)
-              if turned:
-                part = plgpu.layout_cast(part, plgpu.Layout.WGMMA_TRANSPOSED)
-                part_ref.transpose((1, 0))[...] = part
-              else:
-                part_ref[...] = part
-              plgpu.commit_smem()
-              plgpu.copy_smem_to_gmem(part_ref, target_ref)
-
-            if when is True:
-              store()
-            else:  # Nothing counts as a store, so that waiting goes on to work.
-              lax.cond(when, store, plgpu.commit_smem_to_gmem_group)
-
-          def read():
-            nonlocal reads
-            number = carry + here.steps + reads
-            stage = lax.rem(number, _STAGES)
-            plgpu.barrier_wait(full.at[stage])
-            mine = pl.ds(group * HALF, HALF)
-            values = [buffer.at[stage, mine][...] for buffer in buffers]
-            release(number)
-            reads += 1
-            return values
-
-          def scope(*sums_refs):
-            def step(k, _):
-              stage = lax.rem(carry + k, _STAGES)
-              plgpu.barrier_wait(full.at[stage])
-              multiply(
-                group, [buffer.at[stage] for buffer in buffers], sums_refs
-              )
-              # Those of the step before have been read.
-              plgpu.wgmma_wait(len(sums))
-
-              @pl.when(k > 0)
-              def _():
-                release(carry + k - 1)
-
-            lax.fori_loop(0, here.steps, step, None)
-            plgpu.wgmma_wait(0)
-            release(carry + here.steps - 1)
-            here.store([ref[...] for ref in sums_refs], write, read)
-
-          pl.run_scoped(
-            scope, *(plgpu.ACC((HALF, n), jnp.float32) for n in sums)
-          )
-          return carry + here.steps + len(here.extras)
-
-        walk()(tile)
+        walk()(compute)
         plgpu.wait_smem_to_gmem(0)
 
   cluster = {'cluster': (2,), 'cluster_names': ('pair',)} if paired else {}
   return plgpu.kernel(
     body,
-    out_type=[jax.ShapeDtypeStruct(shape, dtype) for shape in shapes],
+    out_type=outputs,
     grid=(_processors() // (1 + paired),),
     grid_names=('processor',),
     num_threads=_GROUPS + 1,
@@ -265,6 +151,156 @@ def launch(kernel, multiply, name, inputs, shapes, *, blocks, sums, pair):
     ),
     **cluster,
   )(*inputs)
+
+
+def _scratch(blocks, dtype, paired):
+  """Shared memory of a program, and its barriers."""
+  empty = {'num_arrivals': _GROUPS, 'num_barriers': _STAGES}
+  part = _GROUPS, _SLOTS, HALF, STEP
+  return {
+    'buffers': [
+      plgpu.SMEM((_STAGES, *block.shape), dtype, transforms=_PATTERN)
+      for block in blocks
+    ],
+    'full': plgpu.Barrier(num_arrivals=len(blocks), num_barriers=_STAGES),
+    'empty': plgpu.ClusterBarrier(collective_axes=('pair',), **empty)
+    if paired
+    else plgpu.Barrier(**empty),
+    'parts_ref': plgpu.SMEM(part, dtype, transforms=_PATTERN),
+  }
+
+
+class _Ring(NamedTuple):
+  """Stages between the group that loads and those that multiply.
+
+  Stages are counted from the start of the program, across tiles.
+
+  Attributes:
+    buffers: of each operand, [_STAGES, *block].
+    full: a barrier for each stage, of all copies into it.
+    empty: likewise, of all groups that have read it.
+    paired: whether the two programs of a pair load for each other.
+  """
+
+  buffers: Sequence[Any]
+  full: Any
+  empty: Any
+  paired: bool
+
+  def fill(self, number, sources):
+    """Loads a stage: references, and whether those of a pair are the same."""
+    stage = lax.rem(number, _STAGES)
+
+    @pl.when(number >= _STAGES)
+    def _():
+      plgpu.barrier_wait(self.empty.at[stage])
+
+    for buffer, (source, shared) in zip(self.buffers, sources, strict=True):
+      target = buffer.at[stage]
+      if source.shape != target.shape:
+        target = target.at[pl.ds(0, source.shape[0])]
+      plgpu.copy_gmem_to_smem(
+        source,
+        target,
+        self.full.at[stage],
+        collective_axes=('pair',) if shared and self.paired else None,
+      )
+
+  def wait(self, number):
+    """References to a stage, once it is loaded."""
+    stage = lax.rem(number, _STAGES)
+    plgpu.barrier_wait(self.full.at[stage])
+    return [buffer.at[stage] for buffer in self.buffers]
+
+  def release(self, number):
+    """A group has read a stage."""
+    plgpu.barrier_arrive(self.empty.at[lax.rem(number, _STAGES)])
+
+  def drain(self, number):
+    """Waits until all have read; a pair may not be done with its barriers."""
+
+    @pl.loop(lax.max(number - _STAGES, 0), number)
+    def _(i):
+      plgpu.barrier_wait(self.empty.at[lax.rem(i, _STAGES)])
+
+
+def _load(ring, blocks, tile, number):
+  """Has all stages of a tile loaded; the number of stages after it."""
+
+  def step(k, number):
+    part = pl.ds(k * STEP, STEP)
+    at = lambda ref, axis: ref.at[part] if axis == 0 else ref.at[:, part]
+    operands = zip(tile.operands, blocks, strict=True)
+    ring.fill(number, [(at(ref, b.axis), b.shared) for ref, b in operands])
+    return number + 1
+
+  number = lax.fori_loop(0, tile.steps, step, number)
+  for extra in tile.extras:
+    ring.fill(number, [(ref, False) for ref in extra])
+    number += 1
+  return number
+
+
+def _compute(tile, ring, memory, multiply, sums, first):
+  """Sums and stores a tile, whose stages begin with `first`."""
+
+  def scope(*sums_refs):
+    def step(k, _):
+      multiply(memory.group, ring.wait(first + k), sums_refs)
+      plgpu.wgmma_wait(len(sums))  # Those of the step before have been read.
+
+      @pl.when(k > 0)
+      def _():
+        ring.release(first + k - 1)
+
+    lax.fori_loop(0, tile.steps, step, None)
+    plgpu.wgmma_wait(0)
+    ring.release(first + tile.steps - 1)
+    tile.store([ref[...] for ref in sums_refs], memory)
+
+  pl.run_scoped(scope, *(plgpu.ACC((HALF, n), jnp.float32) for n in sums))
+
+
+class Memory:
+  """How the `store` of a tile reads and writes, for a warp group.
+
+  Attributes:
+    group: index of the warp group.
+  """
+
+  def __init__(self, ring, group, parts_ref, number):
+    self.group = group
+    self._ring, self._number = ring, number
+    self._parts_ref, self._turn = parts_ref, 0
+
+  def read(self):
+    """This group's rows of the next `Tile.extras`."""
+    mine = pl.ds(self.group * HALF, HALF)
+    values = [ref.at[mine][...] for ref in self._ring.wait(self._number)]
+    self._ring.release(self._number)
+    self._number += 1
+    return values
+
+  def write(self, value, target_ref, *, turned=False, when=True):
+    """Writes [HALF, STEP] or its transpose, in the background."""
+    part_ref = self._parts_ref.at[self.group, self._turn % _SLOTS]
+    self._turn += 1
+    plgpu.wait_smem_to_gmem(_SLOTS - 1, wait_read_only=True)
+
+    def store():
+      part = value.astype(part_ref.dtype)
+      if turned:
+        part = plgpu.layout_cast(part, plgpu.Layout.WGMMA_TRANSPOSED)
+        part_ref.transpose((1, 0))[...] = part
+      else:
+        part_ref[...] = part
+      plgpu.commit_smem()
+      plgpu.copy_smem_to_gmem(part_ref, target_ref)
+
+    if when is True:
+      store()
+    else:  # Nothing counts as a store, so that waiting goes on to work.
+      lax.cond(when, store, plgpu.commit_smem_to_gmem_group)
 
 
 def _processors() -> int:

@@ -47,18 +47,18 @@ def up(
       expert = expert_ref[block]
       row = _rows(block, group)
 
-      def store(sums, write, _):
+      def store(sums, memory):
         gates, ups = sums
         for start in range(0, width, STEP):
           gate, up_ = (x[:, start : start + STEP] for x in (gates, ups))
           sigmoid = 1 / (1 + jnp.exp2(gate * -_LOG2_E))
           silu = gate * sigmoid
           at = column * width + start
-          write(silu * up_, a_ref.at[row, pl.ds(at, STEP)])
+          memory.write(silu * up_, a_ref.at[row, pl.ds(at, STEP)])
           if slopes_ref is not None:
             slope = up_ * (sigmoid * (1 + gate - silu))
-            write(slope, slopes_ref.at[row, pl.ds(at, STEP)])
-            write(silu, slopes_ref.at[row, pl.ds(half + at, STEP)])
+            memory.write(slope, slopes_ref.at[row, pl.ds(at, STEP)])
+            memory.write(silu, slopes_ref.at[row, pl.ds(half + at, STEP)])
 
       matrix = lambda at: w_ref.at[expert, :, pl.ds(at + column * width, width)]
       operands = x_ref.at[_rows(block)], matrix(0), matrix(half)
@@ -77,7 +77,7 @@ def up(
     multiply,
     'experts_up',
     (expert_B, first, x_PD, gate_up_EDG),
-    [(rows, half), (rows, 2 * half)][: 1 + save],
+    _arrays(x_PD, (rows, half), (rows, 2 * half))[: 1 + save],
     blocks=[Block((ROWS, STEP), 1, shared=True), matrix, matrix],
     sums=(width, width),
     pair=pair,
@@ -135,11 +135,11 @@ def d_up(
       for i in range(0, COLUMNS, STEP)
     ]
 
-    def store(sums, write, read):
+    def store(sums, memory):
       for i, both in enumerate(parts):
         da = sums[0][:, i * STEP : (i + 1) * STEP]
-        for slope, part in zip(read(), both, strict=True):
-          write(da * slope.astype(jnp.float32), dh_ref.at[own, part])
+        for slope, part in zip(memory.read(), both, strict=True):
+          memory.write(da * slope.astype(jnp.float32), dh_ref.at[own, part])
 
     return store, [[slopes_ref.at[rows, part] for part in b] for b in parts]
 
@@ -194,7 +194,7 @@ def _rows_times(finish, name, blocks, w, transposed, *more, columns=None):
     multiply,
     name,
     (expert_B, first, x_PK, w, *more),
-    [(rows, columns or width)],
+    _arrays(x_PK, (rows, columns or width)),
     blocks=[Block((ROWS, STEP), 1, shared=True), matrix],
     sums=(COLUMNS,),
     pair=pair,
@@ -235,11 +235,16 @@ def d_weights(x_PK: jax.Array, dy_PN: jax.Array, first: jax.Array) -> jax.Array:
     multiply,
     'experts_d_weights',
     (first, x_PK, dy_PN),
-    [(experts, height, width)],
+    _arrays(x_PK, (experts, height, width)),
     blocks=[Block((STEP, ROWS), 0), Block((STEP, COLUMNS), 0, shared=True)],
     sums=(COLUMNS,),
     pair=pair,
   )[0]
+
+
+def _arrays(like, *shapes):
+  """What a kernel makes, in the type of an operand."""
+  return [jax.ShapeDtypeStruct(shape, like.dtype) for shape in shapes]
 
 
 def _pair(tiles):
@@ -262,9 +267,9 @@ def _rows(block, group=None):
 def _store(rows_ref, column):
   """The `Tile.store` of one sum."""
 
-  def store(sums, write, _):
+  def store(sums, memory):
     for start in range(0, COLUMNS, STEP):
       at = pl.ds(column * COLUMNS + start, STEP)
-      write(sums[0][:, start : start + STEP], rows_ref.at[:, at])
+      memory.write(sums[0][:, start : start + STEP], rows_ref.at[:, at])
 
   return store

@@ -14,11 +14,8 @@ from ops.newton_schulz import pallas
 
 def unsupported(x: jax.Array, *, dtype: jnp.dtype, **_) -> str | None:
   """Why it cannot run."""
-  if reason := native.unavailable('symmetric_matmul'):
-    return reason
-  if jnp.dtype(dtype).name not in ('bfloat16', 'float16'):
-    return f'iterates in bfloat16 or float16, not {dtype}'
-  return None
+  del x
+  return native.unavailable('symmetric_matmul') or pallas.not_half(dtype)
 
 
 def newton_schulz(x: jax.Array, **options) -> jax.Array:
@@ -28,28 +25,8 @@ def newton_schulz(x: jax.Array, **options) -> jax.Array:
   )
 
 
-def symmetric_matmul(
-  a: jax.Array,
-  b: jax.Array,
-  c: jax.Array | None = None,
-  *,
-  alpha: float = 1.0,
-  beta: float = 0.0,
-  diagonal: float = 0.0,
-) -> jax.Array:
-  """`alpha a b^T + beta c + diagonal I`, where a b^T and c are symmetric.
-
-  Args:
-    a: [..., n, k] bfloat16 or float16, k a multiple of 8.
-    b: like `a`.
-    c: [..., n, n] in that type.
-    alpha: factor.
-    beta: factor.
-    diagonal: added to the diagonal.
-
-  Returns:
-    [..., n, n] in that type, symmetric to the last bit.
-  """
+def symmetric_matmul(a, b, c=None, *, alpha=1.0, beta=0.0, diagonal=0.0):
+  """See `symmetric.symmetric_matmul`; K is a multiple of 8."""
   return native.call(
     'symmetric_matmul',
     jax.ShapeDtypeStruct((*a.shape[:-1], a.shape[-2]), a.dtype),

@@ -22,29 +22,9 @@ from ops.persistent import COLUMNS, HALF, ROWS, STEP, Block, Tile
 
 # Kernels of the same shape are made once: each takes a second to compile.
 @functools.partial(jax.jit, static_argnames=('alpha', 'beta', 'diagonal'))
-def symmetric_matmul(
-  a_BNK: jax.Array,
-  b_BNK: jax.Array,
-  c_BNN: jax.Array | None = None,
-  *,
-  alpha: float = 1.0,
-  beta: float = 0.0,
-  diagonal: float = 0.0,
-) -> jax.Array:
-  """`alpha a b^T + beta c + diagonal I`, which must be symmetric.
-
-  Args:
-    a_BNK: [B, N, K], 16-bit floats, N and K multiples of COLUMNS.
-    b_BNK: [B, N, K], `a_BNK` itself or what commutes with it.
-    c_BNN: [B, N, N] symmetric.
-    alpha: of the product.
-    beta: of `c_BNN`.
-    diagonal: added to the diagonal.
-
-  Returns:
-    [B, N, N] in the type of `a_BNK`, summed in float32.
-  """
-  batch, n, depth = a_BNK.shape
+def symmetric_matmul(a, b, c=None, *, alpha=1.0, beta=0.0, diagonal=0.0):
+  """See `symmetric.symmetric_matmul`; N and K are multiples of COLUMNS."""
+  batch, n, depth = a.shape
   squares = np.stack(np.triu_indices(n // COLUMNS)).astype(np.int32)
   count = squares.shape[1]
 
@@ -54,39 +34,15 @@ def symmetric_matmul(
     def tile(index, place, group):
       matrix = lax.div(index, jnp.int32(count))
       square = lax.rem(index, jnp.int32(count))
-      row, column = rows_ref[square], columns_ref[square]
-      first = row * COLUMNS + place * ROWS
-      rows, columns = pl.ds(first, ROWS), pl.ds(column * COLUMNS, COLUMNS)
-      part = lambda i: pl.ds(column * COLUMNS + i * STEP, STEP)
-      own = pl.ds(first + group * HALF, HALF)
-      # Column - row of an element on the diagonal, in the first part.
-      on = place * ROWS + group * HALF
-
-      def store(sums, write, read):
-        (sum_,) = sums
-        added = []
-        for i in range(COLUMNS // STEP):
-          y = sum_[:, i * STEP : (i + 1) * STEP]
-          y = y if alpha == 1 else y * alpha
-          if c_ref is not None:
-            added = added or read()
-            y += beta * added.pop(0).astype(jnp.float32)
-          if diagonal:
-            here = (_column_less_row() == on - i * STEP) & (row == column)
-            y = jnp.where(here, y + diagonal, y)
-          write(y, y_ref.at[matrix, own, part(i)])
-          mirrored = y_ref.at[matrix, part(i), own]
-          write(y, mirrored, turned=True, when=row != column)
-
-      operands = a_ref.at[matrix, rows], b_ref.at[matrix, columns]
-      extras = (
-        ()
-        if c_ref is None
-        else [
-          [c_ref.at[matrix, rows, part(i)] for i in (j, j + 1)]
-          for j in range(0, COLUMNS // STEP, 2)
-        ]
+      half = _Half(rows_ref[square], columns_ref[square], place, group)
+      extras = ()
+      if c_ref is not None:
+        parts = [c_ref.at[matrix, half.rows, part] for part in half.parts]
+        extras = parts[0:2], parts[2:4]
+      store = functools.partial(
+        _store, y_ref.at[matrix], half, alpha, beta if extras else 0, diagonal
       )
+      operands = a_ref.at[matrix, half.rows], b_ref.at[matrix, half.columns]
       return Tile(operands, depth // STEP, store, extras)
 
     return tile, batch * count
@@ -96,17 +52,56 @@ def symmetric_matmul(
     a = a.at[pl.ds(group * HALF, HALF)]
     plgpu.wgmma(sums[0], a, b.transpose((1, 0)))
 
-  arrays = (a_BNK, b_BNK) if c_BNN is None else (a_BNK, b_BNK, c_BNN)
+  arrays = (a, b) if c is None else (a, b, c)
   return persistent.launch(
     kernel,
     multiply,
     'symmetric_matmul',
     (*squares, *arrays),
-    [(batch, n, n)],
+    [jax.ShapeDtypeStruct((batch, n, n), a.dtype)],
     blocks=[Block((ROWS, STEP), 1), Block((COLUMNS, STEP), 1, shared=True)],
     sums=(COLUMNS,),
     pair=2,
   )[0]
+
+
+class _Half:
+  """What a program, and in it a warp group, has of a square.
+
+  Attributes:
+    rows: of the program.
+    own: those of the warp group.
+    columns: of both.
+    parts: the columns, as they are stored.
+    on_diagonal: whether the square lies on the diagonal.
+    ahead: row less column of the group's first element there.
+  """
+
+  def __init__(self, row, column, place, group):
+    first, start = row * COLUMNS + place * ROWS, column * COLUMNS
+    self.rows = pl.ds(first, ROWS)
+    self.own = pl.ds(first + group * HALF, HALF)
+    self.columns = pl.ds(start, COLUMNS)
+    self.parts = [pl.ds(start + i, STEP) for i in range(0, COLUMNS, STEP)]
+    self.on_diagonal = row == column
+    self.ahead = place * ROWS + group * HALF
+
+
+def _store(y_ref, half, alpha, beta, diagonal, sums, memory):
+  """The `Tile.store`."""
+  added = []
+  for i, part in enumerate(half.parts):
+    y = sums[0][:, i * STEP : (i + 1) * STEP]
+    y = y if alpha == 1 else y * alpha
+    if beta:
+      added = added or memory.read()
+      y += beta * added.pop(0).astype(jnp.float32)
+    if diagonal:
+      here = _column_less_row() == half.ahead - i * STEP
+      y = jnp.where(here & half.on_diagonal, y + diagonal, y)
+    memory.write(y, y_ref.at[half.own, part])
+    mirrored = y_ref.at[part, half.own]
+    memory.write(y, mirrored, turned=True, when=~half.on_diagonal)
 
 
 def _column_less_row():

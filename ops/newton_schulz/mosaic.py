@@ -14,11 +14,7 @@ from ops.newton_schulz import hopper, pallas
 def unsupported(x: jax.Array, *, dtype: jnp.dtype, **_) -> str | None:
   """Why it cannot run."""
   del x
-  if reason := persistent.unavailable():
-    return reason
-  if jnp.dtype(dtype).name not in ('bfloat16', 'float16'):
-    return f'iterates in bfloat16 or float16, not {dtype}'
-  return None
+  return persistent.unavailable() or pallas.not_half(dtype)
 
 
 def newton_schulz(x: jax.Array, **options) -> jax.Array:

@@ -29,6 +29,13 @@ def unsupported(x: jax.Array, **options) -> str | None:
   return None
 
 
+def not_half(dtype: jnp.dtype) -> str | None:
+  """Why kernels for 16-bit floats cannot run."""
+  if jnp.dtype(dtype).name in ('bfloat16', 'float16'):
+    return None
+  return f'iterates in bfloat16 or float16, not {dtype}'
+
+
 def slower(x: jax.Array, **options) -> str | None:
   """Where XLA's products are faster."""
   short, long = sorted(x.shape[-2:])
