@@ -53,7 +53,7 @@ def each_and_sum(
 
     loss, load, grads = _accumulate(
       jax.value_and_grad(loss_fn, has_aux=True),
-      params,
+      zaya.cast_experts(config.model, params),
       batch,
       config.optim.accumulation,
     )
@@ -80,7 +80,7 @@ def _accumulate(grad_fn, params, batch, parts):
 
   shapes = jax.eval_shape(grad_fn, params, batch)
   (loss, load), grads = jax.tree.map(
-    lambda a: jnp.zeros(a.shape, a.dtype), shapes
+    lambda a: jnp.zeros(a.shape, jnp.float32), shapes
   )
   return jax.lax.scan(add_part, (loss, load, grads), _interleave(batch, parts))[
     0

@@ -123,11 +123,11 @@ def sum_gradients(grads: Any, params: Any) -> Any:
   """Of each gradient the sum over devices, this device's part of it.
 
   Inside of `mesh.on_each`. One reduce-scatter for each leaf, or for each layer
-  of a large one, in the type of the gradients.
+  of a large one, in the type of the parameters.
 
   Args:
     grads: of this device's tokens, shaped as its parameters.
-    params: the same tree with whole shapes.
+    params: the same tree with whole shapes, and the types of the sums.
   """
   sizes = mesh.sizes()
 
@@ -140,6 +140,7 @@ def sum_gradients(grads: Any, params: Any) -> Any:
     rest = tuple(sorted(set(sizes) - mesh.axes_of(before) - set(axes)))
 
     def reduce(g, dim):
+      g = g.astype(like.dtype)
       if axes:
         g = jax.lax.psum_scatter(g, axes, scatter_dimension=dim, tiled=True)
       return jax.lax.psum(g, rest) if rest else g

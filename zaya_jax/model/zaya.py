@@ -19,7 +19,7 @@ import numpy as np
 from flax import nnx
 
 from zaya_jax import config as config_lib
-from zaya_jax import partition
+from zaya_jax import mesh, partition
 from zaya_jax.context import divided
 from zaya_jax.model import block, cca, layers, stack
 from zaya_jax.model import router as router_lib
@@ -191,6 +191,24 @@ def graphdef(config: config_lib.ModelConfig) -> nnx.GraphDef:
 @functools.lru_cache(maxsize=32)
 def _abstract(config):
   return jax.eval_shape(lambda: Zaya(config, nnx.Rngs(0)))
+
+
+def cast_experts(
+  config: config_lib.ModelConfig, params: dict[str, Any]
+) -> dict[str, Any]:
+  """Parameters with the experts' matrices in the compute type.
+
+  A layer casts what it needs. Cast here, the stack of their gradients has that
+  type too, which is the one that they come in: half the bytes to write and to
+  read. FSDP sums gradients where a layer gathers its matrices: in float32, so
+  there they stay as they are.
+  """
+  if mesh.size('fsdp') > 1:
+    return params
+  dtype = layers.compute_dtype(config)
+  inner = params['layers']
+  experts = {name: w.astype(dtype) for name, w in inner['experts'].items()}
+  return {**params, 'layers': {**inner, 'experts': experts}}
 
 
 def init(

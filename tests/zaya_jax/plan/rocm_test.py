@@ -87,6 +87,8 @@ def test_formulas_are_those_of_the_compiler():
     [
       f'--flagfile={flagfile}',
       '--plan.devices=8',
+      # Of three, the cast experts are not there when most of the rest is.
+      '--model.num_layers=12',
       # Without decay XLA gathers the directions of small matrices in bfloat16.
       '--optim.weight_decay=0.1',
       # Our kernels need less memory than the formulas say for so small a step.
