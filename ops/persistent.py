@@ -277,6 +277,7 @@ class Memory:
     """This group's rows of the next `Tile.extras`."""
     mine = pl.ds(self.group * HALF, HALF)
     values = [ref.at[mine][...] for ref in self._ring.wait(self._number)]
+    plgpu.commit_smem()  # Read, before the copy engine writes here again.
     self._ring.release(self._number)
     self._number += 1
     return values

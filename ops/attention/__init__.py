@@ -4,12 +4,19 @@
 import jax
 
 from ops import dispatch
-from ops.attention import blocked, cudnn, pallas
+from ops.attention import blocked, cudnn, mosaic, pallas
 from ops.attention.cached import attention as cached_attention
 
 __all__ = ('ENGINES', 'attention', 'cached_attention')
 
 ENGINES = (
+  dispatch.Engine(
+    'mosaic',
+    mosaic.attention,
+    mosaic.unsupported,
+    platforms=('cuda',),
+    slower=mosaic.slower,
+  ),
   dispatch.Engine('cudnn', cudnn.attention, cudnn.unsupported, ('cuda',)),
   dispatch.Engine(
     'pallas',

@@ -55,6 +55,11 @@ def _small(name, **options):
   return _case(name, 2, 70, (4, 2), 16, **options)
 
 
+def _wide(name, **options):
+  """Of as many channels as the kernels for Hopper GPUs take."""
+  return _case(name, 2, 300, (4, 2), 128, **options)
+
+
 _PACKED = documents(1000, 300, 1700, 40, 500, 556)
 
 CASES = (
@@ -74,4 +79,8 @@ CASES = (
     traced=True,
   ),
   _small('numbers_come_again', segments=np.arange(70)[None] % 3),
+  _wide('wide'),
+  _wide('wide_window', window=150),
+  _wide('wide_documents', segments=documents(40, 1, 200, 59)),
+  _wide('wide_numbers_come_again', segments=np.arange(300)[None] // 50 % 3),
 )

@@ -22,7 +22,7 @@ from ops.cca import kernels, reference
 # short rows shall have several blocks.
 _SHAPES = {'cuda': (64, 4, 3), 'rocm': (32, 4, 1), 'cpu': (16, 1, 1)}
 # Of the tokens, each with a part of the gradient of the convolution's kernel:
-# with heads and lags, a program for each multiprocessor.
+# with heads and lags, about three programs for each multiprocessor.
 _SPLITS = {'cuda': 13, 'rocm': 10, 'cpu': 2}
 
 

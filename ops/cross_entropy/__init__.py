@@ -4,9 +4,15 @@
 import jax
 
 from ops import dispatch
-from ops.cross_entropy import chunked, pallas
+from ops.cross_entropy import chunked, mosaic, pallas
 
 ENGINES = (
+  dispatch.Engine(
+    'mosaic',
+    mosaic.linear_cross_entropy,
+    mosaic.unsupported,
+    platforms=('cuda',),
+  ),
   dispatch.Engine(
     'pallas',
     pallas.linear_cross_entropy,

@@ -64,6 +64,37 @@ def parts(tokens: int, vocab: int) -> tuple[int, int, int]:
   return chunks, count, pl.cdiv(chunk, count)
 
 
+def sum_type(chunks: int, dtype: jnp.dtype) -> jnp.dtype:
+  """Of the sum of the head's gradients, for a head of type `dtype`."""
+  return dtype if chunks <= _ROUNDED_SUMS else jnp.float32
+
+
+def gradients(
+  d_logits_RV: jax.Array,
+  factor_R: jax.Array,
+  x_RD: jax.Array,
+  head_VD: jax.Array,
+  dtype: jnp.dtype,
+) -> tuple[jax.Array, jax.Array]:
+  """Of a chunk.
+
+  Args:
+    d_logits_RV: [R, V] gradients of the logits, but for a factor of each row.
+    factor_R: [R] float32, that factor.
+    x_RD: [R, D].
+    head_VD: [V, D].
+    dtype: of the first result.
+
+  Returns:
+    [V, D] of the head, [R, D] of `x`.
+  """
+  factor_R1 = factor_R[:, None]
+  scaled_RD = (x_RD * factor_R1).astype(x_RD.dtype)
+  d_head = jnp.dot(d_logits_RV.T, scaled_RD, preferred_element_type=dtype)
+  dx = jnp.dot(d_logits_RV, head_VD, preferred_element_type=jnp.float32)
+  return d_head, (dx * factor_R1).astype(x_RD.dtype)
+
+
 @jax.custom_vjp
 def linear_cross_entropy(x_TD, head_VD, target_T, weight_T, bias_V=None):
   """See `ops.linear_cross_entropy`."""
@@ -98,21 +129,16 @@ def _forward(x_TD, head_VD, target_T, weight_T, bias_V):
       (nats, d_logits),
       (jnp.arange(shape[1], dtype=jnp.int32), x_NRD, target_NR, weight_NR),
     )
-    factor_R1 = factor_NR.reshape(-1, 1)
-    x = x_NRD.reshape(-1, x_NRD.shape[-1])
-    scaled = (x * factor_R1).astype(x.dtype)
+    factor_R = factor_NR.reshape(-1)
     if d_bias is not None:
-      d_bias += jnp.sum(d_logits * factor_R1, axis=0)
-    added = jnp.dot(d_logits.T, scaled, preferred_element_type=d_head.dtype)
-    dx = jnp.dot(d_logits, head_VD, preferred_element_type=jnp.float32)
-    dx = (dx * factor_R1).astype(x.dtype)
+      d_bias += jnp.sum(d_logits * factor_R[:, None], axis=0)
+    x = x_NRD.reshape(-1, x_NRD.shape[-1])
+    added, dx = gradients(d_logits, factor_R, x, head_VD, d_head.dtype)
     return (nats, d_head + added, d_bias, d_logits), dx
 
-  rounded = shape[0] <= _ROUNDED_SUMS
-  sums = head_VD.dtype if rounded else jnp.float32
   start = (
     jnp.zeros((), jnp.float32),
-    jnp.zeros(head_VD.shape, sums),
+    jnp.zeros(head_VD.shape, sum_type(shape[0], head_VD.dtype)),
     None if bias_V is None else jnp.zeros(vocab, jnp.float32),
     jax.lax.empty((shape[1] * shape[2], vocab), x_TD.dtype),
   )

@@ -4,9 +4,11 @@
 import pytest
 
 from ops import native, persistent
+from ops.attention import hopper_forward, hopper_keys, hopper_queries
+from ops.cross_entropy import hopper as cross_entropy
 from ops.experts import hopper as experts
 from ops.newton_schulz import hopper as newton_schulz
-from tests.ops import plain_products
+from tests.ops import plain_attention, plain_products
 from tests.ops.native import build
 
 
@@ -24,7 +26,13 @@ def emulated(monkeypatch):
 def plain(monkeypatch):
   """Products for Hopper GPUs are what they mean, in jax.numpy."""
   monkeypatch.setattr(persistent, 'unavailable', lambda: None)
-  for name in ('up', 'matmul', 'd_up', 'd_weights'):
-    monkeypatch.setattr(experts, name, getattr(plain_products, name))
-  symmetric = plain_products.symmetric_matmul
-  monkeypatch.setattr(newton_schulz, 'symmetric_matmul', symmetric)
+  for module, meanings, names in (
+    (experts, plain_products, ('up', 'matmul', 'd_up', 'd_weights')),
+    (cross_entropy, plain_products, ('exponentials',)),
+    (newton_schulz, plain_products, ('symmetric_matmul',)),
+    (hopper_forward, plain_attention, ('forward',)),
+    (hopper_keys, plain_attention, ('of_keys',)),
+    (hopper_queries, plain_attention, ('of_queries', 'of_queries_saved')),
+  ):
+    for name in names:
+      monkeypatch.setattr(module, name, getattr(meanings, name))

@@ -8,7 +8,7 @@ import pytest
 
 import ops
 from ops import dispatch
-from ops.cross_entropy import chunked, pallas, reference
+from ops.cross_entropy import chunked, mosaic, pallas, reference
 from tests import close
 
 T, D, V = 12, 5, 7
@@ -94,6 +94,27 @@ def test_bfloat16_is_close_to_float32(chunks):
     reference.linear_cross_entropy, *exact, bias, target, weight
   )
   close.assert_close(found, expected, close.BFLOAT16)
+
+
+@pytest.mark.parametrize('scale', [1, 100])
+def test_chunks_for_hopper_begin_anew_where_a_loss_is_large(
+  plain, scale, monkeypatch
+):
+  rng = np.random.default_rng(0)
+  draw = lambda *shape: jnp.asarray(rng.standard_normal(shape), jnp.bfloat16)
+  x, head = scale * draw(40, 64), draw(256, 64)
+  target = jnp.asarray(rng.integers(0, 256, 40), jnp.int32)
+  weight = jnp.asarray(rng.random(40), jnp.float32).at[3].set(0)
+  given = (x, head, None, target, weight)
+  expected = value_and_gradients(reference.linear_cross_entropy, *given)
+  with dispatch.use(cross_entropy='mosaic'):
+    found = value_and_gradients(ops.linear_cross_entropy, *given)
+  close.assert_close(found, expected, close.BFLOAT16)
+  # Were it not for that, losses beyond 60 nats would come out too small.
+  monkeypatch.setattr(mosaic, '_FAR', np.inf)
+  with dispatch.use(cross_entropy='mosaic'):
+    cut, _ = value_and_gradients(ops.linear_cross_entropy, *given)
+  assert (cut < 0.9 * expected[0]) == (scale > 1)
 
 
 @pytest.mark.parametrize(

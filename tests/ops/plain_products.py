@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 
 from ops import persistent
+from ops.cross_entropy import hopper as cross_entropy
 from ops.experts import hopper
 
 
@@ -62,3 +63,14 @@ def symmetric_matmul(a, b, c=None, *, alpha=1.0, beta=0.0, diagonal=0.0):
   if c is not None:
     y += beta * c.astype(jnp.float32)
   return (y + diagonal * jnp.eye(y.shape[-1])[None]).astype(a.dtype)
+
+
+def exponentials(x_TD, head_VD, shift_T, *, save):
+  """See `ops.cross_entropy.hopper`."""
+  assert not len(x_TD) % (2 * persistent.ROWS)
+  assert not any(size % persistent.STEP for size in head_VD.shape)
+  assert len(head_VD) >= persistent.COLUMNS
+  z_TV = x_TD.astype(jnp.float32) @ head_VD.astype(jnp.float32).mT
+  z_TV -= shift_T[:, None]
+  e_TV = jnp.exp(jnp.minimum(z_TV, cross_entropy.MOST))
+  return e_TV.astype(x_TD.dtype) if save else None, jnp.sum(e_TV, axis=1)

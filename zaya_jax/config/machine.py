@@ -78,7 +78,7 @@ class OpsConfig:
   and hip emulated: exact, and slow.
   """
 
-  attention: Literal['auto', 'cudnn', 'pallas', 'xla'] = field(
+  attention: Literal['auto', 'cudnn', 'mosaic', 'pallas', 'xla'] = field(
     'auto', 'Causal attention, forward and backward.'
   )
   cca: Literal['auto', 'pallas', 'xla'] = field(
@@ -90,7 +90,7 @@ class OpsConfig:
   experts: Literal['auto', 'hip', 'mosaic', 'pallas', 'xla'] = field(
     'auto', 'The SwiGLU experts, each of its own tokens.'
   )
-  cross_entropy: Literal['auto', 'pallas', 'xla'] = field(
+  cross_entropy: Literal['auto', 'mosaic', 'pallas', 'xla'] = field(
     'auto', 'The head and the loss.'
   )
   newton_schulz: Literal['auto', 'hip', 'mosaic', 'pallas', 'xla'] = field(

@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention for Hopper GPUs: the kernels of the gradients of queries.
+
+One computes the scores anew; the other one reads their gradients.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from ops.attention import hopper
+from ops.attention.hopper import CHANNELS, GROUPS, HALF, ROWS
+
+_COLUMNS = 64  # Keys of a step.
+_STAGES = 4  # Such blocks in flight.
+_SAVED_STAGES = 3  # Blocks of ROWS keys in flight, where scores were saved.
+_SCALE = CHANNELS**-0.5
+
+
+# Kernels of the same shape are made once: each takes a second to compile.
+@functools.partial(jax.jit, static_argnames='turns')
+def of_queries(inputs: dict[str, jax.Array], turns: int) -> jax.Array:
+  """Gradient of the queries; see `forward`."""
+  q = inputs['q']
+  results = {'q': jax.ShapeDtypeStruct(q.shape, q.dtype)}
+  many = functools.partial(plgpu.Barrier, num_barriers=_STAGES)
+  segments = 'k_segments' in inputs
+  scratch = {
+    'q': hopper.tiles(q.dtype, GROUPS, HALF, CHANNELS),
+    'd_out': hopper.tiles(q.dtype, GROUPS, HALF, CHANNELS),
+    'k': hopper.tiles(q.dtype, _STAGES, _COLUMNS, CHANNELS),
+    'v': hopper.tiles(q.dtype, _STAGES, _COLUMNS, CHANNELS),
+    'full': plgpu.Barrier(num_arrivals=2, num_barriers=GROUPS),
+    'k_full': many(num_arrivals=1 + segments),
+    'v_full': many(),
+    'empty': many(num_arrivals=GROUPS),
+  }
+  if segments:
+    scratch['segments'] = plgpu.SMEM((_STAGES, _COLUMNS), jnp.int32)
+  share = q.shape[2] // inputs['k'].shape[2]
+
+  def body(at, refs, out_refs, scratch):
+    first_head = at.kv * share + at.share * turns
+    walk = lambda head: lax.fori_loop(
+      np.int32(0),
+      np.int32(turns),
+      lambda i, count: head(first_head + i, count),
+      np.int32(0),
+    )
+
+    @pl.when(at.group == GROUPS)
+    def _():
+      plgpu.set_max_registers(hopper.LOADING, action='decrease')
+      count = walk(functools.partial(_load_keys, at, refs, scratch))
+      hopper.drain(scratch['empty'], count, _STAGES)
+
+    @pl.when(at.group < GROUPS)
+    def _():
+      plgpu.set_max_registers(hopper.COMPUTING, action='increase')
+      own = at.own()
+      walk(functools.partial(_of_queries, at, refs, out_refs, scratch, own))
+      plgpu.wait_smem_to_gmem(0)
+
+  found = hopper.launch(
+    body,
+    'attention_of_queries',
+    inputs,
+    results,
+    scratch,
+    side='q',
+    turns=turns,
+  )
+  return found['q']
+
+
+def _load_keys(at, refs, scratch, head, count):
+  """Has the keys and values of a head's queries fetched."""
+  del head
+
+  def step(n, count):
+    slot = hopper.slot_of(count, _STAGES)
+
+    @pl.when(count >= _STAGES)
+    def _():
+      plgpu.barrier_wait(scratch['empty'].at[slot])
+
+    rows = pl.ds(n * _COLUMNS, _COLUMNS)
+    for name in 'kv':
+      plgpu.copy_gmem_to_smem(
+        refs[name].at[at.b, rows, at.kv],
+        scratch[name].at[slot],
+        scratch[f'{name}_full'].at[slot],
+      )
+    if 'segments' in scratch:
+      plgpu.copy_gmem_to_smem(
+        refs['k_segments'].at[at.b, rows],
+        scratch['segments'].at[slot],
+        scratch['k_full'].at[slot],
+      )
+    return count + 1
+
+  parts = ROWS // _COLUMNS
+  return lax.fori_loop(at.start * parts, at.stop * parts, step, count)
+
+
+def _of_queries(at, refs, out_refs, scratch, own, head, count):
+  """Gradient of half a block of a head."""
+  rows = pl.ds(at.first_row(), HALF)
+  q_ref, d_out_ref = (scratch[n].at[at.group] for n in ('q', 'd_out'))
+  plgpu.wait_smem_to_gmem(0, wait_read_only=True)  # Of the head before.
+  for name, ref in (('q', q_ref), ('d_out', d_out_ref)):
+    plgpu.copy_gmem_to_smem(
+      refs[name].at[at.b, rows, head], ref, scratch['full'].at[at.group]
+    )
+  shape = HALF, _COLUMNS
+  lse, delta = (
+    hopper.load(refs[name].at[at.b, head, rows], hopper.BY_ROW)
+    for name in ('lse', 'delta')
+  )
+  parts = ROWS // _COLUMNS
+  first = at.start * parts
+
+  def step(i, _, d_q_ref):
+    number = count + i - first
+    slot = hopper.slot_of(number, _STAGES)
+    k_ref, v_ref = scratch['k'].at[slot], scratch['v'].at[slot]
+
+    def scope(scores_ref, slopes_ref):
+      plgpu.barrier_wait(scratch['k_full'].at[slot])
+      plgpu.wgmma(scores_ref, q_ref, k_ref.transpose((1, 0)))
+      plgpu.barrier_wait(scratch['v_full'].at[slot])
+      plgpu.wgmma(slopes_ref, d_out_ref, v_ref.transpose((1, 0)))
+      scores = plgpu.wgmma_accumulator_load(scores_ref, wait_n=1)
+
+      # The product of the step before is done, too.
+      @pl.when(i > first)
+      def _():
+        before = hopper.slot_of(number - 1, _STAGES)
+        plgpu.barrier_arrive(scratch['empty'].at[before])
+
+      n = lax.div(i, np.int32(parts))
+      segments = None if own is None else scratch['segments'].at[slot]
+      scores = at.mask(scores, n, i * _COLUMNS, own, segments)
+      if segments is not None:
+        hopper.finish_reads()
+      weights = jnp.exp2(
+        scores * (_SCALE * hopper.LOG2_E) - hopper.spread(lse, shape, 0)
+      )
+      slopes = plgpu.wgmma_accumulator_load(slopes_ref, wait_n=0)
+      d_scores = weights * (slopes - hopper.spread(delta, shape, 0))
+      plgpu.wgmma(d_q_ref, d_scores.astype(scratch['k'].dtype), k_ref)
+
+    sums = plgpu.ACC(shape, jnp.float32)
+    pl.run_scoped(scope, sums, sums)
+
+  def scope(d_q_ref):
+    plgpu.barrier_wait(scratch['full'].at[at.group])
+    body = functools.partial(step, d_q_ref=d_q_ref)
+    lax.fori_loop(first, at.stop * parts, body, None)
+    return d_q_ref[...]
+
+  d_q = pl.run_scoped(scope, plgpu.ACC((HALF, CHANNELS), jnp.float32))
+  number = count + at.stop * parts - first
+
+  @pl.when(number > count)
+  def _():
+    last = hopper.slot_of(number - 1, _STAGES)
+    plgpu.barrier_arrive(scratch['empty'].at[last])
+
+  q_ref[...] = (d_q * _SCALE).astype(q_ref.dtype)
+  plgpu.commit_smem()
+  plgpu.copy_smem_to_gmem(q_ref, out_refs['q'].at[at.b, rows, head])
+  return number
+
+
+@functools.partial(jax.jit, static_argnames='turns')
+def of_queries_saved(
+  inputs: dict[str, jax.Array], d_scores: jax.Array, turns: int
+) -> jax.Array:
+  """Gradient of the queries, of what `of_keys` saved."""
+  q = inputs['q']
+  names = 'q', 'k', 'q_bounds', 'q_order'
+  inputs = {n: inputs[n] for n in names} | {'d_scores': d_scores}
+  results = {'q': jax.ShapeDtypeStruct(q.shape, q.dtype)}
+  many = functools.partial(plgpu.Barrier, num_barriers=_SAVED_STAGES)
+  scratch = {
+    'd_scores': hopper.tiles(q.dtype, _SAVED_STAGES, ROWS, ROWS),
+    'k': hopper.tiles(q.dtype, _SAVED_STAGES, ROWS, CHANNELS),
+    'd_q': hopper.tiles(q.dtype, GROUPS, HALF, CHANNELS),
+    'full': many(num_arrivals=2),
+    'empty': many(num_arrivals=GROUPS),
+  }
+  share = q.shape[2] // inputs['k'].shape[2]
+
+  def body(at, refs, out_refs, scratch):
+    first_head = at.kv * share + at.share * turns
+    walk = lambda head: lax.fori_loop(
+      np.int32(0),
+      np.int32(turns),
+      lambda i, count: head(first_head + i, count),
+      np.int32(0),
+    )
+
+    @pl.when(at.group == GROUPS)
+    def _():
+      plgpu.set_max_registers(hopper.LOADING, action='decrease')
+      count = walk(functools.partial(_load_saved, at, refs, scratch))
+      hopper.drain(scratch['empty'], count, _SAVED_STAGES)
+
+    @pl.when(at.group < GROUPS)
+    def _():
+      plgpu.set_max_registers(hopper.COMPUTING, action='increase')
+      walk(functools.partial(_of_saved, at, out_refs, scratch))
+      plgpu.wait_smem_to_gmem(0)
+
+  found = hopper.launch(
+    body,
+    'attention_of_queries_saved',
+    inputs,
+    results,
+    scratch,
+    side='q',
+    turns=turns,
+  )
+  return found['q']
+
+
+def _load_saved(at, refs, scratch, head, count):
+  """Has what a head's queries need fetched."""
+
+  def step(n, count):
+    slot = hopper.slot_of(count, _SAVED_STAGES)
+
+    @pl.when(count >= _SAVED_STAGES)
+    def _():
+      plgpu.barrier_wait(scratch['empty'].at[slot])
+
+    full = scratch['full'].at[slot]
+    plgpu.copy_gmem_to_smem(
+      refs['d_scores'].at[at.b, head, hopper.pair(at.block, n)],
+      scratch['d_scores'].at[slot],
+      full,
+    )
+    plgpu.copy_gmem_to_smem(
+      refs['k'].at[at.b, pl.ds(n * ROWS, ROWS), at.kv],
+      scratch['k'].at[slot],
+      full,
+    )
+    return count + 1
+
+  return lax.fori_loop(at.start, at.stop, step, count)
+
+
+def _of_saved(at, out_refs, scratch, head, count):
+  """Gradient of half a block of a head."""
+  columns = pl.ds(at.group * HALF, HALF)
+  release = lambda number: plgpu.barrier_arrive(
+    scratch['empty'].at[hopper.slot_of(number, _SAVED_STAGES)]
+  )
+
+  def scope(d_q_ref):
+    def step(n, number):
+      slot = hopper.slot_of(number, _SAVED_STAGES)
+      plgpu.barrier_wait(scratch['full'].at[slot])
+      d_scores = scratch['d_scores'].at[slot, :, columns].transpose((1, 0))
+      plgpu.wgmma(d_q_ref, d_scores, scratch['k'].at[slot])
+      plgpu.wgmma_wait(1)
+      pl.when(n > at.start)(lambda: release(number - 1))
+      return number + 1
+
+    number = lax.fori_loop(at.start, at.stop, step, count)
+    plgpu.wgmma_wait(0)
+    pl.when(number > count)(lambda: release(number - 1))
+    return d_q_ref[...], number
+
+  d_q, number = pl.run_scoped(scope, plgpu.ACC((HALF, CHANNELS), jnp.float32))
+  ref = scratch['d_q'].at[at.group]
+  plgpu.wait_smem_to_gmem(0, wait_read_only=True)
+  ref[...] = (d_q * _SCALE).astype(ref.dtype)
+  plgpu.commit_smem()
+  rows = pl.ds(at.first_row(), HALF)
+  plgpu.copy_smem_to_gmem(ref, out_refs['q'].at[at.b, rows, head])
+  return number
