@@ -27,7 +27,6 @@ _SCALE = CHANNELS**-0.5
 def of_queries(inputs: dict[str, jax.Array], turns: int) -> jax.Array:
   """Gradient of the queries; see `forward`."""
   q = inputs['q']
-  results = {'q': jax.ShapeDtypeStruct(q.shape, q.dtype)}
   many = functools.partial(plgpu.Barrier, num_barriers=_STAGES)
   segments = 'k_segments' in inputs
   scratch = {
@@ -42,40 +41,11 @@ def of_queries(inputs: dict[str, jax.Array], turns: int) -> jax.Array:
   }
   if segments:
     scratch['segments'] = plgpu.SMEM((_STAGES, _COLUMNS), jnp.int32)
-  share = q.shape[2] // inputs['k'].shape[2]
-
-  def body(at, refs, out_refs, scratch):
-    first_head = at.kv * share + at.share * turns
-    walk = lambda head: lax.fori_loop(
-      np.int32(0),
-      np.int32(turns),
-      lambda i, count: head(first_head + i, count),
-      np.int32(0),
-    )
-
-    @pl.when(at.group == GROUPS)
-    def _():
-      plgpu.set_max_registers(hopper.LOADING, action='decrease')
-      count = walk(functools.partial(_load_keys, at, refs, scratch))
-      hopper.drain(scratch['empty'], count, _STAGES)
-
-    @pl.when(at.group < GROUPS)
-    def _():
-      plgpu.set_max_registers(hopper.COMPUTING, action='increase')
-      own = at.own()
-      walk(functools.partial(_of_queries, at, refs, out_refs, scratch, own))
-      plgpu.wait_smem_to_gmem(0)
-
-  found = hopper.launch(
-    body,
-    'attention_of_queries',
-    inputs,
-    results,
-    scratch,
-    side='q',
-    turns=turns,
+  compute = lambda at, refs, out_refs, scratch: functools.partial(
+    _of_queries, at, refs, out_refs, scratch, at.own()
   )
-  return found['q']
+  name = 'attention_of_queries'
+  return _launch(name, inputs, scratch, turns, _STAGES, _load_keys, compute)
 
 
 def _load_keys(at, refs, scratch, head, count):
@@ -186,7 +156,6 @@ def of_queries_saved(
   q = inputs['q']
   names = 'q', 'k', 'q_bounds', 'q_order'
   inputs = {n: inputs[n] for n in names} | {'d_scores': d_scores}
-  results = {'q': jax.ShapeDtypeStruct(q.shape, q.dtype)}
   many = functools.partial(plgpu.Barrier, num_barriers=_SAVED_STAGES)
   scratch = {
     'd_scores': hopper.tiles(q.dtype, _SAVED_STAGES, ROWS, ROWS),
@@ -195,39 +164,13 @@ def of_queries_saved(
     'full': many(num_arrivals=2),
     'empty': many(num_arrivals=GROUPS),
   }
-  share = q.shape[2] // inputs['k'].shape[2]
-
-  def body(at, refs, out_refs, scratch):
-    first_head = at.kv * share + at.share * turns
-    walk = lambda head: lax.fori_loop(
-      np.int32(0),
-      np.int32(turns),
-      lambda i, count: head(first_head + i, count),
-      np.int32(0),
-    )
-
-    @pl.when(at.group == GROUPS)
-    def _():
-      plgpu.set_max_registers(hopper.LOADING, action='decrease')
-      count = walk(functools.partial(_load_saved, at, refs, scratch))
-      hopper.drain(scratch['empty'], count, _SAVED_STAGES)
-
-    @pl.when(at.group < GROUPS)
-    def _():
-      plgpu.set_max_registers(hopper.COMPUTING, action='increase')
-      walk(functools.partial(_of_saved, at, out_refs, scratch))
-      plgpu.wait_smem_to_gmem(0)
-
-  found = hopper.launch(
-    body,
-    'attention_of_queries_saved',
-    inputs,
-    results,
-    scratch,
-    side='q',
-    turns=turns,
+  compute = lambda at, refs, out_refs, scratch: functools.partial(
+    _of_saved, at, out_refs, scratch
   )
-  return found['q']
+  name = 'attention_of_queries_saved'
+  return _launch(
+    name, inputs, scratch, turns, _SAVED_STAGES, _load_saved, compute
+  )
 
 
 def _load_saved(at, refs, scratch, head, count):
@@ -286,3 +229,47 @@ def _of_saved(at, out_refs, scratch, head, count):
   rows = pl.ds(at.first_row(), HALF)
   plgpu.copy_smem_to_gmem(ref, out_refs['q'].at[at.b, rows, head])
   return number
+
+
+def _launch(name, inputs, scratch, turns, stages, load, compute):
+  """A kernel whose programs go through some heads of a block of queries.
+
+  Args:
+    name: of the kernel.
+    inputs: see `mosaic`.
+    scratch: of `hopper.launch`.
+    turns: heads of a program.
+    stages: in flight.
+    load: (program, inputs, scratch, head, stages so far) has what a head needs
+      fetched; the stages then.
+    compute: (program, inputs, results, scratch) gives a function of the head
+      and the stages so far, which does the same for a warp group that computes.
+  """
+  q = inputs['q']
+  share = q.shape[2] // inputs['k'].shape[2]
+
+  def body(at, refs, out_refs, scratch):
+    first_head = at.kv * share + at.share * turns
+    walk = lambda head: lax.fori_loop(
+      np.int32(0),
+      np.int32(turns),
+      lambda i, count: head(first_head + i, count),
+      np.int32(0),
+    )
+
+    @pl.when(at.group == GROUPS)
+    def _():
+      plgpu.set_max_registers(hopper.LOADING, action='decrease')
+      count = walk(functools.partial(load, at, refs, scratch))
+      hopper.drain(scratch['empty'], count, stages)
+
+    @pl.when(at.group < GROUPS)
+    def _():
+      plgpu.set_max_registers(hopper.COMPUTING, action='increase')
+      walk(compute(at, refs, out_refs, scratch))
+      plgpu.wait_smem_to_gmem(0)
+
+  results = {'q': jax.ShapeDtypeStruct(q.shape, q.dtype)}
+  return hopper.launch(
+    body, name, inputs, results, scratch, side='q', turns=turns
+  )['q']
