@@ -19,17 +19,14 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from ops import dispatch
+from ops import warp_groups
+from ops.warp_groups import GROUPS, HALF, PATTERN
 
-HALF = 64  # Rows of a tile that each of two warp groups has.
-ROWS = 2 * HALF  # Of a tile.
 COLUMNS = 256  # Of a tile. Sums of 64 x 256 fill half of a group's registers.
-STEP = 64  # Of a sum: 128 bytes, the widest pattern without bank conflicts.
-_GROUPS = 2  # That multiply; one more loads.
+STEP = 64  # Of a sum.
 _STAGES = 4  # Steps in flight: 192 of 227 KiB.
 _SLOTS = 2  # Parts of a result on their way out.
 _CLUSTERS = True  # Whether programs may go in pairs; interpreted ones cannot.
-_PATTERN = (plgpu.TilingTransform((8, STEP)), plgpu.SwizzleTransform(128))
 
 
 class Tile(NamedTuple):
@@ -63,16 +60,6 @@ class Block(NamedTuple):
   shared: bool = False
 
 
-def unavailable() -> str | None:
-  """Why such kernels cannot run on this machine."""
-  if dispatch.platform() != 'cuda':
-    return 'is made of instructions of Hopper GPUs'
-  found = getattr(jax.devices()[0], 'compute_capability', 'none')
-  if found.split('.')[0] != '9':
-    return f'needs compute capability 9, a Hopper GPU; this one has {found}'
-  return None
-
-
 def launch(kernel, multiply, name, inputs, outputs, *, blocks, sums, pair):
   """Runs a kernel.
 
@@ -97,9 +84,7 @@ def launch(kernel, multiply, name, inputs, outputs, *, blocks, sums, pair):
     def tile_at(index, group):
       if paired:
         return tile_of(index, lax.axis_index('pair'), group)
-      return tile_of(
-        lax.div(index, np.int32(pair)), lax.rem(index, np.int32(pair)), group
-      )
+      return tile_of(*warp_groups.divide(index, pair), group)
 
     @functools.partial(
       pl.run_scoped,
@@ -116,17 +101,17 @@ def launch(kernel, multiply, name, inputs, outputs, *, blocks, sums, pair):
         init_carry=np.int32(0),  # Stages so far.
       )
 
-      @pl.when(group == _GROUPS)
+      @pl.when(group == GROUPS)
       def _():
-        plgpu.set_max_registers(40, action='decrease')
+        plgpu.set_max_registers(warp_groups.LOADING, action='decrease')
         load = lambda info, carry: _load(
           ring, blocks, tile_at(info.index[0], 0), carry
         )
         ring.drain(walk()(load))
 
-      @pl.when(group < _GROUPS)
+      @pl.when(group < GROUPS)
       def _():
-        plgpu.set_max_registers(232, action='increase')
+        plgpu.set_max_registers(warp_groups.COMPUTING, action='increase')
 
         def compute(info, carry):
           tile = tile_at(info.index[0], group)
@@ -143,7 +128,7 @@ def launch(kernel, multiply, name, inputs, outputs, *, blocks, sums, pair):
     out_type=outputs,
     grid=(_processors() // (1 + paired),),
     grid_names=('processor',),
-    num_threads=_GROUPS + 1,
+    num_threads=GROUPS + 1,
     thread_name='group',
     kernel_name=name,
     compiler_params=plgpu.CompilerParams(
@@ -155,18 +140,18 @@ def launch(kernel, multiply, name, inputs, outputs, *, blocks, sums, pair):
 
 def _scratch(blocks, dtype, paired):
   """Shared memory of a program, and its barriers."""
-  empty = {'num_arrivals': _GROUPS, 'num_barriers': _STAGES}
-  part = _GROUPS, _SLOTS, HALF, STEP
+  empty = {'num_arrivals': GROUPS, 'num_barriers': _STAGES}
+  part = GROUPS, _SLOTS, HALF, STEP
   return {
     'buffers': [
-      plgpu.SMEM((_STAGES, *block.shape), dtype, transforms=_PATTERN)
+      plgpu.SMEM((_STAGES, *block.shape), dtype, transforms=PATTERN)
       for block in blocks
     ],
     'full': plgpu.Barrier(num_arrivals=len(blocks), num_barriers=_STAGES),
     'empty': plgpu.ClusterBarrier(collective_axes=('pair',), **empty)
     if paired
     else plgpu.Barrier(**empty),
-    'parts_ref': plgpu.SMEM(part, dtype, transforms=_PATTERN),
+    'parts_ref': plgpu.SMEM(part, dtype, transforms=PATTERN),
   }
 
 
@@ -277,7 +262,7 @@ class Memory:
     """This group's rows of the next `Tile.extras`."""
     mine = pl.ds(self.group * HALF, HALF)
     values = [ref.at[mine][...] for ref in self._ring.wait(self._number)]
-    plgpu.commit_smem()  # Read, before the copy engine writes here again.
+    warp_groups.finish_reads()
     self._ring.release(self._number)
     self._number += 1
     return values

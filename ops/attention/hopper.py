@@ -8,34 +8,22 @@ has the copy engine fetch ahead. By Pallas for JAX's Mosaic GPU.
 
 import functools
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-HALF = 64  # Rows of a block that each of two warp groups has.
-ROWS = 2 * HALF  # Of a block.
+from ops.warp_groups import BY_ROW, GROUPS, HALF, PATTERN, ROWS, divide, load
+
 CHANNELS = 128
-GROUPS = 2  # That compute; one more loads.
-LOADING, COMPUTING = 40, 232  # Registers of a thread.
 LOG2_E = 1.4426950408889634
-PATTERN = (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))
-BY_ROW = plgpu.Layout.WGMMA.reduce(1)  # A number for each row of a product.
 BY_COLUMN = plgpu.Layout.WGMMA.reduce(0)
 
 
 def full(shape, value, layout=plgpu.Layout.WGMMA):
   """Float32 numbers in registers."""
   return plgpu.layout_cast(jnp.full(shape, value, jnp.float32), layout)
-
-
-def load(ref, layout):
-  """Numbers of an array in global memory, in registers."""
-  # A position that jax 0.10 asks for and 0.11 warns of.
-  index = () if jax.__version_info__ >= (0, 11) else (None,)
-  return plgpu.load(ref, *index, layout=layout, optimized=False)
 
 
 def spread(x, shape, axis):
@@ -46,17 +34,6 @@ def spread(x, shape, axis):
 def tiles(dtype, *shape):
   """Shared memory that products read and copies fill."""
   return plgpu.SMEM(shape, dtype, transforms=PATTERN)
-
-
-def finish_reads():
-  """Before a barrier lets the copy engine write where registers came from."""
-  plgpu.commit_smem()
-
-
-def divide(x, by):
-  """Quotient and remainder; // and % ask about signs."""
-  by = jnp.int32(by)
-  return lax.div(x, by), lax.rem(x, by)
 
 
 def pairs(length: int) -> int:

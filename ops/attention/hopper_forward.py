@@ -14,8 +14,10 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from ops import warp_groups
 from ops.attention import hopper
-from ops.attention.hopper import CHANNELS, GROUPS, HALF, ROWS
+from ops.attention.hopper import CHANNELS
+from ops.warp_groups import GROUPS, HALF, ROWS
 
 _SCALE = CHANNELS**-0.5 * hopper.LOG2_E
 _STAGES = 2  # Blocks of keys and of values in flight.
@@ -66,7 +68,7 @@ def forward(inputs: dict[str, jax.Array], turns: int) -> dict[str, jax.Array]:
 
     @pl.when(at.group == GROUPS)
     def _():
-      plgpu.set_max_registers(hopper.LOADING, action='decrease')
+      plgpu.set_max_registers(warp_groups.LOADING, action='decrease')
       head = functools.partial(_load_head, at, refs, scratch, first_head)
       count = walk(head, np.int32(0))
       plgpu.barrier_wait(scratch['q_empty'])
@@ -75,7 +77,7 @@ def forward(inputs: dict[str, jax.Array], turns: int) -> dict[str, jax.Array]:
 
     @pl.when(at.group < GROUPS)
     def _():
-      plgpu.set_max_registers(hopper.COMPUTING, action='increase')
+      plgpu.set_max_registers(warp_groups.COMPUTING, action='increase')
       own = at.own()
       head = functools.partial(_compute_head, at, out_refs, scratch, own)
       turn = scratch['turn'].at[0]
@@ -176,7 +178,7 @@ def _weighted_sum(at, scratch, own, count, out_ref):
     segments = None if own is None else scratch['segments'].at[slot]
     scores = at.mask(scores, n, n * ROWS, own, segments)
     if segments is not None:
-      hopper.finish_reads()
+      warp_groups.finish_reads()
     plgpu.barrier_arrive(scratch['k_empty'].at[slot])
     return scores
 
@@ -211,8 +213,8 @@ def _weighted_sum(at, scratch, own, count, out_ref):
   row = (HALF,)
   carry = weigh(
     scores_of(at.start, lambda: 0),
-    hopper.full(row, _NOTHING, hopper.BY_ROW),
-    hopper.full(row, 0, hopper.BY_ROW),
+    hopper.full(row, _NOTHING, warp_groups.BY_ROW),
+    hopper.full(row, 0, warp_groups.BY_ROW),
   )[:3]
   carry = lax.fori_loop(at.start + 1, at.stop, step, carry)
   plgpu.barrier_arrive(scratch['q_empty'])

@@ -14,8 +14,10 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from ops import warp_groups
 from ops.attention import hopper
-from ops.attention.hopper import CHANNELS, GROUPS, HALF, ROWS
+from ops.attention.hopper import CHANNELS
+from ops.warp_groups import GROUPS, HALF, ROWS
 
 _STAGES = 3  # Blocks of HALF queries in flight.
 _SCALE = CHANNELS**-0.5
@@ -60,12 +62,12 @@ def of_keys(
   def body(at, refs, out_refs, scratch):
     @pl.when(at.group == GROUPS)
     def _():
-      plgpu.set_max_registers(hopper.LOADING, action='decrease')
+      plgpu.set_max_registers(warp_groups.LOADING, action='decrease')
       _load_queries(at, refs, scratch, share)
 
     @pl.when(at.group < GROUPS)
     def _():
-      plgpu.set_max_registers(hopper.COMPUTING, action='increase')
+      plgpu.set_max_registers(warp_groups.COMPUTING, action='increase')
       pl.run_scoped(
         functools.partial(_of_keys, at, out_refs, scratch, share),
         plgpu.ACC((HALF, CHANNELS), jnp.float32),
@@ -98,7 +100,7 @@ def _load_queries(at, refs, scratch, share):
     def _():
       plgpu.barrier_wait(scratch['empty'].at[slot])
 
-    n, turn = hopper.divide(i, share)
+    n, turn = warp_groups.divide(i, share)
     head, rows = at.kv * share + turn, pl.ds(n * HALF, HALF)
     for tile, number in (('q', 'lse'), ('d_out', 'delta')):
       full = scratch[f'{tile}_full'].at[slot]
@@ -151,7 +153,7 @@ def _of_keys(at, out_refs, scratch, share, d_k_ref, d_v_ref):
         plgpu.barrier_arrive(scratch['empty'].at[before])
 
       segments = None if own is None else scratch['segments'].at[slot]
-      n, _ = hopper.divide(i, share)
+      n, _ = warp_groups.divide(i, share)
       block = lax.div(n, np.int32(2))
       scores = at.mask(scores, block, n * HALF, own, segments)
       weights = jnp.exp2(
@@ -165,7 +167,7 @@ def _of_keys(at, out_refs, scratch, share, d_k_ref, d_v_ref):
       if 'd_scores' in out_refs:
         _save(at, out_refs, scratch, share, i, d_scores)
       else:
-        hopper.finish_reads()
+        warp_groups.finish_reads()
 
     sums = plgpu.ACC(shape, jnp.float32)
     pl.run_scoped(scope, sums, sums)
@@ -191,8 +193,8 @@ def _of_keys(at, out_refs, scratch, share, d_k_ref, d_v_ref):
 
 def _save(at, out_refs, scratch, share, i, d_scores):
   """Writes a quarter of a pair of blocks."""
-  n, turn = hopper.divide(i, share)
-  block, half = hopper.divide(n, 2)
+  n, turn = warp_groups.divide(i, share)
+  block, half = warp_groups.divide(n, 2)
   ref = scratch['d_scores'].at[at.group, lax.rem(i, np.int32(2))]
   plgpu.wait_smem_to_gmem(1, wait_read_only=True)  # The one before the last.
   ref[...] = d_scores

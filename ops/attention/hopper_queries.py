@@ -13,8 +13,10 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from ops import warp_groups
 from ops.attention import hopper
-from ops.attention.hopper import CHANNELS, GROUPS, HALF, ROWS
+from ops.attention.hopper import CHANNELS
+from ops.warp_groups import GROUPS, HALF, ROWS
 
 _COLUMNS = 64  # Keys of a step.
 _STAGES = 4  # Such blocks in flight.
@@ -89,7 +91,7 @@ def _of_queries(at, refs, out_refs, scratch, own, head, count):
     )
   shape = HALF, _COLUMNS
   lse, delta = (
-    hopper.load(refs[name].at[at.b, head, rows], hopper.BY_ROW)
+    warp_groups.load(refs[name].at[at.b, head, rows], warp_groups.BY_ROW)
     for name in ('lse', 'delta')
   )
   parts = ROWS // _COLUMNS
@@ -117,7 +119,7 @@ def _of_queries(at, refs, out_refs, scratch, own, head, count):
       segments = None if own is None else scratch['segments'].at[slot]
       scores = at.mask(scores, n, i * _COLUMNS, own, segments)
       if segments is not None:
-        hopper.finish_reads()
+        warp_groups.finish_reads()
       weights = jnp.exp2(
         scores * (_SCALE * hopper.LOG2_E) - hopper.spread(lse, shape, 0)
       )
@@ -259,13 +261,13 @@ def _launch(name, inputs, scratch, turns, stages, load, compute):
 
     @pl.when(at.group == GROUPS)
     def _():
-      plgpu.set_max_registers(hopper.LOADING, action='decrease')
+      plgpu.set_max_registers(warp_groups.LOADING, action='decrease')
       count = walk(functools.partial(load, at, refs, scratch))
       hopper.drain(scratch['empty'], count, stages)
 
     @pl.when(at.group < GROUPS)
     def _():
-      plgpu.set_max_registers(hopper.COMPUTING, action='increase')
+      plgpu.set_max_registers(warp_groups.COMPUTING, action='increase')
       walk(compute(at, refs, out_refs, scratch))
       plgpu.wait_smem_to_gmem(0)
 

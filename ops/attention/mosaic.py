@@ -5,14 +5,14 @@
 'q_bounds' and 'k_bounds' of `_covering`, 'q_order' and 'k_order' of `_longest`;
 where given, 'q_segments' and 'k_segments' [B, L] with 'alone' of `_alone`, and
 'window' [1], all int32; for gradients 'd_out' [B, L, H, C], 'lse' and 'delta'
-[B, H, L] float32. L is a multiple of hopper.ROWS.
+[B, H, L] float32. L is a multiple of ROWS.
 """
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ops import persistent
+from ops import warp_groups
 from ops.attention import (
   blocked,
   hopper,
@@ -21,6 +21,7 @@ from ops.attention import (
   hopper_queries,
 )
 from ops.attention.ranges import ranges
+from ops.warp_groups import ROWS
 
 # Programs that keep a GPU's processors busy to the end, also if they differ.
 _ENOUGH = 512
@@ -32,7 +33,7 @@ def unsupported(q_BLHC, k_BSKC, v_BSKC, **options) -> str | None:
   """Why this engine cannot run these inputs, or None."""
   channels = q_BLHC.shape[-1]
   types = sorted({str(a.dtype) for a in (q_BLHC, k_BSKC, v_BSKC)})
-  if reason := persistent.unavailable():
+  if reason := warp_groups.unavailable():
     return reason
   if types not in (['bfloat16'], ['float16']):
     return f'it takes bfloat16 or float16, not {types}'
@@ -62,7 +63,7 @@ def attention(
   del offset
   length = q_BLHC.shape[1]
   # Rows behind the last one: hidden as keys, cut off as queries.
-  padding = -length % hopper.ROWS
+  padding = -length % ROWS
   pad = lambda a: jnp.pad(a, [(0, 0), (0, padding)] + [(0, 0)] * (a.ndim - 2))
   extras = {}
   if q_segments_BL is not None:
@@ -83,8 +84,8 @@ def _forward_rule(q, k, v, extras):
   length = q.shape[1]
   bounds = ranges(
     length,
-    hopper.ROWS,
-    hopper.ROWS,
+    ROWS,
+    ROWS,
     extras.get('q_segments'),
     extras.get('k_segments'),
     None if 'window' not in extras else extras['window'][0],
@@ -124,14 +125,14 @@ _attention.defvjp(_forward_rule, _backward_rule)
 def _saves(q):
   """Whether gradients of scores may be kept between two kernels."""
   batch, length, heads, _ = q.shape
-  pairs = hopper.pairs(length + -length % hopper.ROWS)
-  size = batch * heads * pairs * hopper.ROWS**2 * q.dtype.itemsize
+  pairs = hopper.pairs(length + -length % ROWS)
+  size = batch * heads * pairs * ROWS**2 * q.dtype.itemsize
   return size <= _MOST_SAVED
 
 
 def _alone(*segments):
   """[B, blocks] int32: 1 if all rows of a block have one segment."""
-  rows = [x.reshape(x.shape[0], -1, hopper.ROWS) for x in segments]
+  rows = [x.reshape(x.shape[0], -1, ROWS) for x in segments]
   same = [(x == rows[0][..., :1]).all(axis=2) for x in rows]
   return (same[0] & same[1]).astype(jnp.int32)
 
@@ -176,7 +177,7 @@ def _longest(bounds, batch):
 def _turns(q, k):
   """Query heads of a program: many, if enough programs are left."""
   batch, length, heads, _ = q.shape
-  blocks = batch * k.shape[2] * (length // hopper.ROWS)
+  blocks = batch * k.shape[2] * (length // ROWS)
   group = heads // k.shape[2]
   return next(
     n

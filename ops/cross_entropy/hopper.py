@@ -10,14 +10,13 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from ops import persistent
-from ops.persistent import COLUMNS, HALF, ROWS, STEP, Block, Tile
+from ops import persistent, warp_groups
+from ops.persistent import COLUMNS, STEP, Block, Tile
+from ops.warp_groups import HALF, ROWS
 
 # Logits so far above the shift, in nats, count as that far: all is finite.
 MOST = 60.0
 _LOG2_E = math.log2(math.e)
-# An index that jax 0.10 wants, and later ones do not.
-_ALL = ((),) if jax.__version_info__ < (0, 11) else ()
 
 
 # Kernels of the same shape are made once: each takes a second to compile.
@@ -43,8 +42,8 @@ def exponentials(
   def kernel(shift_ref, x_ref, head_ref, totals_ref, e_ref=None):
     def tile(index, place, group):
       # Rows first: programs that run side by side share the head's.
-      column = lax.div(index, jnp.int32(high))
-      row = lax.rem(index, jnp.int32(high)) * 2 + place
+      column, row = warp_groups.divide(index, high)
+      row = row * 2 + place
       own = pl.ds(row * ROWS + group * HALF, HALF)
       store = functools.partial(
         _store,
@@ -85,10 +84,7 @@ def exponentials(
 
 def _store(e_ref, total_ref, shift_ref, start, vocab, sums, memory):
   """The `Tile.store` of columns from `start` on, of the head's `vocab`."""
-  shift = plgpu.load(
-    shift_ref, *_ALL, layout=plgpu.Layout.WGMMA.reduce(1), optimized=False
-  )
-  shift = lax.broadcast_in_dim(shift, (HALF, STEP), (0,))
+  shift = lax.broadcast_in_dim(warp_groups.load(shift_ref), (HALF, STEP), (0,))
   total = 0
   for i in range(0, COLUMNS, STEP):
     z = sums[0][:, i : i + STEP] * _LOG2_E - shift

@@ -14,21 +14,19 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
-from ops import persistent
+from ops import persistent, warp_groups
 from ops.cross_entropy import chunked, hopper, pallas
 
 # Rows come in pairs of tiles.
-_MULTIPLE = 2 * persistent.ROWS
+_MULTIPLE = 2 * warp_groups.ROWS
 # A sum of exponentials, none of which was cut off, is less.
 _FAR = math.exp(hopper.MOST * 0.999)
 
 
-def unsupported(
-  x_TD, head_VD, target_T, weight_T, bias_V=None, *_
-) -> str | None:
+def unsupported(x_TD, head_VD, target_T, weight_T, bias_V=None) -> str | None:
   """Why this engine cannot run these inputs, or None."""
   del target_T, weight_T
-  if reason := persistent.unavailable():
+  if reason := warp_groups.unavailable():
     return reason
   if x_TD.dtype != jnp.bfloat16:
     return f'takes bfloat16, not {x_TD.dtype}'

@@ -12,12 +12,12 @@ import functools
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from ops import persistent
-from ops.persistent import COLUMNS, HALF, ROWS, STEP, Block, Tile
+from ops.persistent import COLUMNS, STEP, Block, Tile
+from ops.warp_groups import HALF, ROWS, divide
 
 _LOG2_E = 1.4426950408889634
 
@@ -42,7 +42,7 @@ def up(
 
   def kernel(expert_ref, first_ref, x_ref, w_ref, a_ref, slopes_ref=None):
     def tile(index, place, group):
-      block, column = _divide(index, half // width // pair)
+      block, column = divide(index, half // width // pair)
       column = column * pair + place
       expert = expert_ref[block]
       row = _rows(block, group)
@@ -170,7 +170,7 @@ def _rows_times(finish, name, blocks, w, transposed, *more, columns=None):
     x_ref, w_ref, *refs = refs
 
     def tile(index, place, group):
-      block, column = _divide(index, width // COLUMNS // pair)
+      block, column = divide(index, width // COLUMNS // pair)
       column = column * pair + place
       columns = pl.ds(column * COLUMNS, COLUMNS)
       matrix = w_ref.at[expert_ref[block]]
@@ -210,8 +210,8 @@ def d_weights(x_PK: jax.Array, dy_PN: jax.Array, first: jax.Array) -> jax.Array:
 
   def kernel(first_ref, x_ref, dy_ref, w_ref):
     def tile(index, place, group):
-      expert, rest = _divide(index, high * wide)
-      row, column = _divide(rest, wide)
+      expert, rest = divide(index, high * wide)
+      row, column = divide(rest, wide)
       row = row * pair + place
       begin, end = first_ref[expert], first_ref[expert + 1]
       # Reaches out of the array at its end, where nothing is read.
@@ -250,11 +250,6 @@ def _arrays(like, *shapes):
 def _pair(tiles):
   """How many programs go together, of that many tiles that share an operand."""
   return 2 if tiles % 2 == 0 else 1
-
-
-def _divide(index, by):
-  """Quotient and remainder; // and % ask about signs."""
-  return lax.div(index, jnp.int32(by)), lax.rem(index, jnp.int32(by))
 
 
 def _rows(block, group=None):

@@ -11,7 +11,7 @@ Axis letters: T tokens, P rows of all blocks.
 import jax
 import jax.numpy as jnp
 
-from ops import persistent
+from ops import warp_groups
 from ops.experts import hopper
 
 
@@ -20,7 +20,7 @@ def unsupported(
 ) -> str | None:
   """Why it cannot run."""
   del expert_T
-  if reason := persistent.unavailable():
+  if reason := warp_groups.unavailable():
     return reason
   names = {jnp.dtype(a.dtype).name for a in (x_TD, gate_up, down)}
   if names not in ({'bfloat16'}, {'float16'}):

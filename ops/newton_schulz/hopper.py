@@ -16,8 +16,9 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from ops import persistent
-from ops.persistent import COLUMNS, HALF, ROWS, STEP, Block, Tile
+from ops import persistent, warp_groups
+from ops.persistent import COLUMNS, STEP, Block, Tile
+from ops.warp_groups import HALF, ROWS
 
 
 # Kernels of the same shape are made once: each takes a second to compile.
@@ -32,8 +33,7 @@ def symmetric_matmul(a, b, c=None, *, alpha=1.0, beta=0.0, diagonal=0.0):
     c_ref, y_ref = (None, *refs)[-2:]
 
     def tile(index, place, group):
-      matrix = lax.div(index, jnp.int32(count))
-      square = lax.rem(index, jnp.int32(count))
+      matrix, square = warp_groups.divide(index, count)
       half = _Half(rows_ref[square], columns_ref[square], place, group)
       extras = ()
       if c_ref is not None:

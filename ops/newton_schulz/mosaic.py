@@ -7,14 +7,14 @@ The rest is that of pallas.py: the last product of a step is XLA's.
 import jax
 import jax.numpy as jnp
 
-from ops import persistent
+from ops import persistent, warp_groups
 from ops.newton_schulz import hopper, pallas
 
 
 def unsupported(x: jax.Array, *, dtype: jnp.dtype, **_) -> str | None:
   """Why it cannot run."""
   del x
-  return persistent.unavailable() or pallas.not_half(dtype)
+  return warp_groups.unavailable() or pallas.not_half(dtype)
 
 
 def newton_schulz(x: jax.Array, **options) -> jax.Array:

@@ -3,7 +3,7 @@
 
 import pytest
 
-from ops import native, persistent
+from ops import native, warp_groups
 from ops.attention import hopper_forward, hopper_keys, hopper_queries
 from ops.cross_entropy import hopper as cross_entropy
 from ops.experts import hopper as experts
@@ -25,7 +25,7 @@ def emulated(monkeypatch):
 @pytest.fixture
 def plain(monkeypatch):
   """Products for Hopper GPUs are what they mean, in jax.numpy."""
-  monkeypatch.setattr(persistent, 'unavailable', lambda: None)
+  monkeypatch.setattr(warp_groups, 'unavailable', lambda: None)
   for module, meanings, names in (
     (experts, plain_products, ('up', 'matmul', 'd_up', 'd_weights')),
     (cross_entropy, plain_products, ('exponentials',)),

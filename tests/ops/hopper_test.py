@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from jax._src.pallas.mosaic_gpu.interpret import gpu_callbacks, params
 
-from ops import dispatch, persistent
+from ops import dispatch, persistent, warp_groups
 from ops.cross_entropy import hopper as cross_entropy
 from ops.experts import hopper, mosaic
 from ops.newton_schulz import hopper as newton_schulz
@@ -203,11 +203,11 @@ def test_other_gpus_are_refused_by_name(monkeypatch, capability, reason):
   monkeypatch.setattr(dispatch, 'platform', lambda: 'cuda')
   device = type('Device', (), {'compute_capability': capability})
   monkeypatch.setattr(jax, 'devices', lambda: [device])
-  assert reason in persistent.unavailable()
+  assert reason in warp_groups.unavailable()
 
 
 def test_a_cpu_is_refused():
-  assert persistent.unavailable() == 'is made of instructions of Hopper GPUs'
+  assert warp_groups.unavailable() == 'is made of instructions of Hopper GPUs'
 
 
 @pytest.mark.parametrize('tokens', [1, 127, 128, 1000])

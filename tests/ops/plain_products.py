@@ -4,7 +4,7 @@
 import jax
 import jax.numpy as jnp
 
-from ops import persistent
+from ops import persistent, warp_groups
 from ops.cross_entropy import hopper as cross_entropy
 from ops.experts import hopper
 
@@ -67,7 +67,7 @@ def symmetric_matmul(a, b, c=None, *, alpha=1.0, beta=0.0, diagonal=0.0):
 
 def exponentials(x_TD, head_VD, shift_T, *, save):
   """See `ops.cross_entropy.hopper`."""
-  assert not len(x_TD) % (2 * persistent.ROWS)
+  assert not len(x_TD) % (2 * warp_groups.ROWS)
   assert not any(size % persistent.STEP for size in head_VD.shape)
   assert len(head_VD) >= persistent.COLUMNS
   z_TV = x_TD.astype(jnp.float32) @ head_VD.astype(jnp.float32).mT
