@@ -78,7 +78,7 @@ class OpsConfig:
   and hip emulated: exact, and slow.
   """
 
-  attention: Literal['auto', 'cudnn', 'mosaic', 'pallas', 'xla'] = field(
+  attention: Literal['auto', 'mosaic', 'cudnn', 'pallas', 'xla'] = field(
     'auto', 'Causal attention, forward and backward.'
   )
   cca: Literal['auto', 'pallas', 'xla'] = field(

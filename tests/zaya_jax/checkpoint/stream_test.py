@@ -126,7 +126,15 @@ def test_writer_of_which_one_array_failed_writes_no_more(tmp_path):
   assert not list(tmp_path.iterdir())
 
 
-def test_interrupted_writer_writes_no_more(tmp_path):
+@pytest.fixture
+def interruptible():
+  """Ctrl-C interrupts, also where a shell's background job ignores it."""
+  old = signal.signal(signal.SIGINT, signal.default_int_handler)
+  yield
+  signal.signal(signal.SIGINT, old)
+
+
+def test_interrupted_writer_writes_no_more(tmp_path, interruptible):
   """Orbax writes in a thread, which would make a removed folder anew."""
   log, sent = [], []
 
