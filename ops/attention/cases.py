@@ -55,9 +55,9 @@ def _small(name, **options):
   return _case(name, 2, 70, (4, 2), 16, **options)
 
 
-def _wide(name, **options):
+def _wide(name, batch=1, **options):
   """Of as many channels as the kernels for Hopper GPUs take."""
-  return _case(name, 2, 300, (4, 2), 128, **options)
+  return _case(name, batch, 300, (2, 1), 128, **options)
 
 
 _PACKED = documents(1000, 300, 1700, 40, 500, 556)
@@ -79,7 +79,7 @@ CASES = (
     traced=True,
   ),
   _small('numbers_come_again', segments=np.arange(70)[None] % 3),
-  _wide('wide'),
+  _wide('wide', batch=2),
   _wide('wide_window', window=150),
   _wide('wide_documents', segments=documents(40, 1, 200, 59)),
   _wide('wide_numbers_come_again', segments=np.arange(300)[None] // 50 % 3),

@@ -44,7 +44,7 @@ CASES = (
   _case(21, 16, 50, bias=True, weightless=5),
   _case(7, 5, 16, weightless=6),
   _case(1, 8, 3),
-  _case(300, 64, 640, weightless=3),
+  _case(20, 64, 640, weightless=3),
   _case(2, 64, 256),
   _case(9, 128, 320),
 )
