@@ -5,6 +5,8 @@ One has the copy engine fetch what the other two compute with. By Pallas for
 JAX's Mosaic GPU.
 """
 
+import math
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -16,6 +18,7 @@ GROUPS = 2  # That compute; one more loads.
 HALF = 64  # Rows of a block that each of them has.
 ROWS = GROUPS * HALF  # Of a block.
 LOADING, COMPUTING = 40, 232  # Registers of a thread.
+LOG2_E = math.log2(math.e)  # The chip has exponentials to the base 2.
 # Of shared memory that products read and copies fill: 128 bytes, the widest
 # without bank conflicts.
 PATTERN = (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))

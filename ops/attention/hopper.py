@@ -17,7 +17,6 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from ops.warp_groups import BY_ROW, GROUPS, HALF, PATTERN, ROWS, divide, load
 
 CHANNELS = 128
-LOG2_E = 1.4426950408889634
 BY_COLUMN = plgpu.Layout.WGMMA.reduce(0)
 
 

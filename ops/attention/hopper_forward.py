@@ -15,14 +15,12 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from ops import warp_groups
-from ops.attention import hopper
+from ops.attention import hopper, padded
 from ops.attention.hopper import CHANNELS
 from ops.warp_groups import GROUPS, HALF, ROWS
 
-_SCALE = CHANNELS**-0.5 * hopper.LOG2_E
+_SCALE = CHANNELS**-0.5 * warp_groups.LOG2_E
 _STAGES = 2  # Blocks of keys and of values in flight.
-# Log-sum-exp of a row that sees nothing; finite, or differences were NaN.
-_NOTHING = -1e30
 
 
 # Kernels of the same shape are made once: each takes a second to compile.
@@ -40,24 +38,7 @@ def forward(inputs: dict[str, jax.Array], turns: int) -> dict[str, jax.Array]:
     'out': jax.ShapeDtypeStruct(q.shape, q.dtype),
     'lse': jax.ShapeDtypeStruct((batch, heads, length), jnp.float32),
   }
-  many = functools.partial(plgpu.Barrier, num_barriers=_STAGES)
-  segments = 'k_segments' in inputs
-  scratch = {
-    'q': hopper.tiles(q.dtype, ROWS, CHANNELS),
-    'k': hopper.tiles(q.dtype, _STAGES, ROWS, CHANNELS),
-    'v': hopper.tiles(q.dtype, _STAGES, ROWS, CHANNELS),
-    'out': hopper.tiles(q.dtype, GROUPS, HALF, CHANNELS),
-    'lse': plgpu.SMEM((GROUPS, HALF), jnp.float32),
-    'q_full': plgpu.Barrier(),
-    'q_empty': plgpu.Barrier(num_arrivals=GROUPS),
-    'k_full': many(num_arrivals=1 + segments),
-    'v_full': many(),
-    'k_empty': many(num_arrivals=GROUPS),
-    'v_empty': many(num_arrivals=GROUPS),
-    'turn': plgpu.Barrier(num_barriers=GROUPS),
-  }
-  if segments:
-    scratch['segments'] = plgpu.SMEM((_STAGES, ROWS), jnp.int32)
+  scratch = _scratch(q.dtype, 'k_segments' in inputs)
 
   def body(at, refs, out_refs, scratch):
     first_head = at.kv * (heads // inputs['k'].shape[2] // turns) + at.share
@@ -95,6 +76,28 @@ def forward(inputs: dict[str, jax.Array], turns: int) -> dict[str, jax.Array]:
     side='q',
     turns=turns,
   )
+
+
+def _scratch(dtype, segments):
+  """Shared memory of a program, and its barriers."""
+  many = functools.partial(plgpu.Barrier, num_barriers=_STAGES)
+  scratch = {
+    'q': hopper.tiles(dtype, ROWS, CHANNELS),
+    'k': hopper.tiles(dtype, _STAGES, ROWS, CHANNELS),
+    'v': hopper.tiles(dtype, _STAGES, ROWS, CHANNELS),
+    'out': hopper.tiles(dtype, GROUPS, HALF, CHANNELS),
+    'lse': plgpu.SMEM((GROUPS, HALF), jnp.float32),
+    'q_full': plgpu.Barrier(),
+    'q_empty': plgpu.Barrier(num_arrivals=GROUPS),
+    'k_full': many(num_arrivals=1 + segments),
+    'v_full': many(),
+    'k_empty': many(num_arrivals=GROUPS),
+    'v_empty': many(num_arrivals=GROUPS),
+    'turn': plgpu.Barrier(num_barriers=GROUPS),
+  }
+  if segments:
+    scratch['segments'] = plgpu.SMEM((_STAGES, ROWS), jnp.int32)
+  return scratch
 
 
 def _load_head(at, refs, scratch, first_head, head, count):
@@ -140,7 +143,7 @@ def _compute_head(at, out_refs, scratch, own, head, count):
   out *= hopper.spread(1 / total, out.shape, 0)
   plgpu.wait_smem_to_gmem(0, wait_read_only=True)
   scratch['out'].at[at.group][...] = out.astype(scratch['out'].dtype)
-  scratch['lse'].at[at.group][...] = top + jnp.log(total) * hopper.LOG2_E
+  scratch['lse'].at[at.group][...] = top + jnp.log(total) * warp_groups.LOG2_E
   plgpu.commit_smem()
   rows = pl.ds(at.first_row(), HALF)
   plgpu.copy_smem_to_gmem(
@@ -213,7 +216,7 @@ def _weighted_sum(at, scratch, own, count, out_ref):
   row = (HALF,)
   carry = weigh(
     scores_of(at.start, lambda: 0),
-    hopper.full(row, _NOTHING, warp_groups.BY_ROW),
+    hopper.full(row, padded.NOTHING, warp_groups.BY_ROW),
     hopper.full(row, 0, warp_groups.BY_ROW),
   )[:3]
   carry = lax.fori_loop(at.start + 1, at.stop, step, carry)

@@ -157,7 +157,7 @@ def _of_keys(at, out_refs, scratch, share, d_k_ref, d_v_ref):
       block = lax.div(n, np.int32(2))
       scores = at.mask(scores, block, n * HALF, own, segments)
       weights = jnp.exp2(
-        scores * (_SCALE * hopper.LOG2_E) - by_column('lse', slot)
+        scores * (_SCALE * warp_groups.LOG2_E) - by_column('lse', slot)
       )
       plgpu.wgmma(d_v_ref, weights.astype(dtype), d_out_ref)
       slopes = plgpu.wgmma_accumulator_load(slopes_ref, wait_n=1)

@@ -121,7 +121,7 @@ def _of_queries(at, refs, out_refs, scratch, own, head, count):
       if segments is not None:
         warp_groups.finish_reads()
       weights = jnp.exp2(
-        scores * (_SCALE * hopper.LOG2_E) - hopper.spread(lse, shape, 0)
+        scores * (_SCALE * warp_groups.LOG2_E) - hopper.spread(lse, shape, 0)
       )
       slopes = plgpu.wgmma_accumulator_load(slopes_ref, wait_n=0)
       d_scores = weights * (slopes - hopper.spread(delta, shape, 0))

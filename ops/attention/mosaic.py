@@ -19,6 +19,7 @@ from ops.attention import (
   hopper_forward,
   hopper_keys,
   hopper_queries,
+  padded,
 )
 from ops.attention.ranges import ranges
 from ops.warp_groups import ROWS
@@ -49,30 +50,12 @@ def slower(q_BLHC: jax.Array, *_, **__) -> str | None:
   return 'not measured where scores are computed anew for their gradients'
 
 
-def attention(
-  q_BLHC,
-  k_BSKC,
-  v_BSKC,
-  *,
-  q_segments_BL=None,
-  k_segments_BS=None,
-  offset=0,
-  window=None,
-) -> jax.Array:
+def attention(q_BLHC, k_BSKC, v_BSKC, **options) -> jax.Array:
   """See `ops.attention`."""
-  del offset
-  length = q_BLHC.shape[1]
-  # Rows behind the last one: hidden as keys, cut off as queries.
-  padding = -length % ROWS
-  pad = lambda a: jnp.pad(a, [(0, 0), (0, padding)] + [(0, 0)] * (a.ndim - 2))
-  extras = {}
-  if q_segments_BL is not None:
-    extras['q_segments'] = pad(q_segments_BL.astype(jnp.int32))
-    extras['k_segments'] = pad(k_segments_BS.astype(jnp.int32))
-  if window is not None:
-    extras['window'] = jnp.asarray(window, jnp.int32).reshape(1)
-  inputs = map(pad, (q_BLHC, k_BSKC, v_BSKC))
-  return _attention(*inputs, extras)[:, :length]
+  inputs, extras = padded.padded(
+    q_BLHC, k_BSKC, v_BSKC, multiple=ROWS, **options
+  )
+  return _attention(*inputs.values(), extras)[:, : q_BLHC.shape[1]]
 
 
 @jax.custom_vjp
@@ -103,11 +86,10 @@ def _forward_rule(q, k, v, extras):
 
 def _backward_rule(saved, d_out):
   inputs, found = saved
-  product = d_out.astype(jnp.float32) * found['out'].astype(jnp.float32)
   inputs = inputs | {
     'd_out': d_out,
     'lse': found['lse'],
-    'delta': jnp.sum(product, axis=-1).swapaxes(1, 2),
+    'delta': padded.delta(d_out, found['out']),
   }
   q, turns = inputs['q'], _turns(inputs['q'], inputs['k'])
   save = _saves(q)

@@ -21,7 +21,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
 from ops import dispatch
-from ops.attention import blocked
+from ops.attention import blocked, padded
 from ops.attention.program import Program
 from ops.attention.ranges import ranges
 
@@ -57,8 +57,6 @@ TUNING = {
   ),
 }
 
-# Log-sum-exp of a row that sees nothing; finite, or differences were NaN.
-_NOTHING = -1e30
 _LOG2_E = math.log2(math.e)
 
 
@@ -79,30 +77,16 @@ def unsupported(q_BLHC, k_BSKC, v_BSKC, **options) -> str | None:
   return blocked.unsupported(q_BLHC, k_BSKC, options.get('offset', 0))
 
 
-def attention(
-  q_BLHC,
-  k_BSKC,
-  v_BSKC,
-  *,
-  q_segments_BL=None,
-  k_segments_BS=None,
-  offset=0,
-  window=None,
-) -> jax.Array:
+def attention(q_BLHC, k_BSKC, v_BSKC, **options) -> jax.Array:
   """See `ops.attention`."""
-  del offset
-  length, tuning = q_BLHC.shape[1], TUNING[dispatch.platform()]
-  # Rows behind the last one: hidden as keys, cut off as queries.
-  padding = -length % max(n for b in tuning for n in (b.queries, b.keys))
-  pad = lambda a: jnp.pad(a, [(0, 0), (0, padding)] + [(0, 0)] * (a.ndim - 2))
-  inputs = {'q': pad(q_BLHC), 'k': pad(k_BSKC), 'v': pad(v_BSKC)}
-  extras = {}
-  if q_segments_BL is not None:
-    extras['q_segments'] = pad(q_segments_BL.astype(jnp.int32))
-    extras['k_segments'] = pad(k_segments_BS.astype(jnp.int32))
-  if window is not None:
-    extras['window'] = jnp.asarray(window, jnp.int32).reshape(1)
-  return _attention(dispatch.platform(), tuning, inputs, extras)[:, :length]
+  tuning = TUNING[dispatch.platform()]
+  inputs, extras = padded.padded(
+    *(q_BLHC, k_BSKC, v_BSKC),
+    multiple=max(n for b in tuning for n in (b.queries, b.keys)),
+    **options,
+  )
+  out = _attention(dispatch.platform(), tuning, inputs, extras)
+  return out[:, : q_BLHC.shape[1]]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
@@ -123,11 +107,10 @@ def _forward_rule(platform, tuning, inputs, extras):
 
 def _backward_rule(platform, tuning, saved, d_out):
   inputs, extras, found = saved
-  product = d_out.astype(jnp.float32) * found['out'].astype(jnp.float32)
   given = inputs | {
     'd_out': d_out,
     'lse': found['lse'],
-    'delta': jnp.sum(product, axis=-1).swapaxes(1, 2),
+    'delta': padded.delta(d_out, found['out']),
   }
   like = {n: jax.ShapeDtypeStruct(x.shape, x.dtype) for n, x in inputs.items()}
   d_q = {'q': like.pop('q')}
@@ -181,7 +164,7 @@ def _forward(refs, extras, bounds, results, *, blocks):
     return out, new_top, total * shrink + jnp.sum(weights, axis=1)
 
   zero = jnp.zeros(blocks.queries, jnp.float32)
-  start = jnp.zeros(q.shape, jnp.float32), zero + _NOTHING, zero
+  start = jnp.zeros(q.shape, jnp.float32), zero + padded.NOTHING, zero
   out, top, total = at.loops(body, start)
   total = jnp.maximum(total, 1e-30)  # 0 where a row sees no key.
   at.store(results['out'], out / total[:, None])

@@ -2,7 +2,6 @@
 """Exponentials of the logits of a chunk, and their sums, for Hopper GPUs."""
 
 import functools
-import math
 
 import jax
 import jax.numpy as jnp
@@ -12,11 +11,10 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from ops import persistent, warp_groups
 from ops.persistent import COLUMNS, STEP, Block, Tile
-from ops.warp_groups import HALF, ROWS
+from ops.warp_groups import HALF, LOG2_E, ROWS
 
 # Logits so far above the shift, in nats, count as that far: all is finite.
 MOST = 60.0
-_LOG2_E = math.log2(math.e)
 
 
 # Kernels of the same shape are made once: each takes a second to compile.
@@ -70,7 +68,7 @@ def exponentials(
     kernel,
     multiply,
     'cross_entropy_exponentials',
-    (shift_T * _LOG2_E, x_TD, head_VD),
+    (shift_T * LOG2_E, x_TD, head_VD),
     [
       jax.ShapeDtypeStruct((wide, tokens), jnp.float32),
       jax.ShapeDtypeStruct((tokens, vocab), x_TD.dtype),
@@ -87,8 +85,8 @@ def _store(e_ref, total_ref, shift_ref, start, vocab, sums, memory):
   shift = lax.broadcast_in_dim(warp_groups.load(shift_ref), (HALF, STEP), (0,))
   total = 0
   for i in range(0, COLUMNS, STEP):
-    z = sums[0][:, i : i + STEP] * _LOG2_E - shift
-    e = jnp.exp2(jnp.minimum(z, MOST * _LOG2_E))
+    z = sums[0][:, i : i + STEP] * LOG2_E - shift
+    e = jnp.exp2(jnp.minimum(z, MOST * LOG2_E))
     if vocab % COLUMNS:  # The last tile reaches out of the head.
       column = lax.broadcasted_iota(jnp.int32, (HALF, STEP), 1)
       e = jnp.where(column < vocab - start - i, e, 0)

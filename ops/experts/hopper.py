@@ -17,9 +17,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from ops import persistent
 from ops.persistent import COLUMNS, STEP, Block, Tile
-from ops.warp_groups import HALF, ROWS, divide
-
-_LOG2_E = 1.4426950408889634
+from ops.warp_groups import HALF, LOG2_E, ROWS, divide
 
 
 # Kernels of the same shape are made once: each takes a second to compile.
@@ -51,7 +49,7 @@ def up(
         gates, ups = sums
         for start in range(0, width, STEP):
           gate, up_ = (x[:, start : start + STEP] for x in (gates, ups))
-          sigmoid = 1 / (1 + jnp.exp2(gate * -_LOG2_E))
+          sigmoid = 1 / (1 + jnp.exp2(gate * -LOG2_E))
           silu = gate * sigmoid
           at = column * width + start
           memory.write(silu * up_, a_ref.at[row, pl.ds(at, STEP)])
