@@ -28,10 +28,10 @@ BY_ROW = plgpu.Layout.WGMMA.reduce(1)  # A number for each row of a product.
 def unavailable() -> str | None:
   """Why such kernels cannot run on this machine."""
   if dispatch.platform() != 'cuda':
-    return 'is made of instructions of Hopper GPUs'
+    return 'it is made of instructions of Hopper GPUs'
   found = getattr(jax.devices()[0], 'compute_capability', 'none')
   if found.split('.')[0] != '9':
-    return f'needs compute capability 9, a Hopper GPU; this one has {found}'
+    return f'it needs compute capability 9, a Hopper GPU; this one has {found}'
   return None
 
 

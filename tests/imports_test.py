@@ -22,7 +22,7 @@ FLOORS = (
     'zaya_jax.plan',
     'zaya_jax.report.router',  # It loads a model.
   ),
-  ('zaya_jax.loop',),
+  ('zaya_jax.loop', 'zaya_jax.traced'),
   ('zaya_jax.start', 'zaya_jax.inherit', 'zaya_jax.aegis'),
   ('zaya_jax.models', 'zaya_jax.corpus', 'zaya_jax.score', 'zaya_jax.guard'),
   ('zaya_jax.step', 'zaya_jax.interop', 'zaya_jax.prepare', 'zaya_jax.report'),

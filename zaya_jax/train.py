@@ -15,6 +15,7 @@ from zaya_jax import (
   metrics,
   run_files,
   stop,
+  traced,
 )
 from zaya_jax import loop as loop_lib
 from zaya_jax import mesh as mesh_lib
@@ -64,6 +65,8 @@ def _train(config) -> int:
   config = inherit.settings(config)
   mesh = mesh_lib.make_mesh(config.mesh)
   step_lib.check(config, mesh)
+  if config.ops != config_lib.OpsConfig():
+    traced.trace(config, mesh)  # A named engine may not run: before the data.
   with contextlib.ExitStack() as open_:
     if first and not rank.place():  # Else the supervisor holds it.
       open_.enter_context(lock.RunLock(config.run_dir))

@@ -207,7 +207,9 @@ def test_other_gpus_are_refused_by_name(monkeypatch, capability, reason):
 
 
 def test_a_cpu_is_refused():
-  assert warp_groups.unavailable() == 'is made of instructions of Hopper GPUs'
+  assert (
+    warp_groups.unavailable() == 'it is made of instructions of Hopper GPUs'
+  )
 
 
 @pytest.mark.parametrize('tokens', [1, 127, 128, 1000])

@@ -9,6 +9,7 @@ import pytest
 
 from ops import dispatch, registry
 from tests import close, meshes, tiny
+from zaya_jax import main
 from zaya_jax import step as step_lib
 
 # Kernels sum in another order, which Newton-Schulz grows in five iterations,
@@ -63,3 +64,16 @@ def test_wrong_engine_is_noticed(monkeypatch, expected):
   params, _ = _after_a_step({'residual_rms_norm': 'pallas'})
   with pytest.raises(AssertionError, match='differs by'):
     close.assert_close(params, expected[0], BOUND)
+
+
+def test_an_engine_that_cannot_run_is_refused_before_the_data(tmp_path, capsys):
+  run_dir, data = tmp_path / 'run', tmp_path / 'none.txt'
+  command = ['zaya_jax', *tiny.FLAGS, f'--run_dir={run_dir}']
+  command += [f'--data.input={data}', '--data.batch_size=8']
+  assert main.main([*command, '--ops.cross_entropy=mosaic']) == 2
+  (line,) = capsys.readouterr().err.splitlines()
+  assert '--ops.cross_entropy=mosaic cannot run here' in line
+  assert not run_dir.exists()
+  # Others are traced, and the data are missed.
+  assert main.main([*command, '--ops.cross_entropy=pallas']) == 2
+  assert str(data) in capsys.readouterr().err

@@ -16,12 +16,11 @@ import time
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from ops import dispatch
 from zaya_jax import config as config_lib
-from zaya_jax import flags, mesh, step
-from zaya_jax.checkpoint import arrays
+from zaya_jax import flags, mesh
+from zaya_jax import traced as traced_lib
 from zaya_jax.plan import hlo
 
 _TARGET = pathlib.Path(__file__).with_name('mi300x.txtpb')
@@ -54,17 +53,8 @@ def compile_step(
     arguments and temporary, bytes of a device, and what `hlo.read` returns.
   """
   device_mesh = mesh.make_mesh(config.mesh, devices)
-  shape = (config.data.batch_size, config.data.seq_len)
-  rows = mesh.sharding(device_mesh, 'batch', 'length')
-  names = ('tokens', 'targets', 'segment_ids', 'positions')
-  batch = {
-    **{n: jax.ShapeDtypeStruct(shape, jnp.int32, sharding=rows) for n in names},
-    'weights': jax.ShapeDtypeStruct(shape, jnp.float32, sharding=rows),
-  }
   with jax.set_mesh(device_mesh):
-    state = jax.eval_shape(jax.jit(step.make_init(config)))
-    train_step = jax.jit(step.make_train_step(config), donate_argnums=0)
-    traced = train_step.trace(arrays.on_mesh(state, device_mesh), batch)
+    traced = traced_lib.trace(config, device_mesh)
     compiled = traced.lower(lowering_platforms=(platform,)).compile()
   memory = compiled.memory_analysis()
   return {
