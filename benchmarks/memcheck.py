@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NVIDIA's compute-sanitizer over every kernel of our operations.
+
+    python -m benchmarks.memcheck [--op=attention,cca] [--tool=memcheck]
+
+A process for each engine runs the awkward cases that it takes, values and
+gradients in bfloat16, each array in memory of its own. One process more has a
+kernel that stores behind its result: the tool has to find it. The exit status
+is 1 if it does not, if a kernel has an error or if an engine ran nothing.
+
+This is where a kernel touches memory that is not its own; what it computes is
+compared with float64 in tests/ops/contract_test.py.
+"""
+
+import argparse
+import concurrent.futures
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import time
+from typing import Any
+
+from benchmarks import record
+from ops import registry
+
+# Array by array from the driver, so that the tool sees where each one ends;
+# no kernels but those of the program, and no libraries that it does not call.
+ENVIRONMENT = {
+  'XLA_PYTHON_CLIENT_ALLOCATOR': 'platform',
+  'CUDA_MODULE_LOADING': 'LAZY',
+  'XLA_FLAGS': '--xla_gpu_autotune_level=0 --xla_gpu_enable_command_buffer= ',
+}
+PLANTED = ('planted', 'pallas')
+_RAN = 'ran '  # How a process names a case that it has run.
+
+
+def find(op: str, engine: str, tool: str) -> dict[str, Any]:
+  """A row: the cases that ran, and the errors that the tool counted."""
+  command = ['compute-sanitizer', f'--tool={tool}', sys.executable]
+  command += ['-m', 'benchmarks.memcheck', '--op', op, '--engine', engine]
+  start = time.monotonic()
+  done = subprocess.run(
+    command,
+    env={**os.environ, **ENVIRONMENT},
+    cwd=record.ROOT,
+    stdout=subprocess.PIPE,
+    stderr=subprocess.STDOUT,
+    text=True,
+    check=False,
+  )
+  row = summary(done.stdout, done.returncode)
+  seconds = time.monotonic() - start
+  return {'op': op, 'engine': engine, **row, 'seconds': round(seconds, 1)}
+
+
+def summary(output: str, status: int) -> dict[str, Any]:
+  """What a process under the tool printed."""
+  lines = output.splitlines()
+  cases = [line.removeprefix(_RAN) for line in lines if line.startswith(_RAN)]
+  count = re.search(r'^=+ ERROR SUMMARY: (\d+) error', output, re.MULTILINE)
+  row = {'cases': cases, 'errors': int(count[1]) if count else None}
+  if status or not count:
+    row['last'] = [line for line in lines if line.strip()][-5:]
+  return row
+
+
+def clean(rows: list[dict[str, Any]]) -> bool:
+  """Whether only the planted error was found, and every engine ran."""
+  planted = [row for row in rows if (row['op'], row['engine']) == PLANTED]
+  others = [row for row in rows if row not in planted]
+  return all(row['errors'] for row in planted) and all(
+    row['cases'] and row['errors'] == 0 for row in others
+  )
+
+
+def run_cases(op: str, engine: str) -> None:
+  """What happens under the tool."""
+  import jax
+  import jax.numpy as jnp
+  import numpy as np
+
+  from ops import dispatch
+
+  if (op, engine) == PLANTED:
+    _store_behind()
+    print(f'{_RAN}behind', flush=True)
+    return
+  operation = registry.operation(op)
+  for case in operation.cases:
+    if case.zaya:
+      continue
+    args, kwargs = case.arguments(
+      np.random.default_rng(0), jnp.dtype('bfloat16')
+    )
+    args = jax.tree.map(jnp.asarray, args)
+
+    @jax.jit
+    def both(args, case=case, kwargs=kwargs):
+      def value(*chosen):
+        full = list(args)
+        for index, array in zip(case.gradients, chosen, strict=True):
+          full[index] = array
+        return operation.run(*full, **kwargs)
+
+      out, vjp = jax.vjp(value, *(args[i] for i in case.gradients))
+      return out, vjp(out) if case.gradients else ()
+
+    with dispatch.use(**{op: engine}):
+      try:
+        jax.block_until_ready(both(args))
+      except dispatch.UnsupportedError:
+        continue
+    print(f'{_RAN}{case.name}', flush=True)
+
+
+def _store_behind() -> None:
+  import jax
+  import jax.numpy as jnp
+  from jax.experimental import pallas as pl
+  from jax.experimental.pallas import triton as plgpu
+
+  def kernel(place_ref, out_ref):
+    place = place_ref[0] + jnp.arange(128)
+    plgpu.store(out_ref.at[place], jnp.ones(128))
+
+  store = pl.pallas_call(
+    kernel, out_shape=jax.ShapeDtypeStruct((256,), jnp.float32)
+  )
+  # Known only when it runs; the first half is inside.
+  jax.block_until_ready(jax.jit(store)(jnp.full(1, 192)))
+
+
+def main() -> None:
+  """Runs all, prints a line each, writes the rows."""
+  parser = argparse.ArgumentParser(allow_abbrev=False)
+  parser.add_argument('--op', default='', help='operations, by commas')
+  parser.add_argument(
+    '--engines',
+    type=lambda text: text.split(','),
+    default=['pallas', 'mosaic'],
+    help='hip where `make -C ops/native cuda` has built it',
+  )
+  parser.add_argument('--tool', default='memcheck', help='of compute-sanitizer')
+  parser.add_argument('--jobs', type=int, default=len(os.sched_getaffinity(0)))
+  parser.add_argument('--engine', help=argparse.SUPPRESS)
+  parser.add_argument(
+    '--output', type=pathlib.Path, default=record.RESULTS / 'memcheck.json'
+  )
+  args = parser.parse_args()
+  if args.engine:
+    run_cases(args.op, args.engine)
+    return
+  result = record.circumstances('benchmarks.memcheck', ['jax', 'jaxlib'])
+  pairs = [
+    (op, engine.name)
+    for op in (args.op.split(',') if args.op else registry.FUNCTIONS)
+    for engine in registry.operation(op).engines
+    if engine.name in args.engines
+  ]
+  with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+    rows = []
+    for row in pool.map(lambda pair: find(*pair, args.tool), [PLANTED, *pairs]):
+      print(json.dumps(row), flush=True)
+      rows.append(row)
+  record.write(args.output, {**result, 'tool': args.tool, 'rows': rows})
+  sys.exit(not clean(rows))
+
+
+if __name__ == '__main__':
+  main()
