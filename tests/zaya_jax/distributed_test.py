@@ -183,6 +183,7 @@ def test_one_process_trains_alike(undisturbed, tmp_path):
   assert expected[0] - expected[-1] > 1e-2  # Or any order of data would do.
 
 
+@pytest.mark.long
 def test_stopped_and_killed_run_is_the_undisturbed_one_bit_for_bit(
   interrupted, undisturbed
 ):
@@ -191,6 +192,7 @@ def test_stopped_and_killed_run_is_the_undisturbed_one_bit_for_bit(
   assert content(run_dir, last) == content(undisturbed[0], last)
 
 
+@pytest.mark.long
 def test_process_that_cannot_write_its_part_is_named_until_all_end(undisturbed):
   run_dir, terminal = undisturbed
   last = newest(run_dir)

@@ -100,7 +100,15 @@ def test_product_of_two_that_commute(emulated):
   assert np.abs(found - wanted).max() < 2e-3 * np.abs(wanted).max()
 
 
-@pytest.mark.parametrize('mutant', MUTANTS)
+@pytest.mark.parametrize(
+  'mutant',
+  build.mutants(
+    MUTANTS,
+    'rows of the matrix instruction',
+    'no mirror image',
+    'tail of the depth',
+  ),
+)
 def test_mutant_is_caught(emulated, monkeypatch, mutant):
   old, new = MUTANTS[mutant]
   file = next(f for f in FILES if old in (build.SOURCE / f).read_text())

@@ -57,7 +57,14 @@ def loss_and_grads(draw, devices):
     return jax.device_get(run(*arrays, batch))
 
 
-@pytest.mark.parametrize('draw', DRAWS, ids=str)
+@pytest.mark.parametrize(
+  'draw',
+  [
+    pytest.param(draw, marks=[pytest.mark.long] if draw[0] == 8 else [])
+    for draw in DRAWS
+  ],
+  ids=str,
+)
 def test_divided_rows_give_the_same_loss_and_gradients(draw):
   found, expected = loss_and_grads(draw, draw[0]), loss_and_grads(draw, 1)
   np.testing.assert_array_equal(found[2], expected[2])
