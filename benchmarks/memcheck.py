@@ -14,12 +14,15 @@ compared with float64 in tests/ops/contract_test.py.
 
 import argparse
 import concurrent.futures
+import functools
 import json
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
+import tempfile
 import time
 from typing import Any
 
@@ -37,27 +40,33 @@ PLANTED = ('planted', 'pallas')
 _RAN = 'ran '  # How a process names a case that it has run.
 
 
-def find(op: str, engine: str, tool: str) -> dict[str, Any]:
+def find(op: str, engine: str, tool: str, limit_s: int) -> dict[str, Any]:
   """A row: the cases that ran, and the errors that the tool counted."""
   command = ['compute-sanitizer', f'--tool={tool}', sys.executable]
   command += ['-m', 'benchmarks.memcheck', '--op', op, '--engine', engine]
   start = time.monotonic()
-  done = subprocess.run(
-    command,
-    env={**os.environ, **ENVIRONMENT},
-    cwd=record.ROOT,
-    stdout=subprocess.PIPE,
-    stderr=subprocess.STDOUT,
-    text=True,
-    check=False,
-  )
-  row = summary(done.stdout, done.returncode)
+  with tempfile.TemporaryFile('w+') as output:
+    process = subprocess.Popen(
+      command,
+      env={**os.environ, **ENVIRONMENT},
+      cwd=record.ROOT,
+      stdout=output,
+      stderr=subprocess.STDOUT,
+      start_new_session=True,
+    )
+    try:
+      status = process.wait(limit_s)
+    except subprocess.TimeoutExpired:
+      os.killpg(process.pid, signal.SIGKILL)
+      status = process.wait()
+    output.seek(0)
+    row = summary(output.read(), status)
   seconds = time.monotonic() - start
   return {'op': op, 'engine': engine, **row, 'seconds': round(seconds, 1)}
 
 
 def summary(output: str, status: int) -> dict[str, Any]:
-  """What a process under the tool printed."""
+  """What a process under the tool printed; errors None: it did not end."""
   lines = output.splitlines()
   cases = [line.removeprefix(_RAN) for line in lines if line.startswith(_RAN)]
   count = re.search(r'^=+ ERROR SUMMARY: (\d+) error', output, re.MULTILINE)
@@ -144,6 +153,7 @@ def main() -> None:
     help='hip where `make -C ops/native cuda` has built it',
   )
   parser.add_argument('--tool', default='memcheck', help='of compute-sanitizer')
+  parser.add_argument('--limit_s', type=int, default=600, help='of an engine')
   parser.add_argument('--jobs', type=int, default=len(os.sched_getaffinity(0)))
   parser.add_argument('--engine', help=argparse.SUPPRESS)
   parser.add_argument(
@@ -161,10 +171,12 @@ def main() -> None:
     if engine.name in args.engines
   ]
   with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+    run = functools.partial(find, tool=args.tool, limit_s=args.limit_s)
+    waiting = [pool.submit(run, *pair) for pair in (PLANTED, *pairs)]
     rows = []
-    for row in pool.map(lambda pair: find(*pair, args.tool), [PLANTED, *pairs]):
-      print(json.dumps(row), flush=True)
-      rows.append(row)
+    for done in concurrent.futures.as_completed(waiting):
+      rows.append(done.result())
+      print(json.dumps(rows[-1]), flush=True)
   record.write(args.output, {**result, 'tool': args.tool, 'rows': rows})
   sys.exit(not clean(rows))
 
