@@ -126,7 +126,7 @@ def launch(kernel, multiply, name, inputs, outputs, *, blocks, sums, pair):
   return plgpu.kernel(
     body,
     out_type=outputs,
-    grid=(_processors() // (1 + paired),),
+    grid=(processors() // (1 + paired),),
     grid_names=('processor',),
     num_threads=GROUPS + 1,
     thread_name='group',
@@ -289,6 +289,6 @@ class Memory:
       lax.cond(when, store, plgpu.commit_smem_to_gmem_group)
 
 
-def _processors() -> int:
+def processors() -> int:
   """Of the GPU; of an H200, where there is none to ask."""
   return getattr(jax.devices()[0], 'core_count', 132)

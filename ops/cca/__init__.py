@@ -4,9 +4,12 @@
 import jax
 
 from ops import dispatch
-from ops.cca import pallas, reference
+from ops.cca import mosaic, pallas, reference
 
 ENGINES = (
+  dispatch.Engine(
+    'mosaic', mosaic.cca_prologue, mosaic.unsupported, platforms=('cuda',)
+  ),
   dispatch.Engine(
     'pallas', pallas.cca_prologue, pallas.unsupported, platforms=('cuda',)
   ),

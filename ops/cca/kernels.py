@@ -110,7 +110,7 @@ class _Block:
 
   def row(self, ref, head):
     """Where the one number of each token and this head is."""
-    return ref.at[self._batch, self._tokens, head], self._here
+    return ref.at[self._batch, head, self._tokens], self._here
 
 
 def _dot(a, b):

@@ -81,8 +81,8 @@ def _forward_rule(z, kernel, bias, temperature, cos, sin, segments):
   batch, length, _ = z.shape
   queries = (batch, length, sizes.heads * sizes.channels)
   keys = (batch, length, sizes.kv_heads * sizes.channels)
-  scales = (batch, length, sizes.heads + sizes.kv_heads)
-  warmth = jnp.concatenate([jnp.ones(sizes.heads), temperature])
+  scales = (batch, sizes.heads + sizes.kv_heads, length)
+  warmth = _warmth(sizes, temperature)
   q, k, unit, scale = _call(
     kernels.forward,
     sizes,
@@ -93,28 +93,22 @@ def _forward_rule(z, kernel, bias, temperature, cos, sin, segments):
       jax.ShapeDtypeStruct(scales, jnp.float32),
     ],
   )
-  saved = (z, kernel, temperature, warmth, cos, sin, segments, q, unit, scale)
+  saved = (z, kernel, temperature, cos, sin, segments, q, unit, scale)
   return (q, k), saved
 
 
 def _backward_rule(saved, cotangents):
-  z, kernel, temperature, warmth, cos, sin, segments, q, unit, scale = saved
+  z, kernel, temperature, cos, sin, segments, *found = saved
   sizes = _sizes(z, kernel, temperature, cos, segments)
-  like_z = jax.ShapeDtypeStruct(z.shape, z.dtype)
-  f32 = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.float32)
-  dy, warm, sums = _call(
-    kernels.unnormalize,
-    sizes,
-    (sizes.blocks,),
-    (q, unit, scale, warmth, cos, sin, *cotangents),
-    [like_z, f32(sizes.blocks, len(kernel)), f32(sizes.blocks, z.shape[-1])],
+  dy, d_bias, d_temperature = unnormalize(
+    *(*found, kernel, temperature, cos, sin, *cotangents)
   )
   (dz,) = _call(
     kernels.convolve_back,
     sizes,
     (sizes.blocks,),
     (dy, kernel.astype(z.dtype), *_some(segments)),
-    [like_z],
+    [jax.ShapeDtypeStruct(z.shape, z.dtype)],
   )
   splits = min(sizes.blocks, _SPLITS[dispatch.platform()])
   (parts,) = _call(
@@ -122,18 +116,60 @@ def _backward_rule(saved, cotangents):
     sizes,
     (sizes.lags, splits),
     (z, dy, *_some(segments)),
-    [f32(splits, *kernel.shape)],
+    [jax.ShapeDtypeStruct((splits, *kernel.shape), jnp.float32)],
   )
   return (
     dz,
     jnp.sum(parts, axis=0).astype(kernel.dtype),
-    jnp.sum(sums, axis=0),
-    jnp.sum(warm, axis=0)[sizes.heads :],
-    *(None, None, None),
+    *(d_bias, d_temperature, None, None, None),
   )
 
 
 _queries_and_keys.defvjp(_forward_rule, _backward_rule)
+
+
+def unnormalize(
+  q: jax.Array,
+  unit: jax.Array,
+  scale: jax.Array,
+  kernel: jax.Array,
+  temperature: jax.Array,
+  cos: jax.Array,
+  sin: jax.Array,
+  d_q: jax.Array,
+  d_k: jax.Array,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+  """The gradients before the norm, of the bias and of the temperature.
+
+  Args:
+    q: [B, L, H * C] queries, as are their gradients `d_q`.
+    unit: [B, L, K * C] keys before their temperature.
+    scale: [B, G, L] float32, what the norm multiplied by.
+    kernel: of `ops.cca_prologue`, as are the others.
+    temperature: [K].
+    cos: [B, L, R].
+    sin: [B, L, R].
+    d_q: see `q`.
+    d_k: [B, L, K * C] gradients of the keys.
+  """
+  groups, channels, _ = kernel.shape
+  like_z = jax.ShapeDtypeStruct((*q.shape[:2], groups * channels), q.dtype)
+  sizes = _sizes(like_z, kernel, temperature, cos, None)
+  f32 = lambda n: jax.ShapeDtypeStruct((sizes.blocks, n), jnp.float32)
+  dy, warm, sums = _call(
+    kernels.unnormalize,
+    sizes,
+    (sizes.blocks,),
+    (q, unit, scale, _warmth(sizes, temperature), cos, sin, d_q, d_k),
+    [like_z, f32(groups), f32(groups * channels)],
+  )
+  warm = jnp.sum(warm, axis=0)[sizes.heads :]
+  return dy, jnp.sum(sums, axis=0), warm
+
+
+def _warmth(sizes, temperature):
+  """What each head is multiplied by after the norm."""
+  return jnp.concatenate([jnp.ones(sizes.heads), temperature])
 
 
 def _sizes(z, kernel, temperature, cos, segments):

@@ -5,10 +5,11 @@ import pytest
 
 from ops import native, warp_groups
 from ops.attention import hopper_forward, hopper_keys, hopper_queries
+from ops.cca import hopper_convolve, hopper_kernel
 from ops.cross_entropy import hopper as cross_entropy
 from ops.experts import hopper as experts
 from ops.newton_schulz import hopper as newton_schulz
-from tests.ops import plain_attention, plain_products
+from tests.ops import plain_attention, plain_cca, plain_products
 from tests.ops.native import build
 
 
@@ -33,6 +34,8 @@ def plain(monkeypatch):
     (hopper_forward, plain_attention, ('forward',)),
     (hopper_keys, plain_attention, ('of_keys',)),
     (hopper_queries, plain_attention, ('of_queries', 'of_queries_saved')),
+    (hopper_convolve, plain_cca, ('forward', 'of_inputs')),
+    (hopper_kernel, plain_cca, ('of_kernel',)),
   ):
     for name in names:
       monkeypatch.setattr(module, name, getattr(meanings, name))

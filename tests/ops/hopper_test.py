@@ -32,7 +32,7 @@ def _inputs(depth, columns):
 @pytest.fixture
 def interpreted(monkeypatch, request):
   """Kernels run in Python: threads, barriers, copies and all, without races."""
-  monkeypatch.setattr(persistent, '_processors', lambda: 2)
+  monkeypatch.setattr(persistent, 'processors', lambda: 2)
   monkeypatch.setattr(persistent, '_CLUSTERS', False)
   jax.clear_caches()  # Of kernels that were made otherwise.
   mode = params.InterpretGPUParams(detect_races=True)

@@ -81,7 +81,7 @@ class OpsConfig:
   attention: Literal['auto', 'mosaic', 'cudnn', 'pallas', 'xla'] = field(
     'auto', 'Causal attention, forward and backward.'
   )
-  cca: Literal['auto', 'pallas', 'xla'] = field(
+  cca: Literal['auto', 'mosaic', 'pallas', 'xla'] = field(
     'auto', 'What lies between the projections of CCA and its attention.'
   )
   residual_rms_norm: Literal['auto', 'hip', 'pallas', 'xla'] = field(

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CCA's prologue for Hopper GPUs: interpreted where jax can, else lowered.
+
+jax 0.10 interprets no transposed operands. The kernels are compared with
+float64 in `contract_test` where there is a Hopper GPU.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax._src.pallas.mosaic_gpu.interpret import gpu_callbacks, params
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from ops import dispatch
+from ops.cca import hopper, hopper_convolve, mosaic, pallas, reference
+from tests.ops import plain_cca
+
+HEADS, KV_HEADS = 2, 1
+
+interprets = pytest.mark.skipif(
+  jax.__version_info__ < (0, 11), reason='jax interprets no transposed operands'
+)
+
+
+@pytest.fixture
+def interpreted(monkeypatch):
+  """Kernels run in Python: threads, barriers, copies and all, without races."""
+  # Interpreted memory has no bytes: both views of it are the same.
+  monkeypatch.setattr(hopper, 'stages', _stages)
+  monkeypatch.setattr(hopper, 'views', lambda memory: (memory, memory))
+  # Programs with several blocks each, and some with one.
+  monkeypatch.setattr(mosaic, 'processors', lambda: 4)
+  monkeypatch.setattr(pallas, 'unnormalize', plain_cca.unnormalize)
+  jax.clear_caches()  # Of kernels that were made otherwise.
+  mode = params.InterpretGPUParams(detect_races=True)
+  with params.force_gpu_interpret_mode(mode):
+    yield
+  jax.clear_caches()
+  assert not gpu_callbacks.get_races().races_found
+
+
+def _stages(count, dtype):
+  return plgpu.SMEM((count, 2, hopper.ROWS, hopper.CHUNK), dtype)
+
+
+def _inputs(length, segments=None, lags=3):
+  rng = np.random.default_rng(0)
+  draw = lambda *s: rng.standard_normal(s).astype(np.float32)
+  groups, width = HEADS + KV_HEADS, KV_HEADS * 64
+  half = lambda *s: jnp.asarray(draw(2, length, *s), jnp.bfloat16)
+  angle = np.tile(draw(2, length, 32), 2)
+  if segments is not None:
+    segments = jnp.asarray(np.broadcast_to(segments, (2, length)), jnp.int32)
+  inputs = (
+    *(half(groups * 128), half(width), half(width)),
+    # What products take.
+    (draw(groups, 128, lags * 128) / 11).astype(jnp.bfloat16),
+    *(draw(groups * 128), 1 + draw(KV_HEADS)),
+    *(np.cos(angle), np.sin(angle), segments),
+  )
+  inputs = [None if x is None else jnp.asarray(x) for x in inputs]
+  return *inputs[:3], inputs[3].astype(jnp.float32), *inputs[4:]
+
+
+def _value_and_gradients(run, inputs):
+  out, vjp = jax.vjp(lambda *chosen: run(*chosen, *inputs[6:]), *inputs[:6])
+  rng = np.random.default_rng(1)
+  draw = lambda x: jnp.asarray(rng.standard_normal(x.shape), jnp.bfloat16)
+  given = [draw(x).astype(x.dtype) for x in out]
+  return *out, *vjp(tuple(given))
+
+
+def _wanted(inputs):
+  wide = lambda x: x.astype(jnp.float32) if x.dtype == jnp.bfloat16 else x
+  return _value_and_gradients(
+    reference.cca_prologue, jax.tree.map(wide, inputs)
+  )
+
+
+def _errors(found, wanted):
+  return [
+    np.abs(np.asarray(a, np.float32) - np.asarray(b, np.float32)).max()
+    / np.abs(np.asarray(b, np.float32)).max()
+    for a, b in zip(found, wanted, strict=True)
+  ]
+
+
+def _documents(length, *starts):
+  return np.isin(np.arange(length), starts).cumsum()[None]
+
+
+CASES = {
+  'causal': (256, None),
+  'documents': (256, _documents(256, 60, 61, 128, 191)),
+  'numbers_come_again': (256, np.arange(256)[None] // 2 % 2),
+  'a_rest': (140, _documents(140, 127, 139)),
+}
+
+
+@interprets
+@pytest.mark.parametrize('name', CASES)
+def test_value_and_gradients_interpreted(interpreted, name):
+  length, segments = CASES[name]
+  inputs = _inputs(length, segments)
+  found = _value_and_gradients(mosaic.cca_prologue, inputs)
+  errors = _errors(found, _wanted(inputs))
+  print(errors)
+  assert max(errors) < 0.02
