@@ -208,9 +208,7 @@ def _convolved(at, scratch, group, number, back):
     sums = sums_ref[...]
     warp_groups.finish_reads()
     ring.release(number + lags - 1)
-    return [
-      sums[:, j * CHUNK : (j + 1) * CHUNK] + x for j, x in enumerate(own)
-    ]
+    return [sums[:, j * CHUNK : (j + 1) * CHUNK] + x for j, x in enumerate(own)]
 
   return pl.run_scoped(scope, plgpu.ACC((HALF, CHANNELS), jnp.float32))
 

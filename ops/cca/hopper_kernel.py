@@ -14,7 +14,6 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from ops import warp_groups
 from ops.cca import hopper
 from ops.cca.hopper import CHANNELS, CHUNK, CHUNKS
 from ops.warp_groups import GROUPS, HALF, ROWS
@@ -24,9 +23,7 @@ _TILES = 6  # Of 32 KB, beside results on their way out.
 
 # Kernels of the same shape are made once: each takes a second to compile.
 @functools.partial(jax.jit, static_argnames=('lags', 'runs'))
-def of_kernel(
-  inputs: dict[str, jax.Array], lags: int, runs: int
-) -> jax.Array:
+def of_kernel(inputs: dict[str, jax.Array], lags: int, runs: int) -> jax.Array:
   """Its gradient [runs, G, C, lags * C] float32, of each run; see `mosaic`."""
   batch, length, groups, _ = inputs['z'].shape
   blocks = batch * length // ROWS
@@ -90,7 +87,9 @@ def _sum(refs, scratch, group, ends, lags, *sums_refs):
     for lag in range(lags):
       tile_ref = ring.wait(number + 1 + lag)
       if lag and (cut := at.cut(lag)) is not None:
-        pl.when(cut)(functools.partial(_hide, at, scratch, group, tile_ref, lag))
+        pl.when(cut)(
+          functools.partial(_hide, at, scratch, group, tile_ref, lag)
+        )
       for i in range(each):
         plgpu.wgmma(sums_refs[lag * each + i], z_ref, tile_ref.at[i])
       plgpu.wgmma_wait(each)

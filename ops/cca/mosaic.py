@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """`ops.cca_prologue` by kernels for Hopper GPUs; see `hopper`.
 
-`inputs` of the kernels, by name: 'x' [B, L, G, C], what is convolved: z forward,
-the gradient before the norm back; 'kernel' [G, C, lags * C] in the type of x;
-'runs' of `hopper_convolve.schedule`; forward 'bias' [G, C], 'warmth' [K], the
-temperature, 'cos' and 'sin' [B, L, R]; for the gradient of the kernel 'z'; where
-there are segments 'hidden' and 'cut' of `_hidden`. L is a multiple of ROWS.
-
-The norm's gradient is left to Triton.
+`inputs` of the kernels, by name: 'x' [B, L, G, C], what is convolved: z on the
+way forward, the gradient before the norm on the way back; 'kernel' [G, C, lags
+* C] in the type of x; 'runs' of `hopper_convolve.schedule`; forward 'bias' [G,
+C], 'warmth' [K], the temperature, 'cos' and 'sin' [B, L, R]; for the gradient
+of the kernel 'z', as x; where there are segments 'hidden' and 'cut' of
+`_hidden`. L is a multiple of ROWS. The norm's gradient is left to Triton.
 """
 
 import jax
@@ -33,8 +32,8 @@ def unsupported(z_BLZ, current, delayed, kernel_GCX, bias, t, cos_BLR, *_):
       f'it takes {hopper.CHANNELS} channels a head, {hopper_convolve.ROTATED} '
       f'of them rotated, not {channels} and {rotated}'
     )
-  if not 2 <= lags <= 4:
-    return f'it takes 2 to 4 lags, not {lags}'
+  if lags not in (2, 3):  # Sums of more do not fit in the registers.
+    return f'it takes 2 or 3 lags, not {lags}'
   if z_BLZ.size == 0:
     return 'there are no tokens'
   if z_BLZ.size >= 2**31:

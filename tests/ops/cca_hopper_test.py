@@ -13,7 +13,7 @@ from jax._src.pallas.mosaic.interpret import utils
 from jax._src.pallas.mosaic_gpu.interpret import gpu_callbacks, params
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from ops import dispatch
+from ops import warp_groups
 from ops.cca import hopper, hopper_convolve, mosaic, pallas, reference
 from tests.ops import plain_cca
 
@@ -74,14 +74,16 @@ def _pad_before(monkeypatch):
   monkeypatch.setattr(utils, 'clip_range_to_shape', clip_starts)
 
 
-def _inputs(length, segments=None, lags=3):
+def _inputs(batch, length, segments, lags=3):
   rng = np.random.default_rng(0)
   draw = lambda *s: rng.standard_normal(s).astype(np.float32)
   groups, width = HEADS + KV_HEADS, KV_HEADS * 64
-  half = lambda *s: jnp.asarray(draw(2, length, *s), jnp.bfloat16)
-  angle = np.tile(draw(2, length, 32), 2)
+  half = lambda *s: jnp.asarray(draw(batch, length, *s), jnp.bfloat16)
+  angle = np.tile(draw(batch, length, 32), 2)
   if segments is not None:
-    segments = jnp.asarray(np.broadcast_to(segments, (2, length)), jnp.int32)
+    segments = jnp.asarray(
+      np.broadcast_to(segments, (batch, length)), jnp.int32
+    )
   inputs = (
     *(half(groups * 128), half(width), half(width)),
     # What products take.
@@ -120,20 +122,87 @@ def _documents(length, *starts):
   return np.isin(np.arange(length), starts).cumsum()[None]
 
 
+# Sequences, tokens, segments: two blocks in all.
 CASES = {
-  'causal': (256, None),
-  'documents': (256, _documents(256, 60, 61, 128, 191)),
-  'numbers_come_again': (256, np.arange(256)[None] // 2 % 2),
-  'a_rest': (140, _documents(140, 127, 139)),
+  'causal': (2, 128, None),
+  'documents': (1, 256, _documents(256, 60, 61, 128, 191)),
+  'a_rest_where_numbers_come_again': (1, 140, np.arange(140)[None] // 2 % 2),
 }
 
 
 @interprets
 @pytest.mark.parametrize('name', CASES)
 def test_value_and_gradients_interpreted(interpreted, name):
-  length, segments = CASES[name]
-  inputs = _inputs(length, segments)
+  batch, length, segments = CASES[name]
+  inputs = _inputs(batch, length, segments)
   found = _value_and_gradients(mosaic.cca_prologue, inputs)
-  errors = _errors(found, _wanted(inputs))
-  print(errors)
-  assert max(errors) < 0.02
+  assert max(_errors(found, _wanted(inputs))) < 0.01
+  # One token sees another one before it than it should, if any.
+  segments = np.zeros((1, length)) if segments is None else segments.copy()
+  segments[:, 100:] += 1
+  other = _errors(found, _wanted(_inputs(batch, length, segments)))
+  # Queries, keys, values; projections, values, kernel, bias, temperature.
+  assert min(*other[:3], *other[3:6:2], *other[6:]) > 0.01
+
+
+@pytest.mark.parametrize(
+  ('name', 'lags'), [('causal', 2), ('causal', 3), ('documents', 3)]
+)
+def test_value_and_gradients_lower(monkeypatch, name, lags):
+  monkeypatch.setattr(pallas, 'unnormalize', plain_cca.unnormalize)
+  inputs = _inputs(*CASES[name], lags=lags)
+  run = lambda *inputs: _value_and_gradients(mosaic.cca_prologue, inputs)
+  lowered = jax.jit(run).trace(*inputs).lower(lowering_platforms=('cuda',))
+  for kernel in ('forward', 'of_inputs', 'of_kernel'):
+    assert f'cca_{kernel}' in lowered.as_text()
+
+
+@pytest.mark.parametrize(
+  ('heads', 'kv_heads', 'blocks', 'processors'),
+  [(8, 2, 128, 132), (2, 1, 2, 4), (4, 4, 1, 132), (16, 2, 5, 8)],
+)
+def test_runs_have_every_block_of_every_head_once(
+  heads, kv_heads, blocks, processors
+):
+  runs = hopper_convolve.schedule(heads, kv_heads, blocks, 3, processors)
+  assert len(runs) <= max(processors, heads + kv_heads)
+  found = [
+    (run.head, block)
+    for run in map(hopper_convolve.Run._make, runs)
+    for block in range(run.first, run.stop)
+  ]
+  assert (runs[:, 1] < runs[:, 2]).all()
+  assert sorted(found) == [
+    (head, block) for head in range(heads + kv_heads) for block in range(blocks)
+  ]
+
+
+def test_runs_of_keys_are_shorter_as_each_block_takes_longer():
+  runs = hopper_convolve.schedule(8, 2, 128, 3, 132)
+  blocks, is_key = runs[:, 2] - runs[:, 1], runs[:, 0] >= 8
+  assert max(blocks[~is_key]) * (3 + 1) == 48
+  assert max(blocks[is_key]) * (3 + 4) == 42
+
+
+@pytest.mark.parametrize(
+  ('change', 'reason'),
+  [
+    ({'dtype': jnp.float32}, 'not float32'),
+    ({'rotated': 128}, 'not 128 and 128'),
+    ({'lags': 4}, 'not 4'),
+    ({'length': 0}, 'no tokens'),
+  ],
+)
+def test_what_it_cannot_take_is_said(monkeypatch, change, reason):
+  monkeypatch.setattr(warp_groups, 'unavailable', lambda: None)
+
+  def why_not(dtype=jnp.bfloat16, rotated=64, lags=3, length=5):
+    z, kernel = (
+      jnp.zeros((1, length, 384), dtype),
+      jnp.zeros((3, 128, lags * 128)),
+    )
+    table = jnp.zeros((1, length, rotated))
+    return mosaic.unsupported(z, z, z, kernel, None, None, table, table)
+
+  assert why_not() is None
+  assert reason in why_not(**change)

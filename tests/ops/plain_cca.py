@@ -15,7 +15,9 @@ def forward(inputs, kv_heads):
     past = jnp.einsum('BLGC,GCX->BLGX', _shifted(inputs, 'x', -lag), matrix)
     y += _seen(inputs, past, lag)
   square = jnp.sum(jnp.square(y), axis=-1)
-  scale = jnp.maximum(square, reference.NORM_EPS**2) ** -0.5 * y.shape[-1] ** 0.5
+  scale = (
+    jnp.maximum(square, reference.NORM_EPS**2) ** -0.5 * y.shape[-1] ** 0.5
+  )
   unit = reference.rotate(y * scale[..., None], inputs['cos'], inputs['sin'])
   heads = x.shape[2] - kv_heads
   narrow = lambda a: a.astype(inputs['x'].dtype)
@@ -58,7 +60,9 @@ def unnormalize(q, unit, scale, kernel, temperature, cos, sin, d_q, d_k):
   )
   units, grads = heads(q, unit), heads(d_q, d_k)
   along = jnp.sum(units * grads, axis=-1, keepdims=True)
-  warmth = jnp.concatenate([jnp.ones(len(kernel) - len(temperature)), temperature])
+  warmth = jnp.concatenate(
+    [jnp.ones(len(kernel) - len(temperature)), temperature]
+  )
   dy = grads - units * along / kernel.shape[1]
   dy *= (scale * warmth[None, :, None]).swapaxes(1, 2)[..., None]
   dy = reference.rotate(dy, cos, -sin).reshape(*q.shape[:2], -1)
