@@ -3,7 +3,7 @@
 
 `inputs` of the kernels, by name: 'x' [B, L, G, C], what is convolved: z on the
 way forward, the gradient before the norm on the way back; 'kernel' [G, C, lags
-* C] in the type of x; 'runs' of `hopper_convolve.schedule`; forward 'bias' [G,
+* C] in the type of x; 'runs' of `hopper_runs.schedule`; forward 'bias' [G,
 C], 'warmth' [K], the temperature, 'cos' and 'sin' [B, L, R]; for the gradient
 of the kernel 'z', as x; where there are segments 'hidden' and 'cut' of
 `_hidden`. L is a multiple of ROWS. The norm's gradient is left to Triton.
@@ -13,7 +13,15 @@ import jax
 import jax.numpy as jnp
 
 from ops import warp_groups
-from ops.cca import hopper, hopper_convolve, hopper_kernel, pallas, reference
+from ops.cca import (
+  hopper,
+  hopper_forward,
+  hopper_inputs,
+  hopper_kernel,
+  hopper_runs,
+  pallas,
+  reference,
+)
 from ops.persistent import processors
 from ops.warp_groups import ROWS
 
@@ -27,9 +35,9 @@ def unsupported(z_BLZ, current, delayed, kernel_GCX, bias, t, cos_BLR, *_):
     return reason
   if str(z_BLZ.dtype) not in ('bfloat16', 'float16'):
     return f'it takes bfloat16 or float16, not {z_BLZ.dtype}'
-  if channels != hopper.CHANNELS or rotated != hopper_convolve.ROTATED:
+  if channels != hopper.CHANNELS or rotated != hopper_forward.ROTATED:
     return (
-      f'it takes {hopper.CHANNELS} channels a head, {hopper_convolve.ROTATED} '
+      f'it takes {hopper.CHANNELS} channels a head, {hopper_forward.ROTATED} '
       f'of them rotated, not {channels} and {rotated}'
     )
   if lags not in (2, 3):  # Sums of more do not fit in the registers.
@@ -82,7 +90,7 @@ def _forward_rule(z, kernel, bias, temperature, cos, sin, segments):
     'cos': cos,
     'sin': sin,
   }
-  found = hopper_convolve.forward(inputs, len(temperature))
+  found = hopper_forward.forward(inputs, len(temperature))
   saved = (z, kernel, temperature, cos, sin, segments, found)
   return (found['q'], found['k']), saved
 
@@ -95,7 +103,7 @@ def _backward_rule(saved, cotangents):
     *(kernel, temperature, cos, sin, *map(flat, cotangents)),
   )
   inputs = _convolution(dy, kernel, temperature, segments, -1)
-  dz = hopper_convolve.of_inputs(inputs, len(temperature))
+  dz = hopper_inputs.of_inputs(inputs, len(temperature))
   groups, channels, mixed = kernel.shape
   inputs['z'] = _by_head(z, groups)
   del inputs['kernel'], inputs['runs']
@@ -112,7 +120,7 @@ def _convolution(x_BLZ, kernel, temperature, segments, sign):
   """What both ways need; `sign` is -1 on the way back."""
   (batch, length, _), (groups, channels, mixed) = x_BLZ.shape, kernel.shape
   kv_heads, lags = len(temperature), mixed // channels
-  runs = hopper_convolve.schedule(
+  runs = hopper_runs.schedule(
     groups - kv_heads, kv_heads, batch * length // ROWS, lags, processors()
   )
   inputs = {

@@ -14,7 +14,7 @@ from jax._src.pallas.mosaic_gpu.interpret import gpu_callbacks, params
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from ops import warp_groups
-from ops.cca import hopper, hopper_convolve, mosaic, pallas, reference
+from ops.cca import hopper, hopper_runs, mosaic, pallas, reference
 from tests.ops import plain_cca
 
 HEADS, KV_HEADS = 2, 1
@@ -164,11 +164,11 @@ def test_value_and_gradients_lower(monkeypatch, name, lags):
 def test_runs_have_every_block_of_every_head_once(
   heads, kv_heads, blocks, processors
 ):
-  runs = hopper_convolve.schedule(heads, kv_heads, blocks, 3, processors)
+  runs = hopper_runs.schedule(heads, kv_heads, blocks, 3, processors)
   assert len(runs) <= max(processors, heads + kv_heads)
   found = [
     (run.head, block)
-    for run in map(hopper_convolve.Run._make, runs)
+    for run in map(hopper_runs.Run._make, runs)
     for block in range(run.first, run.stop)
   ]
   assert (runs[:, 1] < runs[:, 2]).all()
@@ -178,7 +178,7 @@ def test_runs_have_every_block_of_every_head_once(
 
 
 def test_runs_of_keys_are_shorter_as_each_block_takes_longer():
-  runs = hopper_convolve.schedule(8, 2, 128, 3, 132)
+  runs = hopper_runs.schedule(8, 2, 128, 3, 132)
   blocks, is_key = runs[:, 2] - runs[:, 1], runs[:, 0] >= 8
   assert max(blocks[~is_key]) * (3 + 1) == 48
   assert max(blocks[is_key]) * (3 + 4) == 42

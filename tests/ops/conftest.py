@@ -4,8 +4,8 @@
 import pytest
 
 from ops import native, warp_groups
-from ops.attention import hopper_forward, hopper_keys, hopper_queries
-from ops.cca import hopper_convolve, hopper_kernel
+from ops.attention import mosaic as attention
+from ops.cca import mosaic as cca
 from ops.cross_entropy import hopper as cross_entropy
 from ops.experts import hopper as experts
 from ops.newton_schulz import hopper as newton_schulz
@@ -31,11 +31,16 @@ def plain(monkeypatch):
     (experts, plain_products, ('up', 'matmul', 'd_up', 'd_weights')),
     (cross_entropy, plain_products, ('exponentials',)),
     (newton_schulz, plain_products, ('symmetric_matmul',)),
-    (hopper_forward, plain_attention, ('forward',)),
-    (hopper_keys, plain_attention, ('of_keys',)),
-    (hopper_queries, plain_attention, ('of_queries', 'of_queries_saved')),
-    (hopper_convolve, plain_cca, ('forward', 'of_inputs')),
-    (hopper_kernel, plain_cca, ('of_kernel',)),
+    (attention.hopper_forward, plain_attention, ('forward',)),
+    (attention.hopper_keys, plain_attention, ('of_keys',)),
+    (
+      attention.hopper_queries,
+      plain_attention,
+      ('of_queries', 'of_queries_saved'),
+    ),
+    (cca.hopper_forward, plain_cca, ('forward',)),
+    (cca.hopper_inputs, plain_cca, ('of_inputs',)),
+    (cca.hopper_kernel, plain_cca, ('of_kernel',)),
   ):
     for name in names:
       monkeypatch.setattr(module, name, getattr(meanings, name))

@@ -7,7 +7,7 @@ from ops.cca import reference
 
 
 def forward(inputs, kv_heads):
-  """See `hopper_convolve.forward`."""
+  """See `hopper_forward.forward`."""
   x = _wide(inputs['x'])
   y = _add_partners(x, kv_heads, 0.5, 0.5 / _group(x, kv_heads)) + 0.5 * x
   y += inputs['bias'][None, None]
@@ -30,7 +30,7 @@ def forward(inputs, kv_heads):
 
 
 def of_inputs(inputs, kv_heads):
-  """See `hopper_convolve.of_inputs`."""
+  """See `hopper_inputs.of_inputs`."""
   x = _wide(inputs['x'])
   dx = _add_partners(x, kv_heads, 0.5 / _group(x, kv_heads), 0.5) + 0.5 * x
   for lag, matrix in enumerate(_matrices(inputs)):

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CCA's prologue for Hopper GPUs: the kernel of queries and keys."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from ops import warp_groups
+from ops.cca import hopper, hopper_runs, reference
+from ops.cca.hopper import CHANNELS, CHUNK, CHUNKS
+from ops.warp_groups import GROUPS, HALF, PATTERN
+
+ROTATED = 64  # Channels of a head.
+_TURNED = ROTATED // 2  # Of either half of them.
+
+
+# Kernels of the same shape are made once: each takes a second to compile.
+@functools.partial(jax.jit, static_argnames='kv_heads')
+def forward(
+  inputs: dict[str, jax.Array], kv_heads: int
+) -> dict[str, jax.Array]:
+  """Queries 'q', keys 'k' and what going back needs of them; see `mosaic`.
+
+  Those are 'unit', keys before their temperature, and 'scale' [B, G, L]
+  float32, what each head was multiplied by.
+  """
+  batch, length, groups, _ = inputs['x'].shape
+  dtype = inputs['x'].dtype
+  shape = lambda n: jax.ShapeDtypeStruct((batch, length, n, CHANNELS), dtype)
+  results = {
+    'q': shape(groups - kv_heads),
+    'k': shape(kv_heads),
+    'unit': shape(kv_heads),
+    'scale': jax.ShapeDtypeStruct((batch, groups, length), jnp.float32),
+  }
+  half = (plgpu.TilingTransform((8, _TURNED)), plgpu.SwizzleTransform(64))
+  scratch = {
+    'turned': plgpu.SMEM((GROUPS, 2, HALF, _TURNED), dtype, transforms=half),
+    'kept': plgpu.SMEM((GROUPS, HALF, CHUNK), dtype, transforms=PATTERN),
+    'factors': plgpu.SMEM((GROUPS, HALF), jnp.float32),
+  }
+  block = functools.partial(_forward, groups - kv_heads)
+  return hopper_runs.launch(
+    block, 'cca_forward', inputs, results, scratch, back=False
+  )
+
+
+def _forward(heads, refs, scratch, run, group, n, number):
+  """Half a block of queries or keys."""
+  at = hopper.Block(refs, n)
+  lags = scratch['matrices'].shape[0]
+  half = at.half(group)
+  cos, sin = (
+    warp_groups.load(
+      refs[name].at[at.b, half, pl.ds(0, _TURNED)], plgpu.Layout.WGMMA
+    )
+    for name in ('cos', 'sin')
+  )
+  values = hopper_runs.convolved(at, scratch, group, number, back=False)
+  biases = [
+    warp_groups.load(refs['bias'].at[run.head, chunk], hopper.BY_COLUMN)
+    for chunk in CHUNKS
+  ]
+  values = [
+    value + hopper.spread(bias, value.shape, 1)
+    for value, bias in zip(values, biases, strict=True)
+  ]
+  weight = 0.5 / run.partners.astype(jnp.float32)
+  values = hopper_runs.add_partners(
+    scratch, run, group, number + lags, weight, values
+  )
+  square = jnp.sum(sum(y * y for y in values), axis=1)
+  scale = lax.rsqrt(jnp.maximum(square, reference.NORM_EPS**2))
+  scale *= CHANNELS**0.5
+  turned, kept = (y * hopper.spread(scale, y.shape, 0) for y in values)
+  left, right = turned[:, :_TURNED], turned[:, _TURNED:]
+  parts = left * cos - right * sin, right * cos + left * sin, kept
+
+  plgpu.wait_smem_to_gmem(0, wait_read_only=True)  # Of the block before.
+  scratch['factors'].at[group][...] = scale
+  plgpu.commit_smem()
+  plgpu.copy_smem_to_gmem(
+    scratch['factors'].at[group], refs['scale'].at[at.b, run.head, half]
+  )
+  put = functools.partial(_put, scratch, group)
+
+  @pl.when(run.head < heads)
+  def _():
+    put(parts, refs['q'].at[at.b, half, run.head])
+
+  @pl.when(run.head >= heads)
+  def _():
+    key = run.head - heads
+    put(parts, refs['unit'].at[at.b, half, key])
+    plgpu.wait_smem_to_gmem(0, wait_read_only=True)
+    warmth = refs['warmth'][key]
+    put([y * warmth for y in parts], refs['k'].at[at.b, half, key])
+
+  return number + lags + run.partners
+
+
+def _put(scratch, group, parts, target_ref):
+  """Writes both halves that were rotated and the rest of a head."""
+  *turned, kept = parts
+  memory = [scratch['turned'].at[group, i] for i in range(len(turned))]
+  memory.append(scratch['kept'].at[group])
+  for ref, part in zip(memory, parts, strict=True):
+    ref[...] = part.astype(ref.dtype)
+  plgpu.commit_smem()
+  columns = [pl.ds(i * _TURNED, _TURNED) for i in range(len(turned))]
+  columns.append(pl.ds(ROTATED, CHANNELS - ROTATED))
+  for ref, at in zip(memory, columns, strict=True):
+    plgpu.copy_smem_to_gmem(ref, target_ref.at[:, at])
