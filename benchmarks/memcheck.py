@@ -5,8 +5,8 @@
 
 A process for each engine runs the awkward cases that it takes, values and
 gradients in bfloat16, each array in memory of its own. One process more has a
-kernel that stores behind its result: the tool has to find it. The exit status
-is 1 if it does not, if a kernel has an error or if an engine ran nothing.
+kernel that stores right behind its result: the tool has to find it. The exit
+status is 1 if it does not, if a kernel has an error or an engine ran nothing.
 
 This is where a kernel touches memory that is not its own; what it computes is
 compared with float64 in tests/ops/contract_test.py.
@@ -29,10 +29,11 @@ from typing import Any
 from benchmarks import record
 from ops import registry
 
-# Array by array from the driver, so that the tool sees where each one ends;
-# no kernels but those of the program, and no libraries that it does not call.
+# Each array allocated by itself, so that the tool knows where it ends (that of
+# the allocator 'platform' ends with a page); no kernels but those of the
+# program, and no libraries that it does not call.
 ENVIRONMENT = {
-  'XLA_PYTHON_CLIENT_ALLOCATOR': 'platform',
+  'XLA_PYTHON_CLIENT_ALLOCATOR': 'cuda_async',
   'CUDA_MODULE_LOADING': 'LAZY',
   'XLA_FLAGS': '--xla_gpu_autotune_level=0 --xla_gpu_enable_command_buffer= ',
 }

@@ -151,6 +151,9 @@ def unnormalize(
     sin: [B, L, R].
     d_q: see `q`.
     d_k: [B, L, K * C] gradients of the keys.
+
+  Returns:
+    [B, L, Z] in the type of q, [Z] and [K] float32.
   """
   groups, channels, _ = kernel.shape
   like_z = jax.ShapeDtypeStruct((*q.shape[:2], groups * channels), q.dtype)
