@@ -34,6 +34,7 @@ from ops import registry
 # program, and no libraries that it does not call.
 ENVIRONMENT = {
   'XLA_PYTHON_CLIENT_ALLOCATOR': 'cuda_async',
+  'XLA_PYTHON_CLIENT_PREALLOCATE': 'false',
   'CUDA_MODULE_LOADING': 'LAZY',
   'XLA_FLAGS': '--xla_gpu_autotune_level=0 --xla_gpu_enable_command_buffer= ',
 }
@@ -73,6 +74,7 @@ def summary(output: str, status: int) -> dict[str, Any]:
   count = re.search(r'^=+ ERROR SUMMARY: (\d+) error', output, re.MULTILINE)
   row = {'cases': cases, 'errors': int(count[1]) if count else None}
   if status or not count:
+    row['status'] = status
     row['last'] = [line for line in lines if line.strip()][-5:]
   return row
 
@@ -155,7 +157,7 @@ def main() -> None:
   )
   parser.add_argument('--tool', default='memcheck', help='of compute-sanitizer')
   parser.add_argument('--limit_s', type=int, default=600, help='of an engine')
-  parser.add_argument('--jobs', type=int, default=len(os.sched_getaffinity(0)))
+  parser.add_argument('--jobs', type=int, default=4)
   parser.add_argument('--engine', help=argparse.SUPPRESS)
   parser.add_argument(
     '--output', type=pathlib.Path, default=record.RESULTS / 'memcheck.json'

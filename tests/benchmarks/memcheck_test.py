@@ -17,7 +17,8 @@ def test_summary_counts_cases_and_errors():
 
 def test_a_process_that_failed_says_how():
   found = memcheck.summary('ran a\n\nno device\n', 1)
-  assert found['errors'] is None and found['last'] == ['ran a', 'no device']
+  assert found['errors'] is None and found['status'] == 1
+  assert found['last'] == ['ran a', 'no device']
 
 
 def test_clean_means_that_the_tool_found_only_what_was_planted():
