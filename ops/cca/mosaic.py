@@ -9,6 +9,8 @@ of the kernel 'z', as x; where there are segments 'hidden' and 'cut' of
 `_hidden`. L is a multiple of ROWS. The norm's gradient is left to Triton.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
@@ -20,7 +22,6 @@ from ops.cca import (
   hopper_kernel,
   hopper_runs,
   pallas,
-  reference,
 )
 from ops.persistent import processors
 from ops.warp_groups import ROWS
@@ -49,32 +50,25 @@ def unsupported(z_BLZ, current, delayed, kernel_GCX, bias, t, cos_BLR, *_):
   return None
 
 
-def cca_prologue(
-  z_BLZ,
-  current_BLX,
-  delayed_BLX,
-  kernel_GCX,
-  bias_Z,
-  temperature_K,
-  cos_BLR,
-  sin_BLR,
-  segments_BL=None,
-  first_X=None,
-) -> tuple[jax.Array, jax.Array, jax.Array]:
+def cca_prologue(*inputs: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
   """See `ops.cca_prologue`."""
-  batch, length, _ = z_BLZ.shape
-  past_BLX = reference.delay(delayed_BLX, segments_BL, first_X)
-  v_BLX = jnp.concatenate([current_BLX, past_BLX], axis=-1)
+  return pallas.prologue(_of_any_length, *inputs)
+
+
+def _of_any_length(
+  z_BLZ, kernel, bias, temperature, cos_BLR, sin_BLR, segments
+):
+  """Queries and keys, both [B, L, heads, C]."""
+  length = z_BLZ.shape[1]
   # Rows behind the last one are seen by none before, and are cut off.
   pad = lambda a: jnp.pad(a, [(0, 0), (0, -length % ROWS), (0, 0)][: a.ndim])
-  if segments_BL is not None:
-    segments_BL = pad(segments_BL.astype(jnp.int32))
-  q_BLHC, k_BLKC = _queries_and_keys(
-    *(pad(z_BLZ), kernel_GCX, bias_Z, temperature_K),
-    *(pad(cos_BLR), pad(sin_BLR), segments_BL),
+  if segments is not None:
+    segments = pad(segments.astype(jnp.int32))
+  found = _queries_and_keys(
+    *(pad(z_BLZ), kernel, bias, temperature),
+    *(pad(cos_BLR), pad(sin_BLR), segments),
   )
-  v_BLKC = v_BLX.reshape(batch, length, -1, hopper.CHANNELS)
-  return q_BLHC[:, :length], k_BLKC[:, :length], v_BLKC
+  return tuple(x[:, :length] for x in found)
 
 
 @jax.custom_vjp

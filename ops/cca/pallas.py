@@ -9,6 +9,8 @@ kernel, in parts that are summed afterwards. Values are only copied: XLA does.
 """
 
 import functools
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -48,22 +50,28 @@ def unsupported(z_BLZ, current, delayed, kernel_GCX, bias, t, cos, *_):
   return None
 
 
-def cca_prologue(
-  z_BLZ,
-  current_BLX,
-  delayed_BLX,
-  kernel_GCX,
-  bias_Z,
-  temperature_K,
-  cos_BLR,
-  sin_BLR,
-  segments_BL=None,
-  first_X=None,
-) -> tuple[jax.Array, jax.Array, jax.Array]:
+def cca_prologue(*inputs: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
   """See `ops.cca_prologue`."""
+  return prologue(_queries_and_keys, *inputs)
+
+
+def prologue(
+  queries_and_keys: Callable[..., tuple[jax.Array, jax.Array]],
+  z_BLZ: jax.Array,
+  current_BLX: jax.Array,
+  delayed_BLX: jax.Array,
+  kernel_GCX: jax.Array,
+  bias_Z: jax.Array,
+  temperature_K: jax.Array,
+  cos_BLR: jax.Array,
+  sin_BLR: jax.Array,
+  segments_BL: jax.Array | None = None,
+  first_X: jax.Array | None = None,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+  """See `ops.cca_prologue`, with a function for all but the values."""
   past_BLX = reference.delay(delayed_BLX, segments_BL, first_X)
   v_BLX = jnp.concatenate([current_BLX, past_BLX], axis=-1)
-  q_BLX, k_BLX = _queries_and_keys(
+  q_BLX, k_BLX = queries_and_keys(
     *(z_BLZ, kernel_GCX, bias_Z, temperature_K),
     *(cos_BLR, sin_BLR, segments_BL),
   )

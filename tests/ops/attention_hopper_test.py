@@ -12,13 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax._src.pallas.mosaic_gpu import primitives
-from jax._src.pallas.mosaic_gpu.interpret import gpu_callbacks, params
+from jax._src.pallas.mosaic_gpu.interpret import gpu_callbacks
 
 from ops.attention import cases, hopper, mosaic, ranges, reference
-
-interprets = pytest.mark.skipif(
-  jax.__version_info__ < (0, 11), reason='jax interprets no transposed operands'
-)
+from tests.ops import interpreter
 
 
 @pytest.fixture
@@ -30,12 +27,9 @@ def interpreted(monkeypatch):
     functools.partial(_wgmma, gpu_callbacks.wgmma),
   )
   monkeypatch.setattr(hopper, 'store', _store)
-  jax.clear_caches()  # Of kernels that were made otherwise.
-  mode = params.InterpretGPUParams(detect_races=True)
-  with params.force_gpu_interpret_mode(mode):
+  with interpreter.interpreted():
     yield
-  jax.clear_caches()
-  assert not gpu_callbacks.get_races().races_found
+  interpreter.assert_no_races()
 
 
 def _store(sums_ref, value):
@@ -105,7 +99,7 @@ CASES = {
 }
 
 
-@interprets
+@interpreter.needs_transposes
 @pytest.mark.parametrize(('most', 'enough'), [(0, 1), (2**30, 512)])
 @pytest.mark.parametrize('name', CASES)
 def test_value_and_gradients_interpreted(

@@ -10,18 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax._src.pallas.mosaic.interpret import utils
-from jax._src.pallas.mosaic_gpu.interpret import gpu_callbacks, params
+from jax._src.pallas.mosaic_gpu.interpret import gpu_callbacks
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from ops import warp_groups
 from ops.cca import hopper, hopper_runs, mosaic, pallas, reference
-from tests.ops import plain_cca
+from tests.ops import interpreter, plain_cca
 
 HEADS, KV_HEADS = 2, 1
-
-interprets = pytest.mark.skipif(
-  jax.__version_info__ < (0, 11), reason='jax interprets no transposed operands'
-)
 
 
 @pytest.fixture
@@ -34,12 +30,9 @@ def interpreted(monkeypatch):
   # Programs with several blocks each, and some with one.
   monkeypatch.setattr(mosaic, 'processors', lambda: 4)
   monkeypatch.setattr(pallas, 'unnormalize', plain_cca.unnormalize)
-  jax.clear_caches()  # Of kernels that were made otherwise.
-  mode = params.InterpretGPUParams(detect_races=True)
-  with params.force_gpu_interpret_mode(mode):
+  with interpreter.interpreted():
     yield
-  jax.clear_caches()
-  assert not gpu_callbacks.get_races().races_found
+  interpreter.assert_no_races()
 
 
 def _stages(count, dtype):
@@ -130,7 +123,7 @@ CASES = {
 }
 
 
-@interprets
+@interpreter.needs_transposes
 @pytest.mark.parametrize('name', CASES)
 def test_value_and_gradients_interpreted(interpreted, name):
   batch, length, segments = CASES[name]

@@ -10,13 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax._src.pallas.mosaic_gpu.interpret import gpu_callbacks, params
 
 from ops import dispatch, persistent, warp_groups
 from ops.cross_entropy import hopper as cross_entropy
 from ops.experts import hopper, mosaic
 from ops.newton_schulz import hopper as newton_schulz
-from tests.ops import plain_products
+from tests.ops import interpreter, plain_products
 
 EXPERT = jnp.asarray([0, 2, 2, 2], jnp.int32)
 FIRST = jnp.asarray([0, 1, 1, 3], jnp.int32)  # The last block is nobody's.
@@ -34,15 +33,12 @@ def interpreted(monkeypatch, request):
   """Kernels run in Python: threads, barriers, copies and all, without races."""
   monkeypatch.setattr(persistent, 'processors', lambda: 2)
   monkeypatch.setattr(persistent, '_CLUSTERS', False)
-  jax.clear_caches()  # Of kernels that were made otherwise.
-  mode = params.InterpretGPUParams(detect_races=True)
-  with params.force_gpu_interpret_mode(mode):
+  with interpreter.interpreted():
     yield
-  jax.clear_caches()
   # Of symmetric products each second store is none, which jax takes for less
   # than a group of copies: it sees races that a GPU has not.
   if 'symmetric' not in request.node.name:
-    assert not gpu_callbacks.get_races().races_found
+    interpreter.assert_no_races()
 
 
 def _differ(found, wanted):
@@ -73,12 +69,7 @@ def test_up_interpreted(interpreted, save):
   assert all(map(_differ, found, wrong))
 
 
-transposes = pytest.mark.skipif(
-  jax.__version_info__ < (0, 11), reason='jax interprets no transposed operands'
-)
-
-
-@transposes
+@interpreter.needs_transposes
 def test_transposed_matmul_interpreted(interpreted):
   x, w = _inputs(256, 512)
   w = w.swapaxes(1, 2)
@@ -90,7 +81,7 @@ def test_transposed_matmul_interpreted(interpreted):
   )
 
 
-@transposes
+@interpreter.needs_transposes
 def test_d_up_interpreted(interpreted):
   dy, w = _inputs(256, 512)
   w = w.swapaxes(1, 2)
@@ -103,7 +94,7 @@ def test_d_up_interpreted(interpreted):
   assert _differ(found, swapped)
 
 
-@transposes
+@interpreter.needs_transposes
 def test_d_weights_interpreted(interpreted):
   x, dy = _inputs(256, 256)[0], _inputs(512, 256)[0]
   first = jnp.asarray([0, 1, 2, 4], jnp.int32)  # Each has a block at least.
@@ -115,7 +106,7 @@ def test_d_weights_interpreted(interpreted):
   assert _differ(found / scale, plain_products.d_weights(x, dy, other) / scale)
 
 
-@transposes
+@interpreter.needs_transposes
 @pytest.mark.parametrize(
   'options', [{}, {'alpha': 2.0, 'beta': -4.8, 'diagonal': 3.4}]
 )
@@ -139,7 +130,7 @@ def _chunk(rng):
   return x, head, shift.at[5].set(-100)  # Whose logits are too far from it.
 
 
-@transposes
+@interpreter.needs_transposes
 @pytest.mark.parametrize('save', [False, True])
 def test_exponentials_interpreted(interpreted, save):
   x, head, shift = _chunk(np.random.default_rng(0))

@@ -7,9 +7,10 @@ import sys
 import jax
 import pytest
 
-from ops import dispatch, registry
+from ops import dispatch, persistent, registry, warp_groups
+from ops.cca import mosaic as cca
 from tests import close, meshes, tiny
-from zaya_jax import main
+from zaya_jax import main, traced
 from zaya_jax import step as step_lib
 
 # Kernels sum in another order, which Newton-Schulz grows in five iterations,
@@ -77,3 +78,22 @@ def test_an_engine_that_cannot_run_is_refused_before_the_data(tmp_path, capsys):
   # Others are traced, and the data are missed.
   assert main.main([*command, '--ops.cross_entropy=pallas']) == 2
   assert str(data) in capsys.readouterr().err
+
+
+def test_step_for_hopper_gpus_lowers_on_a_mesh(monkeypatch):
+  monkeypatch.setattr(warp_groups, 'unavailable', lambda: None)
+  for module in (persistent, cca):
+    monkeypatch.setattr(module, 'processors', lambda: 132)
+  config = meshes.config_of(fsdp=2, expert=2, replica=2)
+  sizes = {'d_model': 256, 'num_heads': 2, 'num_kv_heads': 1, 'head_dim': 128}
+  sizes |= {'num_experts': 2, 'd_expert': 256, 'd_router': 64}
+  model = tiny.config(num_layers=1, vocab_size=256, dtype='bfloat16', **sizes)
+  optim = dataclasses.replace(config.optim, newton_schulz_dtype='bfloat16')
+  data = dataclasses.replace(config.data, seq_len=128)
+  config = dataclasses.replace(config, model=model, optim=optim, data=data)
+  engines = _engines('mosaic')
+  with dispatch.use(**engines), dispatch.compile_for('cuda'):
+    step = traced.trace(config, meshes.mesh_of(config))
+    lowered = step.lower(lowering_platforms=('cuda',)).as_text()
+  for kernel in ('attention_forward', 'cca_forward'):
+    assert kernel in lowered

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""JAX's interpreter of kernels for Hopper GPUs, with its detector of races."""
+
+import contextlib
+from collections.abc import Iterator
+
+import jax
+import pytest
+from jax._src.pallas.mosaic_gpu.interpret import gpu_callbacks, params
+
+needs_transposes = pytest.mark.skipif(
+  jax.__version_info__ < (0, 11), reason='jax interprets no transposed operands'
+)
+
+
+@contextlib.contextmanager
+def interpreted() -> Iterator[None]:
+  """Inside, kernels run in Python: threads, barriers, copies and all."""
+  jax.clear_caches()  # Of kernels that were made otherwise.
+  mode = params.InterpretGPUParams(detect_races=True)
+  with params.force_gpu_interpret_mode(mode):
+    yield
+  jax.clear_caches()
+
+
+def assert_no_races() -> None:
+  """Of the kernel that ran last."""
+  assert not gpu_callbacks.get_races().races_found
