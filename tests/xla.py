@@ -10,6 +10,8 @@ import importlib.metadata
 def fast_compile() -> list[str]:
   """Halves the time of compiling, twice."""
   flags = ['--xla_backend_optimization_level=0']
+  # The other core has tests of its own.
+  flags.append('--xla_cpu_parallel_codegen_split_count=1')
   version = importlib.metadata.version('jaxlib').split('.')
   # Later ones have no other way, and a flag that XLA does not know ends it.
   if tuple(map(int, version[:2])) < (0, 12):

@@ -5,6 +5,7 @@ import argparse
 
 import jax
 import numpy as np
+import pytest
 
 from benchmarks import decode
 from tests import tiny
@@ -45,6 +46,7 @@ def test_the_fastest_way_of_the_peer_counts():
   assert found['ratio'] is None
 
 
+@pytest.mark.long
 def test_our_side_measures_every_case(capsys):
   args = decode.parse(
     ['--layers=1', '--width=16', '--vocab=40', '--batch=1,2', '--context=8']

@@ -22,6 +22,7 @@ def test_a_layer_is_the_difference_and_the_rest_is_the_rest():
   assert found['tokens_per_s_of_40_layers'] == pytest.approx(8200 / 4.3)
 
 
+@pytest.mark.long
 def test_rows_are_those_of_the_trainer(tmp_path, monkeypatch):
   output = tmp_path / 'layers.json'
   flags = ['--rows=2', '--length=32', '--repeats=2', '--layers=1,2']

@@ -22,7 +22,7 @@ def config(devices):
   [
     ('optax_bf16', 2, 11),
     # Two layers of nine matrices, and two of each of four experts.
-    ('leaves', 4, 2 * (9 + 2 * 4)),
+    pytest.param('leaves', 4, 2 * (9 + 2 * 4), marks=pytest.mark.long),
   ],
 )
 def test_ours_and_a_peer_agree_and_have_a_row(peer, devices, arrays):

@@ -25,6 +25,7 @@ def test_every_mesh_takes_all_devices_and_equal_rows(mesh):
   assert found.data.batch_size == 4 * 2 * 2
 
 
+@pytest.mark.long
 def test_case_has_what_was_measured_beside_the_plan():
   row = json.loads(json.dumps(scaling.measure(tiny_case.config('zero1', 2), 1)))
   assert row['tokens_per_step'] == 2 * 2 * 2 * 32

@@ -97,7 +97,14 @@ def test_a_row_out_of_order_is_noticed(monkeypatch):
   assert worst(found, alone()[1]) > 100 * LEAF
 
 
-@pytest.mark.parametrize('name', ['zero_8', 'zero_2_expert_4', 'fsdp_8'])
+@pytest.mark.parametrize(
+  'name',
+  [
+    'zero_2_expert_4',
+    pytest.param('zero_8', marks=pytest.mark.long),
+    pytest.param('fsdp_8', marks=pytest.mark.long),
+  ],
+)
 def test_state_keeps_its_types_and_its_place(name):
   config = meshes.config_of(**meshes.SHAPES[name])
   before = meshes.first_state(config)

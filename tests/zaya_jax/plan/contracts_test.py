@@ -210,12 +210,14 @@ def test_ring_that_waits_is_told(hidden, told, zero):
   assert ('the ring sends while it computes' in broken) == told
 
 
+@pytest.mark.long
 @ROCM
 def test_rocm_hides_the_ring():
   config = _config(context=4, context_mode='ring')
   assert not _broken(config, rocm.compile_step(config))
 
 
+@pytest.mark.long  # `make plan-1024` compiles such a step, too.
 @ROCM
 def test_rocm_keeps_the_contracts_on_1024_devices():
   sizes = {'fsdp': 2, 'expert': 2, 'context': 2}
