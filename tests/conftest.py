@@ -30,6 +30,8 @@ os.environ['XLA_FLAGS'] = ' '.join(
     *xla.fast_compile(),
   ]
 )
+# Nobody reads where in the source an operation of a test's program was made.
+os.environ['JAX_TRACEBACK_IN_LOCATIONS_LIMIT'] = '0'
 # A silent broadcast of [L, D] against [B, L, D] is a bug here.
 os.environ['JAX_NUMPY_RANK_PROMOTION'] = 'raise'
 

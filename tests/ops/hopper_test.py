@@ -48,7 +48,9 @@ def _differ(found, wanted):
   return np.abs(found - wanted).max() > 0.03
 
 
-@pytest.mark.parametrize('columns', [256, 512])
+@pytest.mark.parametrize(
+  'columns', [256, pytest.param(512, marks=pytest.mark.long)]
+)
 def test_matmul_interpreted(interpreted, columns):
   x, w = _inputs(256, columns)
   found = hopper.matmul(x, w, EXPERT, FIRST)

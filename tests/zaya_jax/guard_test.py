@@ -83,7 +83,9 @@ def assert_same(found, expected):
   jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 
-@pytest.mark.parametrize('devices', [1, 4])
+@pytest.mark.parametrize(
+  'devices', [pytest.param(1, marks=pytest.mark.long), 4]
+)
 def test_bad_batch_is_the_data_and_is_skipped(devices, request):
   if devices == 4:
     setting = request.getfixturevalue('four')

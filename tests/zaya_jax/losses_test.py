@@ -53,7 +53,9 @@ def loss_and_grads(devices):
     return jax.device_get(run(params, buffers, step_lib.put_batch(mesh, batch)))
 
 
-@pytest.mark.parametrize('devices', [1, 4])
+@pytest.mark.parametrize(
+  'devices', [pytest.param(1, marks=pytest.mark.long), 4]
+)
 def test_chunks_on_devices_give_the_loss_of_one_chunk(monkeypatch, devices):
   expected = loss_and_grads(1)
   monkeypatch.setattr(chunked, 'chunk_tokens', lambda tokens, vocab: 8)

@@ -76,7 +76,7 @@ def loss_and_grads(parts):
   return lambda batch: run(*tiny.arrays(MODEL), batch)
 
 
-@pytest.mark.parametrize('parts', [2, 4])
+@pytest.mark.parametrize('parts', [pytest.param(2, marks=pytest.mark.long), 4])
 def test_parts_of_a_batch_give_what_the_whole_batch_gives(parts):
   # Parts with different numbers of tokens: rows 0 to 3 have almost none.
   weights = BATCH['weights'].copy()

@@ -19,6 +19,7 @@ from zaya_jax import flags, flops, main, models
 from zaya_jax.checkpoint import lock
 
 ROOT = pathlib.Path(__file__).parents[2]
+QUICKSTART = ROOT / 'configs' / 'quickstart.flags'
 TEXT = ''.join(
   f'{i} times {j} is {i * j}.\n' for i in range(30) for j in range(30)
 )
@@ -359,7 +360,7 @@ def test_generate_follows_the_seed(straight, run):
 def small_presets():
   """The flagfiles whose models a laptop trains."""
   return [
-    path
+    pytest.param(path, marks=[] if path == QUICKSTART else [pytest.mark.long])
     for path in sorted((ROOT / 'configs').glob('*.flags'))
     if flops.parameters(flags.parse_flagfile(str(path)).model).total < 20e6
   ]

@@ -170,7 +170,14 @@ def layer_error(mode, draw):
   )
 
 
-@pytest.mark.parametrize('draw', DRAWS[2:5] + DRAWS[6:7], ids=str)
+@pytest.mark.parametrize(
+  'draw',
+  [
+    *DRAWS[2:4],
+    *(pytest.param(d, marks=pytest.mark.long) for d in (DRAWS[4], DRAWS[6])),
+  ],
+  ids=str,
+)
 @pytest.mark.parametrize('mode', [gather, ring_attention])
 def test_a_whole_layer_equals_one_device(mode, draw):
   assert layer_error(mode, draw) <= rows.TOLERANCE
