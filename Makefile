@@ -20,7 +20,7 @@ python := $(if $(filter python3.%,$(name)),PYENV_VERSION=$(name:python%=%)) $(PY
 
 help:
 	@echo 'make quickstart  train a small ZAYA1 model on real text, about 3 minutes'
-	@echo 'make test        all tests that need no PyTorch, about 14 minutes'
+	@echo 'make test        all tests that need no PyTorch, about 15 minutes'
 	@echo 'make test-long   the rest: many processes, many trials, more mutants'
 	@echo 'make lint        ruff: rules and format'
 	@echo 'make format      let ruff write the format'
