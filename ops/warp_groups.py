@@ -23,6 +23,7 @@ LOG2_E = math.log2(math.e)  # The chip has exponentials to the base 2.
 # without bank conflicts.
 PATTERN = (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))
 BY_ROW = plgpu.Layout.WGMMA.reduce(1)  # A number for each row of a product.
+BY_COLUMN = plgpu.Layout.WGMMA.reduce(0)
 
 
 def unavailable() -> str | None:
@@ -45,6 +46,11 @@ def load(ref, layout=BY_ROW):
   # A position that jax 0.10 asks for and 0.11 warns of.
   index = () if jax.__version_info__ >= (0, 11) else (None,)
   return plgpu.load(ref, *index, layout=layout, optimized=False)
+
+
+def spread(x, shape, axis):
+  """A number for each row (axis 0) or column (axis 1) to all of it."""
+  return lax.broadcast_in_dim(x, shape, [axis])
 
 
 def finish_reads():

@@ -14,20 +14,24 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from ops.warp_groups import BY_ROW, GROUPS, HALF, PATTERN, ROWS, divide, load
+from ops.warp_groups import (
+  BY_COLUMN,
+  BY_ROW,
+  GROUPS,
+  HALF,
+  PATTERN,
+  ROWS,
+  divide,
+  load,
+  spread,
+)
 
 CHANNELS = 128
-BY_COLUMN = plgpu.Layout.WGMMA.reduce(0)
 
 
 def full(shape, value, layout=plgpu.Layout.WGMMA):
   """Float32 numbers in registers."""
   return plgpu.layout_cast(jnp.full(shape, value, jnp.float32), layout)
-
-
-def spread(x, shape, axis):
-  """A number for each row (axis 0) or column (axis 1) to all of it."""
-  return lax.broadcast_in_dim(x, shape, [axis])
 
 
 def tiles(dtype, *shape):

@@ -140,7 +140,7 @@ def _compute_head(at, out_refs, scratch, own, head, count):
   plgpu.barrier_wait(scratch['q_full'])
   out, top, total = pl.run_scoped(walk, sums)
   total = jnp.maximum(total, 1e-30)  # 0 where a row sees no key.
-  out *= hopper.spread(1 / total, out.shape, 0)
+  out *= warp_groups.spread(1 / total, out.shape, 0)
   plgpu.wait_smem_to_gmem(0, wait_read_only=True)
   scratch['out'].at[at.group][...] = out.astype(scratch['out'].dtype)
   scratch['lse'].at[at.group][...] = top + jnp.log(total) * warp_groups.LOG2_E
@@ -188,7 +188,7 @@ def _weighted_sum(at, scratch, own, count, out_ref):
   def weigh(scores, top, total):
     """Weights, greatest score, sum, and what sums so far shrink by."""
     new_top = jnp.maximum(top, jnp.max(scores, axis=1) * _SCALE)
-    spread_top = hopper.spread(new_top, scores.shape, 0)
+    spread_top = warp_groups.spread(new_top, scores.shape, 0)
     weights = jnp.exp2(scores * _SCALE - spread_top)
     shrink = jnp.exp2(top - new_top)
     total = total * shrink + jnp.sum(weights, axis=1)
@@ -210,7 +210,7 @@ def _weighted_sum(at, scratch, own, count, out_ref):
     scores = scores_of(n, lambda: add(n - 1, weights))
     weights, top, total, shrink = weigh(scores, top, total)
     out = added(n - 1)
-    hopper.store(out_ref, out * hopper.spread(shrink, out.shape, 0))
+    hopper.store(out_ref, out * warp_groups.spread(shrink, out.shape, 0))
     return weights, top, total
 
   row = (HALF,)

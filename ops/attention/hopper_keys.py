@@ -131,8 +131,10 @@ def _of_keys(at, out_refs, scratch, share, d_k_ref, d_v_ref):
   dtype = scratch['k'].dtype
   shape = HALF, HALF
   first = at.start * (2 * share)
-  by_column = lambda name, slot: hopper.spread(
-    plgpu.layout_cast(scratch[name].at[slot][...], hopper.BY_COLUMN), shape, 1
+  by_column = lambda name, slot: warp_groups.spread(
+    plgpu.layout_cast(scratch[name].at[slot][...], warp_groups.BY_COLUMN),
+    shape,
+    1,
   )
 
   def step(i, _):

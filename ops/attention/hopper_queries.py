@@ -121,10 +121,11 @@ def _of_queries(at, refs, out_refs, scratch, own, head, count):
       if segments is not None:
         warp_groups.finish_reads()
       weights = jnp.exp2(
-        scores * (_SCALE * warp_groups.LOG2_E) - hopper.spread(lse, shape, 0)
+        scores * (_SCALE * warp_groups.LOG2_E)
+        - warp_groups.spread(lse, shape, 0)
       )
       slopes = plgpu.wgmma_accumulator_load(slopes_ref, wait_n=0)
-      d_scores = weights * (slopes - hopper.spread(delta, shape, 0))
+      d_scores = weights * (slopes - warp_groups.spread(delta, shape, 0))
       plgpu.wgmma(d_q_ref, d_scores.astype(scratch['k'].dtype), k_ref)
 
     sums = plgpu.ACC(shape, jnp.float32)

@@ -22,7 +22,6 @@ from ops.warp_groups import GROUPS, HALF, PATTERN, ROWS
 CHANNELS = 128
 CHUNK = 64  # Channels of a row of shared memory.
 CHUNKS = tuple(pl.ds(i, CHUNK) for i in range(0, CHANNELS, CHUNK))
-BY_COLUMN = plgpu.Layout.WGMMA.reduce(0)
 # What products read is made of tiles of 8 rows, which copies begin with. With
 # tiles of one row a copy may begin anywhere; of CHUNK columns, the bytes are
 # the same.
@@ -135,17 +134,12 @@ class Block:
     """Zeroes the rows of a loaded tile that are not seen at `lag`."""
     mine_ref = tile_ref.at[:, pl.ds(group * HALF, HALF)]
     hidden = self._refs['hidden'].at[lag - 1, self.b, self.half(group)]
-    hidden = spread(warp_groups.load(hidden), (HALF, CHUNK), 0)
+    hidden = warp_groups.spread(warp_groups.load(hidden), (HALF, CHUNK), 0)
     for i in range(len(CHUNKS)):
       value = mine_ref.at[i][...].astype(jnp.float32)
       value = jnp.where(hidden == 1, 0.0, value)
       mine_ref.at[i][...] = value.astype(tile_ref.dtype)
     plgpu.commit_smem()
-
-
-def spread(x, shape, axis):
-  """A number for each row (axis 0) or column (axis 1) to all of it."""
-  return lax.broadcast_in_dim(x, shape, [axis])
 
 
 def launch(load, compute, name, inputs, results, scratch, grid):

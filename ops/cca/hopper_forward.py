@@ -62,11 +62,11 @@ def _forward(heads, refs, scratch, run, group, n, number):
   )
   values = hopper_runs.convolved(at, scratch, group, number, back=False)
   biases = [
-    warp_groups.load(refs['bias'].at[run.head, chunk], hopper.BY_COLUMN)
+    warp_groups.load(refs['bias'].at[run.head, chunk], warp_groups.BY_COLUMN)
     for chunk in CHUNKS
   ]
   values = [
-    value + hopper.spread(bias, value.shape, 1)
+    value + warp_groups.spread(bias, value.shape, 1)
     for value, bias in zip(values, biases, strict=True)
   ]
   weight = 0.5 / run.partners.astype(jnp.float32)
@@ -76,7 +76,7 @@ def _forward(heads, refs, scratch, run, group, n, number):
   square = jnp.sum(sum(y * y for y in values), axis=1)
   scale = lax.rsqrt(jnp.maximum(square, reference.NORM_EPS**2))
   scale *= CHANNELS**0.5
-  turned, kept = (y * hopper.spread(scale, y.shape, 0) for y in values)
+  turned, kept = (y * warp_groups.spread(scale, y.shape, 0) for y in values)
   left, right = turned[:, :_TURNED], turned[:, _TURNED:]
   parts = left * cos - right * sin, right * cos + left * sin, kept
 
