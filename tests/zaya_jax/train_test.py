@@ -360,13 +360,20 @@ def test_generate_follows_the_seed(straight, run):
 def small_presets():
   """The flagfiles whose models a laptop trains."""
   return [
-    pytest.param(path, marks=[] if path == QUICKSTART else [pytest.mark.long])
+    path
     for path in sorted((ROOT / 'configs').glob('*.flags'))
     if flops.parameters(flags.parse_flagfile(str(path)).model).total < 20e6
   ]
 
 
-@pytest.mark.parametrize('path', small_presets(), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+  'path',
+  [
+    pytest.param(path, marks=[] if path == QUICKSTART else [pytest.mark.long])
+    for path in small_presets()
+  ],
+  ids=lambda path: path.stem,
+)
 def test_preset_makes_a_step(path, run, text, tmp_path):
   code, _, error = run(
     f'--flagfile={path}',
