@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// alpha A B^T + beta C + diagonal I for stacks of A and B [n, depth], C [n, n],
-// where A B^T and C are known to be symmetric: the products of Newton-Schulz
-// but the last. Tiles on and under the diagonal are computed, half of the work;
+// scale (alpha A B^T + beta C + diagonal I) for stacks of A and B [n, depth], C
+// [n, n], where A B^T and C are known to be symmetric: the products of
+// Newton-Schulz but the last. Each matrix has its scale. Tiles on and under the diagonal are computed, half of the work;
 // the result is symmetric to the last bit.
 #include "handler.h"
 #include "tile.h"
@@ -12,7 +12,7 @@ using tile::Along, tile::kThreads, tile::kTile, tile::row_of, tile::Shared,
     tile::Wave;
 
 struct Scales {
-  float alpha, beta, diagonal;
+  float alpha, beta, diagonal, all;
 };
 
 __device__ __forceinline__ void read(const uint16_t* c, int n, int row,
@@ -43,7 +43,7 @@ __device__ __forceinline__ void write(f32x16 sums, Scales s,
       float value = s.alpha * sums[i];
       if (s.beta != 0) value += s.beta * float_of(T{old[i]});
       if (y == column) value += s.diagonal;
-      bits[r] = T::of(value).bits;
+      bits[r] = T::of(s.all * value).bits;
       if (y < n && y >= column) {
         d[size_t(y) * n + column] = bits[r];
         if (!whole) mirror[y] = bits[r];
@@ -56,6 +56,7 @@ __device__ __forceinline__ void write(f32x16 sums, Scales s,
 
 struct Buffers {
   const uint16_t *a, *b, *c;
+  const float* scale;
   uint16_t* d;
 };
 
@@ -75,6 +76,7 @@ __device__ __forceinline__ void run(Buffers at, int n, int depth, Scales scales,
   at.b += matrix * n * depth;
   at.c += matrix * n * n;
   at.d += matrix * n * n;
+  scales.all = at.scale[matrix];
 
   Wave wave;
   f32x16 sums[4][2] = {};
@@ -111,10 +113,11 @@ __device__ __forceinline__ void run(Buffers at, int n, int depth, Scales scales,
 KERNEL(bf16)
 KERNEL(f16)
 
-// a, b [.., n, depth]; c [.., n, n], which is not read where beta is 0.
+// a, b [.., n, depth]; c [.., n, n], which is not read where beta is 0; scale
+// [..], of float.
 static ffi::Error symmetric_matmul(hipStream_t stream, ffi::AnyBuffer a,
                                    ffi::AnyBuffer b, ffi::AnyBuffer c,
-                                   float alpha, float beta, float diagonal,
+                                   ffi::AnyBuffer scale, float alpha, float beta, float diagonal,
                                    ffi::Result<ffi::AnyBuffer> d) {
   auto shape = a.dimensions();
   if (shape.size() < 2 || shape.back() % 8 || shape.back() == 0 ||
@@ -123,12 +126,17 @@ static ffi::Error symmetric_matmul(hipStream_t stream, ffi::AnyBuffer a,
     return ffi::Error::InvalidArgument(
         "symmetric_matmul: needs [.., n, depth] with a depth of 8, 16, ...");
   int depth = shape.back(), n = shape[shape.size() - 2];
+  if (scale.element_type() != ffi::DataType::F32 ||
+      scale.element_count() * n * depth != a.element_count())
+    return ffi::Error::InvalidArgument(
+        "symmetric_matmul: needs a float scale for each matrix");
   int side = (n + kTile - 1) / kTile;
   size_t blocks = n ? a.element_count() / n / depth * side * (side + 1) / 2 : 0;
   if (!blocks) return ffi::Error::Success();
   auto bits = [](auto& x) { return static_cast<uint16_t*>(x.untyped_data()); };
-  Buffers at{bits(a), bits(b), bits(c), bits(*d)};
-  Scales scales{alpha, beta, diagonal};
+  Buffers at{bits(a), bits(b), bits(c),
+             static_cast<const float*>(scale.untyped_data()), bits(*d)};
+  Scales scales{alpha, beta, diagonal, 1};
   if (a.element_type() == ffi::DataType::BF16)
     ZAYA_LAUNCH(symmetric_matmul_bf16, Shared, dim3(blocks), dim3(kThreads),
                 stream, at, n, depth, scales);
@@ -143,6 +151,7 @@ static ffi::Error symmetric_matmul(hipStream_t stream, ffi::AnyBuffer a,
 ZAYA_HANDLER(symmetric_matmul, symmetric_matmul,
              Bind()
                  .Ctx<Stream>()
+                 .Arg<ffi::AnyBuffer>()
                  .Arg<ffi::AnyBuffer>()
                  .Arg<ffi::AnyBuffer>()
                  .Arg<ffi::AnyBuffer>()

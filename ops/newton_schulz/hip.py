@@ -25,14 +25,19 @@ def newton_schulz(x: jax.Array, **options) -> jax.Array:
   )
 
 
-def symmetric_matmul(a, b, c=None, *, alpha=1.0, beta=0.0, diagonal=0.0):
+def symmetric_matmul(
+  a, b, c=None, scale=None, *, alpha=1.0, beta=0.0, diagonal=0.0
+):
   """See `symmetric.symmetric_matmul`; K is a multiple of 8."""
+  if scale is None:
+    scale = jnp.ones(a.shape[:-2], jnp.float32)
   return native.call(
     'symmetric_matmul',
     jax.ShapeDtypeStruct((*a.shape[:-1], a.shape[-2]), a.dtype),
     a,
     b,
     a if c is None else c,
+    scale,
     alpha=np.float32(alpha),
     beta=np.float32(0 if c is None else beta),
     diagonal=np.float32(diagonal),

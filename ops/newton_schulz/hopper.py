@@ -8,6 +8,7 @@ transposed.
 """
 
 import functools
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,26 +24,38 @@ from ops.warp_groups import HALF, ROWS
 
 # Kernels of the same shape are made once: each takes a second to compile.
 @functools.partial(jax.jit, static_argnames=('alpha', 'beta', 'diagonal'))
-def symmetric_matmul(a, b, c=None, *, alpha=1.0, beta=0.0, diagonal=0.0):
+def symmetric_matmul(
+  a, b, c=None, scale=None, *, alpha=1.0, beta=0.0, diagonal=0.0
+):
   """See `symmetric.symmetric_matmul`; N and K are multiples of COLUMNS."""
   batch, n, depth = a.shape
   squares = np.stack(np.triu_indices(n // COLUMNS)).astype(np.int32)
   count = squares.shape[1]
+  arrays = {'scale': scale, 'a': a, 'b': b, 'c': c}
+  arrays = {name: array for name, array in arrays.items() if array is not None}
 
-  def kernel(rows_ref, columns_ref, a_ref, b_ref, *refs):
-    c_ref, y_ref = (None, *refs)[-2:]
+  def kernel(rows_ref, columns_ref, *refs):
+    *refs, y_ref = refs
+    refs = dict(zip(arrays, refs, strict=True))
 
     def tile(index, place, group):
       matrix, square = warp_groups.divide(index, count)
       half = _Half(rows_ref[square], columns_ref[square], place, group)
       extras = ()
-      if c_ref is not None:
-        parts = [c_ref.at[matrix, half.rows, part] for part in half.parts]
+      if 'c' in refs:
+        parts = [refs['c'].at[matrix, half.rows, part] for part in half.parts]
         extras = parts[0:2], parts[2:4]
-      store = functools.partial(
-        _store, y_ref.at[matrix], half, alpha, beta if extras else 0, diagonal
+      factors = _Factors(
+        alpha,
+        beta if extras else 0,
+        diagonal,
+        refs['scale'][matrix] if 'scale' in refs else None,
       )
-      operands = a_ref.at[matrix, half.rows], b_ref.at[matrix, half.columns]
+      store = functools.partial(_store, y_ref.at[matrix], half, factors)
+      operands = (
+        refs['a'].at[matrix, half.rows],
+        refs['b'].at[matrix, half.columns],
+      )
       return Tile(operands, depth // STEP, store, extras)
 
     return tile, batch * count
@@ -52,17 +65,25 @@ def symmetric_matmul(a, b, c=None, *, alpha=1.0, beta=0.0, diagonal=0.0):
     a = a.at[pl.ds(group * HALF, HALF)]
     plgpu.wgmma(sums[0], a, b.transpose((1, 0)))
 
-  arrays = (a, b) if c is None else (a, b, c)
   return persistent.launch(
     kernel,
     multiply,
     'symmetric_matmul',
-    (*squares, *arrays),
+    (*squares, *arrays.values()),
     [jax.ShapeDtypeStruct((batch, n, n), a.dtype)],
     blocks=[Block((ROWS, STEP), 1), Block((COLUMNS, STEP), 1, shared=True)],
     sums=(COLUMNS,),
     pair=2,
   )[0]
+
+
+class _Factors(NamedTuple):
+  """Those of `symmetric.symmetric_matmul`; `scale` is None or of a matrix."""
+
+  alpha: float
+  beta: float
+  diagonal: float
+  scale: Any
 
 
 class _Half:
@@ -87,18 +108,19 @@ class _Half:
     self.ahead = place * ROWS + group * HALF
 
 
-def _store(y_ref, half, alpha, beta, diagonal, sums, memory):
+def _store(y_ref, half, factors, sums, memory):
   """The `Tile.store`."""
   added = []
   for i, part in enumerate(half.parts):
     y = sums[0][:, i * STEP : (i + 1) * STEP]
-    y = y if alpha == 1 else y * alpha
-    if beta:
+    y = y if factors.alpha == 1 else y * factors.alpha
+    if factors.beta:
       added = added or memory.read()
-      y += beta * added.pop(0).astype(jnp.float32)
-    if diagonal:
+      y += factors.beta * added.pop(0).astype(jnp.float32)
+    if factors.diagonal:
       here = _column_less_row() == half.ahead - i * STEP
-      y = jnp.where(here & half.on_diagonal, y + diagonal, y)
+      y = jnp.where(here & half.on_diagonal, y + factors.diagonal, y)
+    y = y if factors.scale is None else y * factors.scale
     memory.write(y, y_ref.at[half.own, part])
     mirrored = y_ref.at[part, half.own]
     memory.write(y, mirrored, turned=True, when=~half.on_diagonal)

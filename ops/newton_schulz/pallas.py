@@ -17,6 +17,9 @@ from ops.newton_schulz.symmetric import symmetric_matmul, tile
 # Elements of a stack that are iterated at once: 64 matrices of 2048 x 2048,
 # enough to fill any GPU. Temporaries are four times that, 2.1 GB in 16 bits.
 CHUNK = 64 * 2048 * 2048
+# Types in which X is not divided by its norm in a pass of its own: products of
+# it are. float16 does not hold factors that small or large.
+FOLDED = ('bfloat16', 'float32')
 # Rows of a Gram matrix from which on its triangle is worth a kernel.
 SMALL = 1024
 
@@ -66,17 +69,24 @@ def newton_schulz(
   schedule = coefficients_lib.schedule(coefficients, steps)
 
   def orthogonalize(x_BMN):
-    y, tall = reference.normalize(x_BMN, dtype)
-    y = _iterate(y, schedule, gram, product, multiple).astype(x.dtype)
-    return y.mT if tall else y
+    # XLA has the last product write into its place of the stack: it must not
+    # read that, so of few steps X is copied.
+    many = len(schedule) > gram_lib.FIRST
+    scale_B = None
+    if many and x_BMN.dtype == dtype and dtype.name in FOLDED:
+      scale_B = 1 / reference.norm(x_BMN)[:, 0, 0]
+    else:
+      x_BMN = reference.normalize(x_BMN, dtype)
+    y_BMN = _iterate(x_BMN, scale_B, schedule, gram, product, multiple)
+    return y_BMN.astype(x.dtype)
 
-  x_BMN = x.reshape(-1, m, n)
-  return _in_chunks(orthogonalize, x_BMN, max(1, CHUNK // (m * n))).reshape(
-    x.shape
-  )
+  x_BMN, tall = reference.wide(x.reshape(-1, m, n))
+  y_BMN = _in_chunks(orthogonalize, x_BMN, max(1, CHUNK // (m * n)))
+  return (y_BMN.mT if tall else y_BMN).reshape(x.shape)
 
 
-def _iterate(x, schedule, gram, product, multiple):
+def _iterate(x, scale, schedule, gram, product, multiple):
+  """The steps of [B, N, K], which meets `scale`, [B] or None, on the way."""
   _, n, depth = x.shape
   size = tile(n, depth, x.dtype)
   # Zeros around X stay zeros: a multiplies them.
@@ -85,14 +95,14 @@ def _iterate(x, schedule, gram, product, multiple):
   if any(pads):
     x = jnp.pad(x, ((0, 0), (0, pads[0]), (0, pads[1])))
   if gram and depth >= gram_lib.ASPECT * n:
-    x = gram_lib.iterate(x, schedule, product, _matmul)
+    x = gram_lib.iterate(x, schedule, product, _matmul, scale)
   else:
     for a, b, c in schedule:
-      gram_BNN = product(x, x)
+      gram_BNN = product(x, x, None, gram_lib.square(scale))
       factor = product(
-        gram_BNN, gram_BNN, gram_BNN, alpha=c, beta=b, diagonal=a
+        *(gram_BNN, gram_BNN, gram_BNN, scale), alpha=c, beta=b, diagonal=a
       )
-      x = _matmul(factor, x)
+      x, scale = _matmul(factor, x), None
   return x[:, :n, :depth]
 
 

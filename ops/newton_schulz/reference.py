@@ -22,28 +22,40 @@ def newton_schulz(
 ) -> jax.Array:
   """See `ops.newton_schulz`."""
   schedule = coefficients_lib.schedule(coefficients, steps)
-  y, tall = normalize(x, dtype)
+  y, tall = wide(x)
+  y = normalize(y, dtype)
   if gram and y.shape[-1] >= gram_lib.ASPECT * y.shape[-2]:
     y = gram_lib.iterate(y, schedule, _symmetric, _matmul)
   else:
-    wide = jnp.promote_types(dtype, jnp.float32)
-    table = jnp.asarray(np.reshape(schedule, (-1, 3)), wide)
+    exact = jnp.promote_types(dtype, jnp.float32)
+    table = jnp.asarray(np.reshape(schedule, (-1, 3)), exact)
     y, _ = jax.lax.scan(lambda y, abc: (_iterate(y, abc), None), y, table)
   y = y.astype(x.dtype)
   return y.mT if tall else y
 
 
-def normalize(x: jax.Array, dtype: jnp.dtype) -> tuple[jax.Array, bool]:
-  """X / ||X|| with no more rows than columns, and whether it was turned.
+def normalize(x: jax.Array, dtype: jnp.dtype) -> jax.Array:
+  """X / ||X|| in `dtype`.
 
   The norm and the quotient are at least float32: float16 holds neither the
   squares of large elements nor a norm beyond 65,504, but every quotient.
   """
+  return (_exact(x) / norm(x)).astype(dtype)
+
+
+def norm(x: jax.Array) -> jax.Array:
+  """The Frobenius norm of each matrix, [..., 1, 1], and `EPS`."""
+  return jnp.linalg.norm(_exact(x), axis=(-2, -1), keepdims=True) + EPS
+
+
+def wide(x: jax.Array) -> tuple[jax.Array, bool]:
+  """X with no more rows than columns, and whether it was turned for that."""
   tall = x.shape[-2] > x.shape[-1]
-  wide = x.mT if tall else x
-  wide = wide.astype(jnp.promote_types(x.dtype, jnp.float32))
-  norm = jnp.linalg.norm(wide, axis=(-2, -1), keepdims=True)
-  return (wide / (norm + EPS)).astype(dtype), tall
+  return x.mT if tall else x, tall
+
+
+def _exact(x):
+  return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
 def _iterate(x, abc):
@@ -53,7 +65,8 @@ def _iterate(x, abc):
   return (a * x + _matmul(factor, x)).astype(x.dtype)
 
 
-def _symmetric(a, b, c=None, *, alpha=1.0, beta=0.0, diagonal=0.0):
+def _symmetric(a, b, c=None, scale=None, *, alpha=1.0, beta=0.0, diagonal=0.0):
+  assert scale is None  # X is normalized in a pass of its own.
   out = alpha * _accumulate(a, b.mT)
   if c is not None:
     out += beta * c.astype(out.dtype)

@@ -26,17 +26,19 @@ def symmetric_matmul(
   a_BNK: jax.Array,
   b_BNK: jax.Array,
   c_BNN: jax.Array | None = None,
+  scale_B: jax.Array | None = None,
   *,
   alpha: float = 1.0,
   beta: float = 0.0,
   diagonal: float = 0.0,
 ) -> jax.Array:
-  """`alpha a b^T + beta c + diagonal I`, which must be symmetric.
+  """`scale (alpha a b^T + beta c + diagonal I)`, which must be symmetric.
 
   Args:
     a_BNK: [B, N, K]; N and K are multiples of what `tile` says.
     b_BNK: [B, N, K], `a_BNK` itself or what commutes with it.
     c_BNN: [B, N, N] symmetric.
+    scale_B: [B] float32.
     alpha: of the product, not 0.
     beta: of `c_BNN`.
     diagonal: added to the diagonal.
@@ -46,9 +48,11 @@ def symmetric_matmul(
   """
   batch, n, depth = a_BNK.shape
   size = tile(n, depth, a_BNK.dtype)
-  inputs = (a_BNK, b_BNK) if c_BNN is None else (a_BNK, b_BNK, c_BNN)
+  more = {'c': c_BNN, 'scale': scale_B}
+  more = {name: array for name, array in more.items() if array is not None}
   kernel = functools.partial(
     _kernel,
+    names=tuple(more),
     size=size,
     same=b_BNK is a_BNK,
     alpha=alpha,
@@ -64,7 +68,7 @@ def symmetric_matmul(
     ),
     interpret=dispatch.platform() == 'cpu',
     name='symmetric_matmul',
-  )(*inputs)
+  )(a_BNK, b_BNK, *more.values())
 
 
 def tile(n: int, depth: int, dtype: jnp.dtype) -> tiles_lib.Tile:
@@ -102,8 +106,9 @@ def tile_index(t, size: tiles_lib.Tile):
   return (large, small) if size.m >= size.n else (small, large)
 
 
-def _kernel(a_ref, b_ref, *refs, size, same, alpha, beta, diagonal):
-  c_ref, o_ref = (None, *refs)[-2:]
+def _kernel(a_ref, b_ref, *refs, names, size, same, alpha, beta, diagonal):
+  *more, o_ref = refs
+  more = dict(zip(names, more, strict=True))
   batch = pl.program_id(1)
   i, j = tile_index(pl.program_id(0), size)
   rows, columns = pl.ds(i * size.m, size.m), pl.ds(j * size.n, size.n)
@@ -123,8 +128,8 @@ def _kernel(a_ref, b_ref, *refs, size, same, alpha, beta, diagonal):
   near = (ahead < size.n) & (-ahead < size.m)
   # What is added starts the sum: behind it there would be too few registers.
   acc = jnp.zeros((size.m, size.n), jnp.float32)
-  if c_ref is not None:
-    acc = plgpu.load(c_ref.at[batch, rows, columns]).astype(jnp.float32)
+  if 'c' in more:
+    acc = plgpu.load(more['c'].at[batch, rows, columns]).astype(jnp.float32)
     acc *= beta / alpha
   if diagonal:
     on = lambda acc: jnp.where(
@@ -132,7 +137,10 @@ def _kernel(a_ref, b_ref, *refs, size, same, alpha, beta, diagonal):
     )
     acc = jax.lax.cond(near, on, lambda acc: acc, acc)
   acc = jax.lax.fori_loop(0, a_ref.shape[-1] // size.k, turn, acc)
-  out = (acc if alpha == 1.0 else acc * alpha).astype(o_ref.dtype)
+  factor = alpha
+  if 'scale' in more:
+    factor *= more['scale'][batch]
+  out = (acc * factor).astype(o_ref.dtype)
   if same:
     plgpu.store(here, out)
     plgpu.store(mirrored, out.T)

@@ -116,13 +116,16 @@ def test_symmetric_matmul_interpreted(interpreted, options):
   rng = np.random.default_rng(0)
   a = jnp.asarray(rng.standard_normal((2, 512, 512)) / 16, jnp.bfloat16)
   a = jnp.tril(a) + jnp.tril(a, -1).mT
-  arrays = (a, a, a) if options else (a, a)
+  arrays = (a, a, a, jnp.asarray([1.5, 0.25])) if options else (a, a)
   found = newton_schulz.symmetric_matmul(*arrays, **options)
   wanted = plain_products.symmetric_matmul(*arrays, **options)
   assert not _differ(found.reshape(-1, 512), wanted.reshape(-1, 512))
   np.testing.assert_array_equal(found[:, :256, 256:], found[:, 256:, :256].mT)
   other = plain_products.symmetric_matmul(*arrays, **{**options, 'diagonal': 1})
   assert _differ(found.reshape(-1, 512), other.reshape(-1, 512))
+  if options:
+    other = plain_products.symmetric_matmul(*arrays[:3], **options)
+    assert _differ(found[0], other[0]) and _differ(found[1], other[1])
 
 
 def _chunk(rng):
@@ -161,7 +164,10 @@ def _float32(*arrays):
 def test_symmetric_matmul_lowers(added):
   def run(a):
     c = a if added else None
-    return newton_schulz.symmetric_matmul(a, a, c, beta=2.0, diagonal=3.0)
+    scale = jnp.ones(len(a)) if added else None
+    return newton_schulz.symmetric_matmul(
+      a, a, c, scale, beta=2.0, diagonal=3.0
+    )
 
   a = jax.ShapeDtypeStruct((2, 512, 512), jnp.bfloat16)
   lowered = jax.jit(run).trace(a).lower(lowering_platforms=('cuda',))

@@ -8,7 +8,7 @@ import pytest
 
 import ops
 from ops import dispatch
-from ops.newton_schulz import coefficients, gram, pallas
+from ops.newton_schulz import coefficients, gram, pallas, reference
 from tests import close
 
 SHAPES = {'wide': (4, 9), 'tall': (9, 4), 'square': (6, 6), 'row': (1, 5)}
@@ -121,7 +121,7 @@ def test_gram_form_holds_in_few_bits_because_it_starts_again(monkeypatch):
   wanted = specification(x, 5)
   run = lambda: ops.newton_schulz(x, gram=True, dtype=jnp.bfloat16)
   assert close.error(run(), wanted) < 0.3
-  monkeypatch.setattr(gram, '_FIRST', 100)
+  monkeypatch.setattr(gram, 'FIRST', 100)
   assert close.error(run(), wanted) > 0.6
 
 
@@ -135,11 +135,43 @@ def test_float16_is_more_accurate_than_bfloat16():
   assert fine < coarse / 4
 
 
-def test_float16_does_not_overflow():
+@pytest.mark.parametrize('engine', ['xla', 'pallas'])
+def test_float16_does_not_overflow(engine):
   x = 6e4 * jnp.sign(matrix((24, 40))).astype(jnp.float16)
-  found = ops.newton_schulz(x, dtype=jnp.float16)
+  with dispatch.use(newton_schulz=engine):
+    found = ops.newton_schulz(x, dtype=jnp.float16)
   wanted = specification(x, 5)
   close.assert_close(found.astype(jnp.float32), wanted, close.BFLOAT16)
+
+
+def test_float16_does_not_hold_the_norm_in_a_product(monkeypatch):
+  monkeypatch.setattr(pallas, 'FOLDED', ('float16',))
+  with pytest.raises(AssertionError):
+    test_float16_does_not_overflow('pallas')
+
+
+@pytest.mark.parametrize('steps', [1, 2, 3])
+def test_last_product_does_not_read_where_it_writes(steps, monkeypatch):
+  copied = []
+  normalize = reference.normalize
+  note = lambda *args: copied.append(True) or normalize(*args)
+  monkeypatch.setattr(reference, 'normalize', note)
+  with dispatch.use(newton_schulz='pallas'):
+    ops.newton_schulz(matrix((8, 20)), steps=steps, gram=True)
+  assert bool(copied) == (steps < 3)
+
+
+@pytest.mark.parametrize('size', [1e-6, 1.0, 1e15])
+@pytest.mark.parametrize('gram_form', [False, True])
+@pytest.mark.parametrize('steps', [1, 3, 5])
+def test_norm_is_multiplied_into_products(size, gram_form, steps):
+  x = jnp.stack([matrix((8, 20)), 3 * matrix((8, 20), 1)]) * size
+  options = {'steps': steps, 'gram': gram_form}
+  with dispatch.use(newton_schulz='pallas'):
+    found = ops.newton_schulz(x, **options)
+  close.assert_close(
+    found, ops.newton_schulz(x, **options), close.FLOAT32 * 4**steps
+  )
 
 
 @pytest.mark.parametrize('stack', [3, 4, 5])

@@ -56,13 +56,16 @@ def _sums(x_PK, w_EKN, expert_B, first):
   return y_BMN.reshape(x_PK.shape[0], -1)
 
 
-def symmetric_matmul(a, b, c=None, *, alpha=1.0, beta=0.0, diagonal=0.0):
+def symmetric_matmul(
+  a, b, c=None, scale=None, *, alpha=1.0, beta=0.0, diagonal=0.0
+):
   """See `ops.newton_schulz.hopper`."""
   assert not any(size % persistent.COLUMNS for size in a.shape[1:])
   y = alpha * (a.astype(jnp.float32) @ b.astype(jnp.float32).mT)
   if c is not None:
     y += beta * c.astype(jnp.float32)
-  return (y + diagonal * jnp.eye(y.shape[-1])[None]).astype(a.dtype)
+  y += diagonal * jnp.eye(y.shape[-1])[None]
+  return (y if scale is None else y * scale[:, None, None]).astype(a.dtype)
 
 
 def exponentials(x_TD, head_VD, shift_T, *, save):

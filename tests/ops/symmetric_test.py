@@ -51,6 +51,11 @@ def test_product_is_symmetric_and_right(name):
   wanted = 2 * wide @ wide - 3 * wide + 0.5 * np.eye(128)
   close.assert_close(found, wanted, close.FLOAT32)
   np.testing.assert_array_equal(found, found.mT)
+  scale = jnp.asarray([0.5, 7.0])
+  found = product(name, a, a, a, scale, alpha=2.0, beta=-3.0, diagonal=0.5)
+  scale = np.asarray(scale)[:, None, None]
+  close.assert_close(found, scale * wanted, close.FLOAT32)
+  assert close.error(found, scale[::-1] * wanted) > 0.1
 
 
 @pytest.mark.parametrize('name', SIZES)

@@ -53,6 +53,7 @@ MUTANTS = {
   'tail of the rows': ('if (y < n && y >= column)', 'if (y >= column)'),
   'order of the blocks': ('blockIdx.x, gridDim.x)', 'blockIdx.x, 8)'),
   'matrix of the stack': ('matrix = item / tiles', 'matrix = 0'),
+  'scale of another matrix': ('at.scale[matrix]', 'at.scale[0]'),
 }
 
 
@@ -64,14 +65,17 @@ def error(shape, dtype, beta=2.0) -> float:
     rng.standard_normal((*shape[:-1], shape[-2])),
   )
   a, c = jnp.asarray(a, dtype), jnp.asarray(c + c.swapaxes(-1, -2), dtype)
+  scale = jnp.asarray(rng.uniform(0.5, 2, shape[:-2]), jnp.float32)
+  factors = {'alpha': 0.5, 'beta': beta, 'diagonal': 3.0}
   try:
-    found = hip.symmetric_matmul(a, a, c, alpha=0.5, beta=beta, diagonal=3.0)
+    found = hip.symmetric_matmul(a, a, c, scale, **factors)
     found.block_until_ready()
   except jax.errors.JaxRuntimeError as fault:  # What the emulation found.
     assert 'zaya_ops: symmetric_matmul' in str(fault)
     return np.inf
   a, c, found = (np.asarray(x, np.float64) for x in (a, c, found))
   wanted = 0.5 * a @ a.swapaxes(-1, -2) + beta * c + 3 * np.eye(shape[-2])
+  wanted *= np.asarray(scale, np.float64)[..., None, None]
   assert found.dtype == np.float64 and found.shape == wanted.shape
   if not np.array_equal(found, found.swapaxes(-1, -2)):
     return np.inf
