@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from ops import warp_groups
 from ops.experts import hopper
+from ops.experts import places as places_lib
 
 
 def unsupported(
@@ -47,53 +48,8 @@ def expert_mlp(
     ).reshape(num_experts, width + d, 2 * (inner + f))
     down_EFD = jnp.pad(down_EFD, ((0, 0), (0, f), (0, d)))
     x_TD = jnp.pad(x_TD, ((0, 0), (0, d)))
-  places = _places(expert_T, num_experts)
+  places = places_lib.find(expert_T, num_experts, hopper.ROWS)
   return _mlp(x_TD, places, gate_up_EDF, down_EFD)[:, :width]
-
-
-def _places(expert_T, num_experts):
-  """Where tokens are among the blocks.
-
-  Returns:
-    [P] the token of a row (T: none), [T] the row of a token (P: none), the
-    expert of each block, and [E + 1] the first block of each expert.
-  """
-  tokens, rows = expert_T.size, hopper.ROWS
-  mine_TE, before_TE, sizes_E = _ranks(expert_T, num_experts)
-  # One block at least for each: its weights' gradient is to be written.
-  ends_E = jnp.cumsum(jnp.maximum(1, -(-sizes_E // rows)), dtype=jnp.int32)
-  first = jnp.concatenate([jnp.zeros(1, jnp.int32), ends_E])
-  block_B = jnp.arange(tokens // rows + num_experts, dtype=jnp.int32)
-  expert_B = jnp.sum(block_B[:, None] >= ends_E[None], axis=1, dtype=jnp.int32)
-  expert_B = jnp.minimum(expert_B, num_experts - 1)
-  row_T = jnp.sum(mine_TE * (first[None, :-1] * rows + before_TE), axis=1)
-  row_T = jnp.where(expert_T < num_experts, row_T, block_B.size * rows)
-  token_P = jnp.full(block_B.size * rows, tokens, jnp.int32)
-  token_T = jnp.arange(tokens, dtype=jnp.int32)
-  token_P = token_P.at[row_T].set(token_T, mode='drop', unique_indices=True)
-  return token_P, row_T, expert_B, first
-
-
-def _ranks(expert_T, num_experts):
-  """Which tokens come before each one, by products instead of by sorting.
-
-  A sort of 16,384 tokens takes a GPU longer than what is done with it. All
-  numbers are whole and small enough for any type that products may take.
-
-  Returns:
-    [T, E] whether the token is of the expert, [T, E] tokens of the expert
-    before it, and [E] tokens of the expert; int32.
-  """
-  tokens, size = expert_T.size, 128
-  padded_T = jnp.pad(expert_T, (0, -tokens % size), constant_values=num_experts)
-  mine_BIE = jax.nn.one_hot(padded_T.reshape(-1, size), num_experts)
-  sums_BE = mine_BIE.sum(axis=1)
-  earlier = lambda n: jnp.tril(jnp.ones((n, n)), -1)
-  before_BIE = jnp.einsum('IJ,BJE->BIE', earlier(size), mine_BIE)
-  blocks_BE = jnp.einsum('BC,CE->BE', earlier(sums_BE.shape[0]), sums_BE)
-  before_BIE = before_BIE + blocks_BE[:, None]
-  flat = lambda x: x.reshape(-1, num_experts)[:tokens].astype(jnp.int32)
-  return flat(mine_BIE), flat(before_BIE), sums_BE.sum(axis=0).astype(jnp.int32)
 
 
 def _at(x, rows):

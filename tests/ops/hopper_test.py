@@ -13,7 +13,7 @@ import pytest
 
 from ops import dispatch, persistent, warp_groups
 from ops.cross_entropy import hopper as cross_entropy
-from ops.experts import hopper, mosaic
+from ops.experts import hopper, mosaic, places
 from ops.newton_schulz import hopper as newton_schulz
 from tests.ops import interpreter, plain_products
 
@@ -211,11 +211,14 @@ def test_a_cpu_is_refused():
   )
 
 
-@pytest.mark.parametrize('tokens', [1, 127, 128, 1000])
+@pytest.mark.parametrize('tokens', [1, 127, 128, 1000, 2500])
 def test_places_are_a_stable_sort_into_blocks(tokens):
   rng = np.random.default_rng(tokens)
   expert = rng.integers(0, 6, tokens).astype(np.int32)  # 5 has no expert.
-  token_P, row_T, expert_B, first = mosaic._places(jnp.asarray(expert), 5)
+  found = places.find(jnp.asarray(expert), 5, hopper.ROWS)
+  token_P, row_T, expert_B, first = map(np.asarray, found)
+  assert first[0] == 0 and len(first) == 6
+  assert len(token_P) == len(expert_B) * hopper.ROWS
   for e in range(5):
     rows = slice(first[e] * hopper.ROWS, first[e + 1] * hopper.ROWS)
     mine = np.flatnonzero(expert == e)
@@ -226,3 +229,10 @@ def test_places_are_a_stable_sort_into_blocks(tokens):
   with_expert = np.flatnonzero(expert < 5)
   np.testing.assert_array_equal(token_P[row_T[with_expert]], with_expert)
   assert (row_T[np.flatnonzero(expert == 5)] == token_P.size).all()
+
+
+def test_a_token_in_two_places_is_seen(monkeypatch):
+  one_hot = lambda expert_R, wide: expert_R[:, None] <= jnp.arange(wide)[None]
+  monkeypatch.setattr(places, '_one_hot', one_hot)
+  with pytest.raises(AssertionError):
+    test_places_are_a_stable_sort_into_blocks(1000)

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where tokens go among blocks of rows that are of one expert each.
+
+Two kernels (Pallas for Triton), one program for as many tokens as a block has:
+of XLA's operations the same are sixteen kernels, which take longer to start
+than to run, and its sort of 16,384 numbers takes longer than these.
+
+Axis letters: T tokens, E experts, B blocks, P rows of all blocks, R of one.
+"""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton as plgpu
+
+from ops import dispatch
+
+_CHUNK = (
+  16  # Counts that are summed at a time, and the least that is multiplied.
+)
+
+
+class Places(NamedTuple):
+  """Of tokens that are sorted by expert into blocks.
+
+  Attributes:
+    token_P: the token of a row; T: none.
+    row_T: the row of a token; P: none, as it has no expert.
+    expert_B: of each block.
+    first: [E + 1], the first block of each expert, and the end of all.
+  """
+
+  token_P: jax.Array
+  row_T: jax.Array
+  expert_B: jax.Array
+  first: jax.Array
+
+
+def find(expert_T: jax.Array, num_experts: int, rows: int) -> Places:
+  """The places of tokens; those of an expert keep their order.
+
+  Args:
+    expert_T: int32; E or more: none.
+    num_experts: E.
+    rows: R, a power of two, at least 16. Each expert has one block at least.
+  """
+  tokens = expert_T.size
+  blocks = tokens // rows + num_experts
+  programs = -(-max(blocks, -(-tokens // rows)) // _CHUNK) * _CHUNK
+  padded_T = jnp.pad(
+    expert_T, (0, programs * rows - tokens), constant_values=num_experts
+  )
+  int32 = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.int32)
+  wide = max(_CHUNK, pl.next_power_of_2(num_experts))
+  # Tokens without an expert are written behind all rows.
+  room = (programs + 1) * rows
+  call = functools.partial(
+    pl.pallas_call,
+    grid=(programs,),
+    compiler_params=plgpu.CompilerParams(num_warps=4, num_stages=1),
+    interpret=dispatch.platform() == 'cpu',
+  )
+  counts, token_P = call(
+    functools.partial(_count, rows=rows, tokens=tokens),
+    out_shape=(int32(programs, wide), int32(room)),
+    name='experts_count',
+  )(padded_T)
+  sizes = {'rows': rows, 'num_experts': num_experts, 'num_blocks': blocks}
+  token_P, row_T, expert_B, first = call(
+    functools.partial(_place, **sizes),
+    out_shape=(
+      *(int32(room), int32(programs * rows)),
+      *(int32(programs), int32(wide + 1)),
+    ),
+    input_output_aliases={2: 0},
+    name='experts_place',
+  )(padded_T, counts, token_P)
+  return Places(
+    *(token_P[: blocks * rows], row_T[:tokens]),
+    *(expert_B[:blocks], first[: num_experts + 1]),
+  )
+
+
+def _count(expert_ref, counts_ref, token_ref, *, rows, tokens):
+  """How many tokens of a program each expert has; and no row has a token."""
+  i = pl.program_id(0)
+  mine = pl.ds(i * rows, rows)
+  one_hot_RE = _one_hot(expert_ref[mine], counts_ref.shape[1])
+  counts_ref[i] = jnp.sum(one_hot_RE.astype(jnp.int32), axis=0)
+  token_ref[mine] = jnp.full(rows, tokens, jnp.int32)
+
+
+def _place(
+  expert_ref,
+  counts_ref,
+  empty_ref,
+  token_ref,
+  row_ref,
+  of_block_ref,
+  first_ref,
+  *,
+  rows,
+  num_experts,
+  num_blocks,
+):
+  """The rows of a program's tokens, and the expert of its block."""
+  del empty_ref  # The same memory as token_ref.
+  i, (programs, wide) = pl.program_id(0), counts_ref.shape
+
+  def add(j, sums):
+    all_E, before_E = sums
+    counts = counts_ref[pl.ds(j * _CHUNK, _CHUNK)]
+    program = j * _CHUNK + jax.lax.broadcasted_iota(jnp.int32, counts.shape, 0)
+    before = jnp.where(program < i, counts, 0)
+    return all_E + jnp.sum(counts, axis=0), before_E + jnp.sum(before, axis=0)
+
+  none_E = jnp.zeros(wide, jnp.int32)
+  all_E, before_E = jax.lax.fori_loop(
+    0, programs // _CHUNK, add, (none_E, none_E)
+  )
+  expert_E = jnp.arange(wide, dtype=jnp.int32)
+  real_E = expert_E < num_experts
+  # One block at least for each: its weights' gradient is to be written.
+  blocks_E = jnp.maximum(1, (all_E + rows - 1) // rows)
+  blocks_E = jnp.where(real_E, blocks_E, 0)
+  ends_E = jnp.sum(
+    jnp.where(expert_E[:, None] <= expert_E[None], blocks_E[:, None], 0), axis=0
+  )
+  ended = jnp.sum(jnp.where(real_E & (ends_E <= i), 1, 0))
+  of_block_ref[i] = jnp.minimum(ended, num_experts - 1)
+
+  @pl.when(i == 0)
+  def _():
+    first_ref[0] = 0
+    first_ref[pl.ds(1, wide)] = ends_E
+
+  mine = pl.ds(i * rows, rows)
+  expert_R = expert_ref[mine]
+  one_hot_RE = _one_hot(expert_R, wide)
+  lane_R = jnp.arange(rows, dtype=jnp.int32)
+  earlier_RR = (lane_R[None] < lane_R[:, None]).astype(jnp.bfloat16)
+  # Whole numbers up to R: sums of these are exact.
+  rank_RE = jax.lax.dot(
+    earlier_RR,
+    one_hot_RE.astype(jnp.bfloat16),
+    preferred_element_type=jnp.float32,
+  )
+  start_E = (ends_E - blocks_E) * rows + before_E
+  row_RE = rank_RE.astype(jnp.int32) + start_E[None]
+  row_R = jnp.sum(jnp.where(one_hot_RE, row_RE, 0), axis=1)
+  has_R = expert_R < num_experts
+  row_ref[mine] = jnp.where(has_R, row_R, num_blocks * rows)
+  target_R = jnp.where(has_R, row_R, programs * rows + lane_R)
+  plgpu.store(token_ref.at[target_R], i * rows + lane_R)
+
+
+def _one_hot(expert_R, wide):
+  return expert_R[:, None] == jnp.arange(wide, dtype=jnp.int32)[None]
