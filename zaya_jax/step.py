@@ -15,7 +15,7 @@ from zaya_jax import config as config_lib
 from zaya_jax import fields, gradients, losses, mesh, partition
 from zaya_jax.context import layout
 from zaya_jax.model import zaya
-from zaya_jax.optim import balance, spikes
+from zaya_jax.optim import balance, muon, spikes
 from zaya_jax.optim import optimizer as optimizer_lib
 from zaya_jax.optim import schedule as schedule_lib
 
@@ -143,7 +143,7 @@ def make_train_step(
     good &= ~spikes.is_spike(state.recent, now_2, config.guard.spike_limit)
     apply = good & (state.held == 0)
     updates, opt_state = optimizer.update(
-      grads, state.opt_state, partition.divide(state.params)
+      grads, state.opt_state, partition.divide(state.params), apply=apply
     )
     buffers, balance_state = balance.update(
       balancer, state.buffers, state.balance_state, load_NX, num_experts
@@ -152,14 +152,11 @@ def make_train_step(
     if hold:
       counted = _where(apply, counted, {k: getattr(state, k) for k in counted})
       counted['held'] = jnp.int32(~apply)
-    arrays = {
-      'buffers': buffers,
-      'opt_state': opt_state,
-      'balance_state': balance_state,
-    }
+    arrays = {'buffers': buffers, 'balance_state': balance_state}
     new = dataclasses.replace(
       state,
       params=partition.apply_updates(state.params, updates, apply),
+      opt_state=muon.select(apply, opt_state, state.opt_state),
       **_where(apply, arrays, {k: getattr(state, k) for k in arrays}),
       **counted,
     )

@@ -24,6 +24,7 @@ def muon_momentum(
   decay: float,
   nesterov: bool = True,
   dtype: jnp.dtype = jnp.float32,
+  apply: jax.Array | None = None,
 ) -> tuple[list[jax.Array], list[jax.Array]]:
   """`m <- decay * m + g`, and `g + decay * m` of the new momentum.
 
@@ -33,6 +34,9 @@ def muon_momentum(
     decay: of the momentum.
     nesterov: whether to look ahead; else the second result is the new momentum.
     dtype: of the second result.
+    apply: bool scalar; where it is false the momenta stay what they are, and
+      the second result means nothing. A selection outside of a kernel that
+      works in place would copy them before. None: true.
 
   Returns:
     The new momenta, float32, and what to orthogonalize, in `dtype`.
@@ -43,7 +47,12 @@ def muon_momentum(
   momenta, grads = list(momenta), list(grads)
   if [m.shape for m in momenta] != [g.shape for g in grads]:
     raise ValueError('muon_momentum: momenta and grads differ in shape.')
-  options = {'decay': decay, 'nesterov': nesterov, 'dtype': jnp.dtype(dtype)}
+  options = {
+    'decay': decay,
+    'nesterov': nesterov,
+    'dtype': jnp.dtype(dtype),
+    'apply': apply,
+  }
   run = dispatch.select('muon_momentum', ENGINES, momenta, grads, **options)
   with jax.named_scope('muon_momentum'):
     return run(momenta, grads, **options)

@@ -38,6 +38,7 @@ def muon_momentum(
   decay: float,
   nesterov: bool,
   dtype: jnp.dtype,
+  apply: jax.Array | None,
 ) -> tuple[list[jax.Array], list[jax.Array]]:
   """See `ops.muon_momentum`."""
   n = len(momenta)
@@ -47,9 +48,10 @@ def muon_momentum(
     'muon_momentum',
     [jax.ShapeDtypeStruct(m.shape, m.dtype) for m in momenta]
     + [jax.ShapeDtypeStruct(m.shape, dtype) for m in momenta],
+    jnp.asarray(True if apply is None else apply, jnp.int32),
     *momenta,
     *grads,
-    aliases={i: i for i in range(n)},
+    aliases={i + 1: i for i in range(n)},
     decay=np.float32(decay),
     nesterov=np.int32(nesterov),
   )

@@ -14,6 +14,7 @@ def muon_momentum(
   decay: float,
   nesterov: bool,
   dtype: jnp.dtype,
+  apply: jax.Array | None,
 ) -> tuple[list[jax.Array], list[jax.Array]]:
   """See `ops.muon_momentum`."""
   grads = [g.astype(m.dtype) for m, g in zip(momenta, grads, strict=True)]
@@ -21,6 +22,9 @@ def muon_momentum(
   ahead = new
   if nesterov:
     ahead = [g + decay * m for m, g in zip(new, grads, strict=True)]
+  kept = new
+  if apply is not None:
+    kept = [jnp.where(apply, *pair) for pair in zip(new, momenta, strict=True)]
   # What follows reads it more than once: without this, XLA would make it anew
   # each time, from the old momentum, which it would copy for that.
-  return new, jax.lax.optimization_barrier([a.astype(dtype) for a in ahead])
+  return kept, jax.lax.optimization_barrier([a.astype(dtype) for a in ahead])

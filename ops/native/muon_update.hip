@@ -50,17 +50,20 @@ __device__ __forceinline__ void each(const Tensor& t, F f) {
 }
 
 template <class Grad, class Ahead>
-__device__ __forceinline__ void momentum(const Table& table, float decay,
+__device__ __forceinline__ void momentum(const Table& table,
+                                         const int32_t* apply, float decay,
                                          int nesterov) {
   const Tensor& t = of_block(table);
+  bool changes = *apply;
   each(t, [&](int64_t at, int count) {
     float m[8], g[8];
     load8(static_cast<const f32*>(t.x) + at, count, m);
     load8(static_cast<const Grad*>(t.y) + at, count, g);
     ZAYA_UNROLL
     for (int i = 0; i < 8; ++i) {
-      m[i] = decay * m[i] + g[i];
-      g[i] = nesterov ? g[i] + decay * m[i] : m[i];
+      float now = decay * m[i] + g[i];
+      g[i] = nesterov ? g[i] + decay * now : now;
+      m[i] = changes ? now : m[i];
     }
     store8(static_cast<f32*>(t.out) + at, count, m);
     store8(static_cast<Ahead*>(t.ahead) + at, count, g);
@@ -87,9 +90,10 @@ __device__ __forceinline__ void apply(const Table& table, const float* lr,
 
 #define MOMENTUM(grad, ahead)                                      \
   extern "C" __global__ __launch_bounds__(kThreads) void           \
-      muon_momentum_##grad##_##ahead(Table table, float decay,     \
-                                     int nesterov) {               \
-    momentum<grad, ahead>(table, decay, nesterov);                 \
+      muon_momentum_##grad##_##ahead(                              \
+          Table table, const int32_t* apply, float decay,          \
+          int nesterov) {                                          \
+    momentum<grad, ahead>(table, apply, decay, nesterov);          \
   }
 MOMENTUM(f32, f32)
 MOMENTUM(f32, bf16)
@@ -138,10 +142,12 @@ static ffi::Error for_tables(ffi::RemainingArgs args, ffi::RemainingRets rets,
   return launched();
 }
 
-static ffi::Error muon_momentum(hipStream_t stream, float decay,
+static ffi::Error muon_momentum(hipStream_t stream,
+                                ffi::Buffer<ffi::S32> apply, float decay,
                                 int32_t nesterov, ffi::RemainingArgs args,
                                 ffi::RemainingRets rets) {
   size_t n = args.size() / 2;
+  const int32_t* changes = apply.typed_data();
   if (!n) return ffi::Error::Success();
   auto grad = (*args.get<ffi::AnyBuffer>(n)).element_type();
   auto ahead = (*rets.get<ffi::AnyBuffer>(n))->element_type();
@@ -149,7 +155,7 @@ static ffi::Error muon_momentum(hipStream_t stream, float decay,
   if (grad == ffi::DataType::GRAD && ahead == ffi::DataType::AHEAD)          \
     return for_tables(args, rets, n, nullptr, [&](dim3 grid, Table& table) { \
       ZAYA_LAUNCH(muon_momentum_##grad_type##_##ahead_type, NoShared, grid,  \
-                  dim3(kThreads), stream, table, decay, nesterov);           \
+                  dim3(kThreads), stream, table, changes, decay, nesterov);  \
     });
   CASE(f32, F32, f32, F32)
   CASE(f32, F32, bf16, BF16)
@@ -164,6 +170,7 @@ static ffi::Error muon_momentum(hipStream_t stream, float decay,
 ZAYA_HANDLER(muon_momentum, muon_momentum,
              Bind()
                  .Ctx<Stream>()
+                 .Arg<ffi::Buffer<ffi::S32>>()
                  .Attr<float>("decay")
                  .Attr<int32_t>("nesterov")
                  .RemainingArgs()

@@ -17,6 +17,13 @@ def test_momentum_of_constant_gradients_is_the_geometric_sum():
     np.testing.assert_allclose(ahead[0], 4 * (1 - 0.5 ** (n + 1)))
 
 
+@pytest.mark.parametrize('apply', [False, True])
+def test_momentum_stays_where_it_is_not_to_be_applied(apply):
+  momenta, grads = [jnp.ones((2, 3))], [jnp.full((2, 3), 2.0)]
+  new, _ = ops.muon_momentum(momenta, grads, decay=0.5, apply=jnp.bool_(apply))
+  np.testing.assert_allclose(new[0], 2.5 if apply else 1.0)
+
+
 def test_without_a_direction_weights_decay_by_one_factor():
   params = [jnp.ones((3,)), jnp.full((2, 2), -4.0)]
   new = ops.muon_apply(

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.sharding import PartitionSpec as P
 
 import ops
 from zaya_jax import mesh
@@ -31,12 +32,13 @@ def scale_by_muon(
   split: tuple[str, ...] = (),
   message_dtype: jnp.dtype = jnp.float32,
   **how: Any,
-) -> optax.GradientTransformation:
+) -> optax.GradientTransformationExtraArgs:
   """Replaces each matrix of momentum by its nearest orthogonal one.
 
   `m <- momentum * m + g`; with Nesterov `u = g + momentum * m`, else `u = m`;
   the update is `0.2 * sqrt(max(rows, columns)) * newton_schulz(u)`. All but
-  the last two dimensions of a leaf count matrices, each treated alone.
+  the last two dimensions of a leaf count matrices, each treated alone. `update`
+  takes `apply`, see `ops.muon_momentum`.
 
   Args:
     momentum: decay of the momentum.
@@ -54,11 +56,12 @@ def scale_by_muon(
   def init(params):
     return ScaleByMuonState(jax.tree.map(jnp.zeros_like, params))
 
-  def update(grads, state, params=None):
+  def update(grads, state, params=None, *, apply=None, **_):
     del params
     new, ahead = _momentum(
       state.momentum,
       grads,
+      apply,
       decay=momentum,
       nesterov=nesterov,
       dtype=message_dtype,
@@ -80,19 +83,32 @@ def scale_by_muon(
     )
     return joined, ScaleByMuonState(new)
 
-  return optax.GradientTransformation(init, update)
+  return optax.GradientTransformationExtraArgs(init, update)
 
 
-def _momentum(momenta, grads, **how):
+def select(apply: jax.Array, new: Any, old: Any) -> Any:
+  """New where `apply`, else old, of an optax state.
+
+  Args:
+    apply: bool scalar, which `update` of the transforms in it had.
+    new: state; of `scale_by_muon` it is selected already.
+    old: state.
+  """
+  is_muon = lambda state: isinstance(state, ScaleByMuonState)
+  one = lambda new, old: new if is_muon(new) else jnp.where(apply, new, old)
+  return jax.tree.map(one, new, old, is_leaf=is_muon)
+
+
+def _momentum(momenta, grads, apply, **how):
   """The new momenta, and what is to be orthogonalized: `ops.muon_momentum`."""
   leaves, structure = jax.tree.flatten(momenta)
   specs = [jax.typeof(m).sharding.spec for m in leaves]
   run = mesh.on_each(
-    functools.partial(ops.muon_momentum, **how),
-    in_specs=(specs, specs),
+    lambda m, g, apply: ops.muon_momentum(m, g, apply=apply, **how),
+    in_specs=(specs, specs, P()),
     out_specs=(specs, specs),
   )
-  found = run(leaves, jax.tree.leaves(grads))
+  found = run(leaves, jax.tree.leaves(grads), apply)
   return tuple(jax.tree.unflatten(structure, part) for part in found)
 
 

@@ -12,13 +12,13 @@ from zaya_jax.optim import labels, muon, schedule
 
 def make_optimizer(
   config: config_lib.OptimConfig, num_steps: int
-) -> optax.GradientTransformation:
+) -> optax.GradientTransformationExtraArgs:
   """Muon for hidden matrices and AdamW for the rest (see `labels`).
 
   Both share the learning rate and decoupled weight decay; norms, scales,
   biases and the depthwise convolution are not decayed. Updates of Muon have
   the type in which devices send them to each other: bfloat16, unless its
-  iteration is float32.
+  iteration is float32. `update` takes `apply`, see `muon.select`.
   """
   adam = optax.scale_by_adam(config.beta1, config.beta2, config.adam_eps)
   decay = optax.add_decayed_weights(config.weight_decay)

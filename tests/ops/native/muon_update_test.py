@@ -17,18 +17,23 @@ MUTANTS = {
   'block of a tensor': ('blocks += mine;', 'blocks += mine - 1;'),
   'tensor of a block': ('>= table.tensors[middle]', '> table.tensors[middle]'),
   'turns': ('turn < kTurns', 'turn < kTurns - 1'),
-  'look ahead': ('g[i] + decay * m[i] : m[i]', 'm[i] : m[i]'),
+  'look ahead': ('g[i] + decay * now : now', 'now : now'),
+  'refused': ('changes ? now : m[i]', 'now'),
 }
 
 
-def momentum_error(sizes=SIZES, grad='bfloat16', dtype='bfloat16') -> float:
+def momentum_error(
+  sizes=SIZES, grad='bfloat16', dtype='bfloat16', apply=None
+) -> float:
   """Largest, of both results, over that of one rounding."""
   rng = np.random.default_rng(0)
   draw = lambda kind: [jnp.asarray(rng.standard_normal(n), kind) for n in sizes]
   momenta, grads = draw('float32'), draw(grad)
   with dispatch.use(muon_momentum='hip'):
     try:
-      found = ops.muon_momentum(momenta, grads, decay=0.9, dtype=dtype)
+      found = ops.muon_momentum(
+        momenta, grads, decay=0.9, dtype=dtype, apply=apply
+      )
       found = [np.asarray(x, np.float64) for x in (*found[0], *found[1])]
     except jax.errors.JaxRuntimeError as fault:
       assert 'zaya_ops: muon_momentum' in str(fault)
@@ -36,6 +41,7 @@ def momentum_error(sizes=SIZES, grad='bfloat16', dtype='bfloat16') -> float:
   m, g = ([np.asarray(x, np.float64) for x in xs] for xs in (momenta, grads))
   new = [0.9 * a + b for a, b in zip(m, g, strict=True)]
   ahead = [b + 0.9 * a for a, b in zip(new, g, strict=True)]
+  new = new if apply is None or apply else m
   error = 0.0
   for got, want in zip(found, (*new, *ahead), strict=True):
     largest = np.abs(want).max(initial=1e-9)
@@ -47,6 +53,11 @@ def momentum_error(sizes=SIZES, grad='bfloat16', dtype='bfloat16') -> float:
 @pytest.mark.parametrize('grad', ['bfloat16', 'float32'])
 def test_momentum_in_each_type(emulated, grad, dtype):
   assert momentum_error(grad=grad, dtype=dtype) < 1
+
+
+@pytest.mark.parametrize('apply', [False, True])
+def test_momentum_of_a_step_that_may_be_refused(emulated, apply):
+  assert momentum_error(apply=jnp.bool_(apply)) < 1
 
 
 def test_more_tensors_than_a_launch_takes(emulated):
@@ -84,4 +95,5 @@ def test_mutant_is_caught(emulated, monkeypatch, mutant):
   patch = ('muon_update.hip', *MUTANTS[mutant])
   made = build.build('cpu', patch, kernels=('muon_update',))
   monkeypatch.setenv('ZAYA_OPS_LIBRARY', str(made / 'libzaya_ops.so'))
-  assert momentum_error() > 1
+  errors = [momentum_error(apply=apply) for apply in (None, jnp.bool_(False))]
+  assert max(errors) > 1
