@@ -24,9 +24,14 @@ def muon_momentum(
   decay: float,
   nesterov: bool = True,
   dtype: jnp.dtype = jnp.float32,
+  scale: jax.Array | float = 1.0,
   apply: jax.Array | None = None,
 ) -> tuple[list[jax.Array], list[jax.Array]]:
   """`m <- decay * m + g`, and `g + decay * m` of the new momentum.
+
+  The gradients are multiplied by `scale` first. It and `apply` are numbers of a
+  step, which a kernel reads: done outside of it, each would be passes over all
+  of the tensors.
 
   Args:
     momenta: float32, of any shapes.
@@ -34,9 +39,9 @@ def muon_momentum(
     decay: of the momentum.
     nesterov: whether to look ahead; else the second result is the new momentum.
     dtype: of the second result.
-    apply: bool scalar; where it is false the momenta stay what they are, and
-      the second result means nothing. A selection outside of a kernel that
-      works in place would copy them before. None: true.
+    scale: of the gradients, scalar: what clips them.
+    apply: bool scalar; if it is false the momenta stay what they are, and the
+      second result means nothing. None: true.
 
   Returns:
     The new momenta, float32, and what to orthogonalize, in `dtype`.
@@ -51,6 +56,7 @@ def muon_momentum(
     'decay': decay,
     'nesterov': nesterov,
     'dtype': jnp.dtype(dtype),
+    'scale': scale,
     'apply': apply,
   }
   run = dispatch.select('muon_momentum', ENGINES, momenta, grads, **options)

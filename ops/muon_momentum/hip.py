@@ -38,6 +38,7 @@ def muon_momentum(
   decay: float,
   nesterov: bool,
   dtype: jnp.dtype,
+  scale: jax.Array | float,
   apply: jax.Array | None,
 ) -> tuple[list[jax.Array], list[jax.Array]]:
   """See `ops.muon_momentum`."""
@@ -48,10 +49,11 @@ def muon_momentum(
     'muon_momentum',
     [jax.ShapeDtypeStruct(m.shape, m.dtype) for m in momenta]
     + [jax.ShapeDtypeStruct(m.shape, dtype) for m in momenta],
+    jnp.asarray(scale, jnp.float32),
     jnp.asarray(True if apply is None else apply, jnp.int32),
     *momenta,
     *grads,
-    aliases={i + 1: i for i in range(n)},
+    aliases={i + 2: i for i in range(n)},
     decay=np.float32(decay),
     nesterov=np.int32(nesterov),
   )

@@ -14,10 +14,12 @@ def muon_momentum(
   decay: float,
   nesterov: bool,
   dtype: jnp.dtype,
+  scale: jax.Array | float,
   apply: jax.Array | None,
 ) -> tuple[list[jax.Array], list[jax.Array]]:
   """See `ops.muon_momentum`."""
   grads = [g.astype(m.dtype) for m, g in zip(momenta, grads, strict=True)]
+  grads = [scale * g for g in grads]
   new = [decay * m + g for m, g in zip(momenta, grads, strict=True)]
   ahead = new
   if nesterov:

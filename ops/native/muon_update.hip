@@ -51,9 +51,11 @@ __device__ __forceinline__ void each(const Tensor& t, F f) {
 
 template <class Grad, class Ahead>
 __device__ __forceinline__ void momentum(const Table& table,
+                                         const float* scale,
                                          const int32_t* apply, float decay,
                                          int nesterov) {
   const Tensor& t = of_block(table);
+  float factor = *scale;
   bool changes = *apply;
   each(t, [&](int64_t at, int count) {
     float m[8], g[8];
@@ -61,6 +63,7 @@ __device__ __forceinline__ void momentum(const Table& table,
     load8(static_cast<const Grad*>(t.y) + at, count, g);
     ZAYA_UNROLL
     for (int i = 0; i < 8; ++i) {
+      g[i] *= factor;
       float now = decay * m[i] + g[i];
       g[i] = nesterov ? g[i] + decay * now : now;
       m[i] = changes ? now : m[i];
@@ -91,9 +94,9 @@ __device__ __forceinline__ void apply(const Table& table, const float* lr,
 #define MOMENTUM(grad, ahead)                                      \
   extern "C" __global__ __launch_bounds__(kThreads) void           \
       muon_momentum_##grad##_##ahead(                              \
-          Table table, const int32_t* apply, float decay,          \
-          int nesterov) {                                          \
-    momentum<grad, ahead>(table, apply, decay, nesterov);          \
+          Table table, const float* scale, const int32_t* apply,   \
+          float decay, int nesterov) {                             \
+    momentum<grad, ahead>(table, scale, apply, decay, nesterov);   \
   }
 MOMENTUM(f32, f32)
 MOMENTUM(f32, bf16)
@@ -143,10 +146,12 @@ static ffi::Error for_tables(ffi::RemainingArgs args, ffi::RemainingRets rets,
 }
 
 static ffi::Error muon_momentum(hipStream_t stream,
+                                ffi::Buffer<ffi::F32> scale,
                                 ffi::Buffer<ffi::S32> apply, float decay,
                                 int32_t nesterov, ffi::RemainingArgs args,
                                 ffi::RemainingRets rets) {
   size_t n = args.size() / 2;
+  const float* factor = scale.typed_data();
   const int32_t* changes = apply.typed_data();
   if (!n) return ffi::Error::Success();
   auto grad = (*args.get<ffi::AnyBuffer>(n)).element_type();
@@ -155,7 +160,8 @@ static ffi::Error muon_momentum(hipStream_t stream,
   if (grad == ffi::DataType::GRAD && ahead == ffi::DataType::AHEAD)          \
     return for_tables(args, rets, n, nullptr, [&](dim3 grid, Table& table) { \
       ZAYA_LAUNCH(muon_momentum_##grad_type##_##ahead_type, NoShared, grid,  \
-                  dim3(kThreads), stream, table, changes, decay, nesterov);  \
+                  dim3(kThreads), stream, table, factor, changes, decay,     \
+                  nesterov);                                                 \
     });
   CASE(f32, F32, f32, F32)
   CASE(f32, F32, bf16, BF16)
@@ -170,6 +176,7 @@ static ffi::Error muon_momentum(hipStream_t stream,
 ZAYA_HANDLER(muon_momentum, muon_momentum,
              Bind()
                  .Ctx<Stream>()
+                 .Arg<ffi::Buffer<ffi::F32>>()
                  .Arg<ffi::Buffer<ffi::S32>>()
                  .Attr<float>("decay")
                  .Attr<int32_t>("nesterov")

@@ -24,6 +24,13 @@ def test_momentum_stays_where_it_is_not_to_be_applied(apply):
   np.testing.assert_allclose(new[0], 2.5 if apply else 1.0)
 
 
+def test_scale_is_of_the_gradients():
+  momenta, grads = [jnp.ones(3)], [jnp.full(3, 2.0)]
+  new, ahead = ops.muon_momentum(momenta, grads, decay=0.5, scale=0.25)
+  np.testing.assert_allclose(new[0], 1.0)
+  np.testing.assert_allclose(ahead[0], 1.0)
+
+
 def test_without_a_direction_weights_decay_by_one_factor():
   params = [jnp.ones((3,)), jnp.full((2, 2), -4.0)]
   new = ops.muon_apply(

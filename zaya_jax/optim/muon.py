@@ -38,7 +38,7 @@ def scale_by_muon(
   `m <- momentum * m + g`; with Nesterov `u = g + momentum * m`, else `u = m`;
   the update is `0.2 * sqrt(max(rows, columns)) * newton_schulz(u)`. All but
   the last two dimensions of a leaf count matrices, each treated alone. `update`
-  takes `apply`, see `ops.muon_momentum`.
+  takes `scale` and `apply`, see `ops.muon_momentum`.
 
   Args:
     momentum: decay of the momentum.
@@ -56,12 +56,10 @@ def scale_by_muon(
   def init(params):
     return ScaleByMuonState(jax.tree.map(jnp.zeros_like, params))
 
-  def update(grads, state, params=None, *, apply=None, **_):
+  def update(grads, state, params=None, *, scale=1.0, apply=None, **_):
     del params
     new, ahead = _momentum(
-      state.momentum,
-      grads,
-      apply,
+      *(state.momentum, grads, scale, apply),
       decay=momentum,
       nesterov=nesterov,
       dtype=message_dtype,
@@ -99,16 +97,18 @@ def select(apply: jax.Array, new: Any, old: Any) -> Any:
   return jax.tree.map(one, new, old, is_leaf=is_muon)
 
 
-def _momentum(momenta, grads, apply, **how):
+def _momentum(momenta, grads, scale, apply, **how):
   """The new momenta, and what is to be orthogonalized: `ops.muon_momentum`."""
   leaves, structure = jax.tree.flatten(momenta)
   specs = [jax.typeof(m).sharding.spec for m in leaves]
   run = mesh.on_each(
-    lambda m, g, apply: ops.muon_momentum(m, g, apply=apply, **how),
-    in_specs=(specs, specs, P()),
+    lambda m, g, scale, apply: ops.muon_momentum(
+      m, g, scale=scale, apply=apply, **how
+    ),
+    in_specs=(specs, specs, P(), P()),
     out_specs=(specs, specs),
   )
-  found = run(leaves, jax.tree.leaves(grads), apply)
+  found = run(leaves, jax.tree.leaves(grads), jnp.float32(scale), apply)
   return tuple(jax.tree.unflatten(structure, part) for part in found)
 
 

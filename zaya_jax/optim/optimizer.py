@@ -43,16 +43,35 @@ def make_optimizer(
     'plain': adam,
   }
   label = lambda params: labels.label(params, optimizer=config.name)
-  clip = optax.clip_by_global_norm(config.clip_norm)
   rate = optax.scale_by_learning_rate(schedule.make_schedule(config, num_steps))
 
-  def scale(updates, state, params=None):
+  def descend(updates, state, params=None):
     updates, state = rate.update(updates, state, params)
     rounded = lambda u, kind: u.astype(sent) if kind == 'muon' else u
     return jax.tree.map(rounded, updates, label(updates)), state
 
-  return optax.chain(
-    clip if config.clip_norm else optax.identity(),
+  def clip(grads, state, params=None, *, scale, **_):
+    del params
+    # Muon multiplies in its own pass over the gradients.
+    one = lambda g, kind: g if kind == 'muon' else g * scale.astype(g.dtype)
+    return jax.tree.map(one, grads, label(grads)), state
+
+  steps = optax.chain(
+    optax.GradientTransformationExtraArgs(lambda _: optax.EmptyState(), clip),
     optax.partition(groups, label),
-    optax.GradientTransformation(rate.init, scale),
+    optax.GradientTransformation(rate.init, descend),
   )
+
+  def update(grads, state, params=None, **extra):
+    factor = _clips(grads, config.clip_norm)
+    return steps.update(grads, state, params, scale=factor, **extra)
+
+  return optax.GradientTransformationExtraArgs(steps.init, update)
+
+
+def _clips(grads, most):
+  """What brings the norm of all gradients to `most`, if it is beyond that."""
+  if not most:
+    return jnp.float32(1)
+  norm = optax.tree.norm(grads)
+  return jnp.where(norm < most, 1, most / norm)

@@ -19,6 +19,7 @@ MUTANTS = {
   'turns': ('turn < kTurns', 'turn < kTurns - 1'),
   'look ahead': ('g[i] + decay * now : now', 'now : now'),
   'refused': ('changes ? now : m[i]', 'now'),
+  'not clipped': ('g[i] *= factor;', ''),
 }
 
 
@@ -28,17 +29,19 @@ def momentum_error(
   """Largest, of both results, over that of one rounding."""
   rng = np.random.default_rng(0)
   draw = lambda kind: [jnp.asarray(rng.standard_normal(n), kind) for n in sizes]
-  momenta, grads = draw('float32'), draw(grad)
+  momenta, grads, scale = draw('float32'), draw(grad), 0.7
   with dispatch.use(muon_momentum='hip'):
     try:
       found = ops.muon_momentum(
-        momenta, grads, decay=0.9, dtype=dtype, apply=apply
+        *(momenta, grads),
+        **{'decay': 0.9, 'dtype': dtype, 'scale': scale, 'apply': apply},
       )
       found = [np.asarray(x, np.float64) for x in (*found[0], *found[1])]
     except jax.errors.JaxRuntimeError as fault:
       assert 'zaya_ops: muon_momentum' in str(fault)
       return np.inf
   m, g = ([np.asarray(x, np.float64) for x in xs] for xs in (momenta, grads))
+  g = [scale * x for x in g]
   new = [0.9 * a + b for a, b in zip(m, g, strict=True)]
   ahead = [b + 0.9 * a for a, b in zip(new, g, strict=True)]
   new = new if apply is None or apply else m
