@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where tokens go among blocks of rows that are of one expert each.
 
-Two kernels (Pallas for Triton), one program for as many tokens as a block has:
-of XLA's operations the same are sixteen kernels, which take longer to start
-than to run, and its sort of 16,384 numbers takes longer than these.
+Two kernels (Pallas for Triton), one program for as many tokens as a block has.
+XLA makes sixteen kernels of the same arithmetic, each with next to nothing to
+do; a sort of 16,384 tokens takes a GPU longer than what is done with it.
 
 Axis letters: T tokens, E experts, B blocks, P rows of all blocks, R of one.
 """
@@ -18,9 +18,8 @@ from jax.experimental.pallas import triton as plgpu
 
 from ops import dispatch
 
-_CHUNK = (
-  16  # Counts that are summed at a time, and the least that is multiplied.
-)
+# Programs whose counts are summed at a time, and the least sides of products.
+_CHUNK = 16
 
 
 class Places(NamedTuple):
