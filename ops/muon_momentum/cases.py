@@ -21,10 +21,19 @@ LAYER = (
 SMALL = ((3, 5, 7), (1, 1), (2, 64, 40), (129,), (2049,))
 
 
-def _case(name, shapes, *, nesterov: bool = True, zaya: bool = False):
+def _case(
+  name,
+  shapes,
+  *,
+  nesterov: bool = True,
+  scale: float = 1.0,
+  apply: bool | None = None,
+  zaya: bool = False,
+):
   def arguments(rng, dtype):
     draw = lambda kind: [rng.standard_normal(s).astype(kind) for s in shapes]
     options = {'decay': 0.95, 'nesterov': nesterov, 'dtype': dtype}
+    options |= {'scale': scale, 'apply': apply}
     return (draw(np.float32), draw(dtype)), options
 
   count = sum(map(math.prod, shapes))
@@ -39,7 +48,8 @@ def _case(name, shapes, *, nesterov: bool = True, zaya: bool = False):
 
 CASES = (
   _case('layer', LAYER, zaya=True),
-  _case('small', SMALL),
+  _case('small', SMALL, scale=0.5),
   _case('heavy_ball', SMALL[:2], nesterov=False),
+  _case('refused', SMALL[:2], apply=False),
   _case('none', ()),
 )

@@ -161,9 +161,9 @@ def test_last_product_does_not_read_where_it_writes(steps, monkeypatch):
   assert bool(copied) == (steps < 3)
 
 
-@pytest.mark.parametrize('size', [1e-6, 1.0, 1e15])
+@pytest.mark.parametrize('size', [1e-6, 1e15])
 @pytest.mark.parametrize('gram_form', [False, True])
-@pytest.mark.parametrize('steps', [1, 3, 5])
+@pytest.mark.parametrize('steps', [3, 5])
 def test_norm_is_multiplied_into_products(size, gram_form, steps):
   x = jnp.stack([matrix((8, 20)), 3 * matrix((8, 20), 1)]) * size
   options = {'steps': steps, 'gram': gram_form}
