@@ -31,8 +31,7 @@ def worst(found, expected):
 
 
 # They have every axis, of several widths and beside each other.
-QUICK = {'zero_8', 'zero_2_fsdp_4', 'zero_2_expert_4'}
-QUICK |= {'fsdp_2_gather_4', 'expert_4_ring_2', 'all_but_zero'}
+QUICK = {'zero_8', 'fsdp_2_gather_4', 'expert_4_ring_2', 'all_but_zero'}
 
 
 @pytest.mark.parametrize(

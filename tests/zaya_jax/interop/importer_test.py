@@ -43,7 +43,9 @@ def run(capsys):
   return call
 
 
-@pytest.fixture(params=['native', 'legacy'])
+@pytest.fixture(
+  params=['native', pytest.param('legacy', marks=pytest.mark.long)]
+)
 def folder(request, tmp_path):
   """A Hugging Face folder in shards, with a tokenizer and its settings."""
   path = tmp_path / 'hf'
