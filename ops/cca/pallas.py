@@ -56,25 +56,18 @@ def cca_prologue(*inputs: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
 
 
 def prologue(
-  queries_and_keys: Callable[..., tuple[jax.Array, jax.Array]],
-  z_BLZ: jax.Array,
-  current_BLX: jax.Array,
-  delayed_BLX: jax.Array,
-  kernel_GCX: jax.Array,
-  bias_Z: jax.Array,
-  temperature_K: jax.Array,
-  cos_BLR: jax.Array,
-  sin_BLR: jax.Array,
-  segments_BL: jax.Array | None = None,
-  first_X: jax.Array | None = None,
+  queries_and_keys: Callable[..., tuple[jax.Array, jax.Array]], *inputs: Any
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """See `ops.cca_prologue`, with a function for all but the values."""
+  """See `ops.cca_prologue`, with a function for all but the values.
+
+  That gets the inputs without those of the values: z, kernel, bias,
+  temperature, cos, sin and segments.
+  """
+  z_BLZ, current_BLX, delayed_BLX, kernel_GCX, *more, first_X = inputs
+  segments_BL = more[-1]
   past_BLX = reference.delay(delayed_BLX, segments_BL, first_X)
   v_BLX = jnp.concatenate([current_BLX, past_BLX], axis=-1)
-  q_BLX, k_BLX = queries_and_keys(
-    *(z_BLZ, kernel_GCX, bias_Z, temperature_K),
-    *(cos_BLR, sin_BLR, segments_BL),
-  )
+  q_BLX, k_BLX = queries_and_keys(z_BLZ, kernel_GCX, *more)
   heads = lambda x: x.reshape(*x.shape[:2], -1, kernel_GCX.shape[1])
   return heads(q_BLX), heads(k_BLX), heads(v_BLX)
 

@@ -82,7 +82,7 @@ def _inputs(batch, length, segments, lags=3):
     # What products take.
     (draw(groups, 128, lags * 128) / 11).astype(jnp.bfloat16),
     *(draw(groups * 128), 1 + draw(KV_HEADS)),
-    *(np.cos(angle), np.sin(angle), segments),
+    *(np.cos(angle), np.sin(angle), segments, None),
   )
   inputs = [None if x is None else jnp.asarray(x) for x in inputs]
   return *inputs[:3], inputs[3].astype(jnp.float32), *inputs[4:]
