@@ -57,15 +57,15 @@ def measure_ours(args: argparse.Namespace, more: list[str]) -> None:
       inputs = state.params, state.buffers, batch
       del state
       run = jax.jit(lambda *a, config=config: step.loss_and_grads(config, *a))
-      for way in ('zaya_jax', 'zaya_jax, cast before'):
-        print(json.dumps(_row(way, layers, run, inputs, args)), flush=True)
-        cast = jax.jit(functools.partial(zaya.cast_experts, config.model))
-        inputs = cast(inputs[0]), *inputs[1:]
+      _print_row('zaya_jax', layers, run, inputs, args)
+      cast = jax.jit(functools.partial(zaya.cast_experts, config.model))
+      inputs = cast(inputs[0]), *inputs[1:]
+      _print_row('zaya_jax, cast before', layers, run, inputs, args)
     inputs = None
 
 
-def _row(way, layers, run, inputs, args):
-  """The time of a function, once it is compiled and warm."""
+def _print_row(way, layers, run, inputs, args):
+  """Of a function: its time, once it is compiled and warm."""
   import jax
 
   from ops import dispatch
@@ -77,13 +77,14 @@ def _row(way, layers, run, inputs, args):
     jax.block_until_ready(compiled(*inputs))
     if i >= 3:
       times.append(time.perf_counter() - start)
-  return {
+  row = {
     'way': way,
     'layers': layers,
     'seconds': statistics.median(times),
     'temporary_bytes': compiled.memory_analysis().temp_size_in_bytes,
     'engines': {c.op: c.engine for c in dispatch.choices()},
   }
+  print(json.dumps(row), flush=True)
 
 
 def measure_theirs(args: argparse.Namespace) -> list[dict]:
