@@ -108,18 +108,7 @@ def _place(
   """The rows of a program's tokens, and the expert of its block."""
   del empty_ref  # The same memory as token_ref.
   i, (programs, wide) = pl.program_id(0), counts_ref.shape
-
-  def add(j, sums):
-    all_E, before_E = sums
-    counts = counts_ref[pl.ds(j * _CHUNK, _CHUNK)]
-    program = j * _CHUNK + jax.lax.broadcasted_iota(jnp.int32, counts.shape, 0)
-    before = jnp.where(program < i, counts, 0)
-    return all_E + jnp.sum(counts, axis=0), before_E + jnp.sum(before, axis=0)
-
-  none_E = jnp.zeros(wide, jnp.int32)
-  all_E, before_E = jax.lax.fori_loop(
-    0, programs // _CHUNK, add, (none_E, none_E)
-  )
+  all_E, before_E = _sums(counts_ref, i)
   expert_E = jnp.arange(wide, dtype=jnp.int32)
   real_E = expert_E < num_experts
   # One block at least for each: its weights' gradient is to be written.
@@ -154,6 +143,21 @@ def _place(
   row_ref[mine] = jnp.where(has_R, row_R, num_blocks * rows)
   target_R = jnp.where(has_R, row_R, programs * rows + lane_R)
   plgpu.store(token_ref.at[target_R], i * rows + lane_R)
+
+
+def _sums(counts_ref, i):
+  """[E] tokens of all programs, and of those before program i."""
+  programs, wide = counts_ref.shape
+
+  def add(j, sums):
+    all_E, before_E = sums
+    counts = counts_ref[pl.ds(j * _CHUNK, _CHUNK)]
+    program = j * _CHUNK + jax.lax.broadcasted_iota(jnp.int32, counts.shape, 0)
+    before = jnp.where(program < i, counts, 0)
+    return all_E + jnp.sum(counts, axis=0), before_E + jnp.sum(before, axis=0)
+
+  none_E = jnp.zeros(wide, jnp.int32)
+  return jax.lax.fori_loop(0, programs // _CHUNK, add, (none_E, none_E))
 
 
 def _one_hot(expert_R, wide):
