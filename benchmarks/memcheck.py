@@ -3,10 +3,11 @@
 
     python -m benchmarks.memcheck [--op=attention,cca] [--tool=memcheck]
 
-A process for each engine runs the awkward cases that it takes, values and
-gradients in bfloat16, each array in memory of its own. One process more has a
-kernel that stores right behind its result: the tool has to find it. The exit
-status is 1 if it does not, if a kernel has an error or an engine ran nothing.
+A process for each awkward case and each engine that takes it computes values
+and gradients in bfloat16, each array in memory of its own. One process more has
+a kernel that stores right behind its result: the tool has to find it. The exit
+status is 1 if it does not, if a kernel has an error, if a process did not come
+to its end or an engine ran nothing.
 
 This is where a kernel touches memory that is not its own; what it computes is
 compared with float64 in tests/ops/contract_test.py.
@@ -14,8 +15,10 @@ compared with float64 in tests/ops/contract_test.py.
 
 import argparse
 import concurrent.futures
+import contextlib
 import functools
 import json
+import operator
 import os
 import pathlib
 import re
@@ -29,38 +32,45 @@ from typing import Any
 from benchmarks import record
 from ops import registry
 
-# Each array allocated by itself, so that the tool knows where it ends (that of
-# the allocator 'platform' ends with a page); no kernels but those of the
-# program, and no libraries that it does not call.
+# No kernels but those of the program, and no libraries that it does not call.
 ENVIRONMENT = {
-  'XLA_PYTHON_CLIENT_ALLOCATOR': 'cuda_async',
   'XLA_PYTHON_CLIENT_PREALLOCATE': 'false',
   'CUDA_MODULE_LOADING': 'LAZY',
   'XLA_FLAGS': '--xla_gpu_autotune_level=0 --xla_gpu_enable_command_buffer= ',
 }
-PLANTED = ('planted', 'pallas')
-# The tool itself sometimes ends in a segmentation fault (2025.3).
-_TRIES = 3
+PLANTED = ('planted', 'pallas', 'behind')
+# XLA's allocators of each try, as the tool itself often ends in a segmentation
+# fault (2025.3). Both give each array memory of its own: 'cuda_async' to the
+# byte, 'platform' in whole pages, where the tool sees less.
+_TRIES = ('cuda_async',) * 5 + ('platform',) * 3
 _RAN = 'ran '  # How a process names a case that it has run.
 
 
-def find(op: str, engine: str, tool: str, limit_s: int) -> dict[str, Any]:
-  """A row: the cases that ran, and the errors that the tool counted."""
-  for _ in range(_TRIES):
-    row = _find(op, engine, tool, limit_s)
+def find(
+  op: str, engine: str, case: str, *, tool: str, limit_s: int
+) -> dict[str, Any]:
+  """A row: the case, if the engine takes it, and the errors that were counted.
+
+  It also has the number of tries, and the allocator of the last one.
+  """
+  for tries, allocator in enumerate(_TRIES, 1):
+    row = _find(op, engine, case, allocator, tool, limit_s)
+    row = {**row, 'tries': tries, 'allocator': allocator}
     if row.get('status') != -signal.SIGSEGV:
       break
   return row
 
 
-def _find(op, engine, tool, limit_s):
+def _find(op, engine, case, allocator, tool, limit_s):
   command = ['compute-sanitizer', f'--tool={tool}', sys.executable]
   command += ['-m', 'benchmarks.memcheck', '--op', op, '--engine', engine]
+  command += ['--case', case]
+  client = {'XLA_PYTHON_CLIENT_ALLOCATOR': allocator}
   start = time.monotonic()
   with tempfile.TemporaryFile('w+') as output:
     process = subprocess.Popen(
       command,
-      env={**os.environ, **ENVIRONMENT},
+      env={**os.environ, **ENVIRONMENT, **client},
       cwd=record.ROOT,
       stdout=output,
       stderr=subprocess.STDOUT,
@@ -74,7 +84,13 @@ def _find(op, engine, tool, limit_s):
     output.seek(0)
     row = summary(output.read(), status)
   seconds = time.monotonic() - start
-  return {'op': op, 'engine': engine, **row, 'seconds': round(seconds, 1)}
+  return {
+    'op': op,
+    'engine': engine,
+    'case': case,
+    **row,
+    'seconds': round(seconds, 1),
+  }
 
 
 def summary(output: str, status: int) -> dict[str, Any]:
@@ -91,14 +107,18 @@ def summary(output: str, status: int) -> dict[str, Any]:
 
 def clean(rows: list[dict[str, Any]]) -> bool:
   """Whether only the planted error was found, and every engine ran."""
-  planted = [row for row in rows if (row['op'], row['engine']) == PLANTED]
+  engine = operator.itemgetter('op', 'engine')
+  planted = [row for row in rows if engine(row) == PLANTED[:2]]
   others = [row for row in rows if row not in planted]
-  return all(row['errors'] for row in planted) and all(
-    row['cases'] and row['errors'] == 0 for row in others
+  ran = {engine(row) for row in others if row['cases']}
+  return (
+    all(row['errors'] for row in planted)
+    and all(row['errors'] == 0 for row in others)
+    and ran == {engine(row) for row in others}
   )
 
 
-def run_cases(op: str, engine: str) -> None:
+def run_case(op: str, engine: str, name: str) -> None:
   """What happens under the tool."""
   import jax
   import jax.numpy as jnp
@@ -106,36 +126,32 @@ def run_cases(op: str, engine: str) -> None:
 
   from ops import dispatch
 
-  if (op, engine) == PLANTED:
+  if (op, engine, name) == PLANTED:
     _store_behind()
-    print(f'{_RAN}behind', flush=True)
+    print(f'{_RAN}{name}', flush=True)
     return
   operation = registry.operation(op)
-  for case in operation.cases:
-    if case.zaya:
-      continue
-    args, kwargs = case.arguments(
-      np.random.default_rng(0), jnp.dtype('bfloat16')
-    )
-    args = jax.tree.map(jnp.asarray, args)
+  (case,) = (case for case in operation.cases if case.name == name)
+  args, kwargs = case.arguments(np.random.default_rng(0), jnp.dtype('bfloat16'))
+  args = jax.tree.map(jnp.asarray, args)
 
-    @jax.jit
-    def both(args, case=case, kwargs=kwargs):
-      def value(*chosen):
-        full = list(args)
-        for index, array in zip(case.gradients, chosen, strict=True):
-          full[index] = array
-        return operation.run(*full, **kwargs)
+  @jax.jit
+  def both(args):
+    def value(*chosen):
+      full = list(args)
+      for index, array in zip(case.gradients, chosen, strict=True):
+        full[index] = array
+      return operation.run(*full, **kwargs)
 
-      out, vjp = jax.vjp(value, *(args[i] for i in case.gradients))
-      return out, vjp(out) if case.gradients else ()
+    out, vjp = jax.vjp(value, *(args[i] for i in case.gradients))
+    return out, vjp(out) if case.gradients else ()
 
-    with dispatch.use(**{op: engine}):
-      try:
-        jax.block_until_ready(both(args))
-      except dispatch.UnsupportedError:
-        continue
-    print(f'{_RAN}{case.name}', flush=True)
+  with (
+    dispatch.use(**{op: engine}),
+    contextlib.suppress(dispatch.UnsupportedError),
+  ):
+    jax.block_until_ready(both(args))
+    print(f'{_RAN}{name}', flush=True)
 
 
 def _store_behind() -> None:
@@ -166,26 +182,28 @@ def main() -> None:
     help='hip where `make -C ops/native cuda` has built it',
   )
   parser.add_argument('--tool', default='memcheck', help='of compute-sanitizer')
-  parser.add_argument('--limit_s', type=int, default=600, help='of an engine')
+  parser.add_argument('--limit_s', type=int, default=600, help='of a case')
   parser.add_argument('--jobs', type=int, default=4)
   parser.add_argument('--engine', help=argparse.SUPPRESS)
+  parser.add_argument('--case', help=argparse.SUPPRESS)
   parser.add_argument(
     '--output', type=pathlib.Path, default=record.RESULTS / 'memcheck.json'
   )
   args = parser.parse_args()
   if args.engine:
-    run_cases(args.op, args.engine)
+    run_case(args.op, args.engine, args.case)
     return
   result = record.circumstances('benchmarks.memcheck', ['jax', 'jaxlib'])
-  pairs = [
-    (op, engine.name)
+  each = [
+    (op, engine.name, case.name)
     for op in (args.op.split(',') if args.op else registry.FUNCTIONS)
     for engine in registry.operation(op).engines
-    if engine.name in args.engines
+    for case in registry.operation(op).cases
+    if engine.name in args.engines and not case.zaya
   ]
   with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
     run = functools.partial(find, tool=args.tool, limit_s=args.limit_s)
-    waiting = [pool.submit(run, *pair) for pair in (PLANTED, *pairs)]
+    waiting = [pool.submit(run, *one) for one in (PLANTED, *each)]
     rows = []
     for done in concurrent.futures.as_completed(waiting):
       rows.append(done.result())
