@@ -87,14 +87,14 @@ def measure(
     init, update = updates.ours(config)
     ours = updates.gradients(params), jax.jit(init)(params), params
     programs = [updates.compile_update(update, *ours)]
-    once, _ = updates.compile_update(update, *ours, keep=True)(*ours)
+    _, once = updates.compile_update(update, *ours, keep=True)(*ours)
   optimizer = _optimizer(config, peer)
   theirs = _place(optimizer, peer, ours[0], params)
   update = updates.peer(optimizer)[1]
   started = time.perf_counter()
   programs.append(updates.compile_update(update, *theirs))
   compile_s = time.perf_counter() - started
-  theirs_once, _ = updates.compile_update(update, *theirs, keep=True)(*theirs)
+  _, theirs_once = updates.compile_update(update, *theirs, keep=True)(*theirs)
   difference = _difference(params, once, theirs_once)
   kind = 'bfloat16' if peer.endswith(('bf16', 'whole')) else 'float32'
   if devices[0].platform != 'cpu':

@@ -13,6 +13,7 @@ given where the step sums them, Muon's that of Muon's matrices alone.
 """
 
 import contextlib
+import functools
 import statistics
 import time
 from collections.abc import Sequence
@@ -25,6 +26,7 @@ from benchmarks import cases, updates
 from zaya_jax import config as config_lib
 from zaya_jax import flags, step
 from zaya_jax import mesh as mesh_lib
+from zaya_jax.model import zaya
 from zaya_jax.optim import labels
 from zaya_jax.plan import planner
 
@@ -178,9 +180,13 @@ def _update_seconds(config, params, steps) -> dict[str, float]:
   """Medians of the whole update, and of that of Muon's matrices alone."""
   kinds = labels.label(params, optimizer=config.optim.name)
   init, update = updates.ours(config)
+  cast = lambda params: params
+  if config.plan.devices == config.optim.accumulation == 1:
+    # No sum, which is float32: gradients stay in the type that they come in.
+    cast = functools.partial(zaya.cast_experts, config.model)
   found = {}
   for name in ('optimizer_s', 'muon_s'):
-    each = [updates.gradients(params), jax.jit(init)(params), params]
+    each = [updates.gradients(params, cast), jax.jit(init)(params), params]
     params = None  # They are updated in place: one set of them fits.
     program = updates.compile_update(update, *each)
     (found[name],) = updates.median_s([program], [each], steps)

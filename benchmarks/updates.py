@@ -15,23 +15,24 @@ from zaya_jax.optim import optimizer as optimizer_lib
 
 _WARM_UP = 3
 
-# (gradients, optimizer's state, parameters) -> (parameters, state)
+# (gradients, optimizer's state, parameters) -> (state, parameters)
 Update = Callable[[Any, Any, Any], tuple[Any, Any]]
 
 
 def ours(config: config_lib.Config) -> tuple[Callable[[Any], Any], Update]:
   """What makes the optimizer's state from parameters, and the update of a step.
 
-  Gradients come where the step sums them, divided as the state; parameters are
-  gathered to where they live.
+  Gradients come where the step sums them, divided as the state, and become
+  float32 as there; parameters are gathered to where they live.
   """
   optimizer = optimizer_lib.make_optimizer(config.optim, config.num_steps)
 
   def update(grads, opt_state, params):
+    grads = jax.tree.map(lambda g, p: g.astype(p.dtype), grads, params)
     updates, opt_state = optimizer.update(
       grads, opt_state, partition.divide(params)
     )
-    return partition.apply_updates(params, updates, True), opt_state
+    return opt_state, partition.apply_updates(params, updates, True)
 
   return lambda params: optimizer.init(partition.divide(params)), update
 
@@ -43,7 +44,7 @@ def peer(
 
   def update(grads, opt_state, params):
     updates, opt_state = optimizer.update(grads, opt_state, params)
-    return optax.apply_updates(params, updates), opt_state
+    return opt_state, optax.apply_updates(params, updates)
 
   return optimizer.init, update
 
@@ -63,9 +64,16 @@ def only(tree: Any, kinds: Any, kind: str) -> Any:
   return {k: v for k, v in found.items() if wanted(k)}
 
 
-def gradients(params: Any) -> Any:
-  """Any numbers instead of gradients, where the step sums them."""
-  halves = lambda params: jax.tree.map(lambda a: a / 2, params)
+def gradients(
+  params: Any, cast: Callable[[Any], Any] = lambda params: params
+) -> Any:
+  """Any numbers instead of gradients, where the step sums them.
+
+  Args:
+    params: the parameters.
+    cast: what gives parameters the types of their gradients.
+  """
+  halves = lambda params: jax.tree.map(lambda a: a / 2, cast(params))
   return jax.jit(lambda params: partition.divide(halves(params)))(params)
 
 
@@ -79,12 +87,13 @@ def compile_update(
     *args: its gradients, state and parameters.
     keep: whether the arguments are still wanted; otherwise it is in place.
   """
-  grads, opt_state, params = args
-  there = jax.tree.map(lambda a: a.sharding, (params, opt_state))
+  # A result takes the memory of the first argument like it, so the order of
+  # both is the same: momentum in the place of parameters would be two copies.
+  there = jax.tree.map(lambda a: a.sharding, args[1:])
   program = jax.jit(
     update, donate_argnums=() if keep else (1, 2), out_shardings=there
   )
-  return program.lower(grads, opt_state, params).compile()
+  return program.lower(*args).compile()
 
 
 def median_s(
@@ -100,8 +109,7 @@ def median_s(
   for i in range(_WARM_UP + repeats):
     for program, each, spent in zip(programs, arguments, seconds, strict=True):
       started = time.perf_counter()
-      params, state = jax.block_until_ready(program(*each))
+      each[1:] = jax.block_until_ready(program(*each))
       if i >= _WARM_UP:
         spent.append(time.perf_counter() - started)
-      each[1:] = state, params
   return [statistics.median(spent) for spent in seconds]
