@@ -12,7 +12,6 @@ The time of the optimizer alone is that of the jitted update with gradients
 given where the step sums them, Muon's that of Muon's matrices alone.
 """
 
-import contextlib
 import functools
 import statistics
 import time
@@ -79,10 +78,12 @@ def measure(config: config_lib.Config, steps: int) -> dict[str, Any]:
     peaks['compile'] = peak_bytes(devices)  # Trying kernels takes memory, too.
     state, losses, seconds, measured = _train(compiled, state, batch, steps)
     peak = peak_bytes(devices)  # Before the updates alone need more.
-    params, state = [state.params], None
+    state = None
     update_s = {'optimizer_s': float('nan'), 'muon_s': float('nan')}
-    with contextlib.suppress(jax.errors.JaxRuntimeError):  # It needs more room.
-      update_s = _update_seconds(config, params.pop(), steps)
+    try:
+      update_s = _update_seconds(config, steps)
+    except jax.errors.JaxRuntimeError as error:  # It may need more room.
+      update_s['update_error'] = str(error).splitlines()[0]
   step_s = statistics.median(seconds)
   tokens = config.data.batch_size * config.data.seq_len
   return {
@@ -176,8 +177,10 @@ def _train(compiled, state, batch, steps):
   return state, losses, seconds, measured
 
 
-def _update_seconds(config, params, steps) -> dict[str, float]:
+def _update_seconds(config, steps) -> dict[str, float]:
   """Medians of the whole update, and of that of Muon's matrices alone."""
+  # New ones: where those of the steps are, no large array may fit between.
+  params = jax.jit(lambda: step.make_init(config)().params)()
   kinds = labels.label(params, optimizer=config.optim.name)
   init, update = updates.ours(config)
   cast = lambda params: params
