@@ -32,17 +32,18 @@ from typing import Any
 from benchmarks import record
 from ops import registry
 
-# No kernels but those of the program, and no libraries that it does not call.
+# Each array allocated by itself, so that the tool knows where it ends (that of
+# the allocator 'platform' ends with a page); no kernels but those of the
+# program, and no libraries that it does not call.
 ENVIRONMENT = {
+  'XLA_PYTHON_CLIENT_ALLOCATOR': 'cuda_async',
   'XLA_PYTHON_CLIENT_PREALLOCATE': 'false',
   'CUDA_MODULE_LOADING': 'LAZY',
   'XLA_FLAGS': '--xla_gpu_autotune_level=0 --xla_gpu_enable_command_buffer= ',
 }
 PLANTED = ('planted', 'pallas', 'behind')
-# XLA's allocators of each try, as the tool itself often ends in a segmentation
-# fault (2025.3). Both give each array memory of its own: 'cuda_async' to the
-# byte, 'platform' in whole pages, where the tool sees less.
-_TRIES = ('cuda_async',) * 5 + ('platform',) * 3
+# The tool itself sometimes ends in a segmentation fault (2025.3).
+_TRIES = 8
 _RAN = 'ran '  # How a process names a case that it has run.
 
 
@@ -51,26 +52,24 @@ def find(
 ) -> dict[str, Any]:
   """A row: the case, if the engine takes it, and the errors that were counted.
 
-  It also has the number of tries, and the allocator of the last one.
+  It also has the number of tries.
   """
-  for tries, allocator in enumerate(_TRIES, 1):
-    row = _find(op, engine, case, allocator, tool, limit_s)
-    row = {**row, 'tries': tries, 'allocator': allocator}
+  for tries in range(1, _TRIES + 1):
+    row = {**_find(op, engine, case, tool, limit_s), 'tries': tries}
     if row.get('status') != -signal.SIGSEGV:
       break
   return row
 
 
-def _find(op, engine, case, allocator, tool, limit_s):
+def _find(op, engine, case, tool, limit_s):
   command = ['compute-sanitizer', f'--tool={tool}', sys.executable]
   command += ['-m', 'benchmarks.memcheck', '--op', op, '--engine', engine]
   command += ['--case', case]
-  client = {'XLA_PYTHON_CLIENT_ALLOCATOR': allocator}
   start = time.monotonic()
   with tempfile.TemporaryFile('w+') as output:
     process = subprocess.Popen(
       command,
-      env={**os.environ, **ENVIRONMENT, **client},
+      env={**os.environ, **ENVIRONMENT},
       cwd=record.ROOT,
       stdout=output,
       stderr=subprocess.STDOUT,
