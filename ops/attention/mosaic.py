@@ -22,6 +22,7 @@ from ops.attention import (
   padded,
 )
 from ops.attention.ranges import ranges
+from ops.once import once
 from ops.warp_groups import ROWS
 
 # Programs that keep a GPU's processors busy to the end, also if they differ.
@@ -80,7 +81,7 @@ def _forward_rule(q, k, v, extras):
     inputs[f'{side}_order'] = jnp.asarray(_longest(ends, q.shape[0]))
   if 'q_segments' in extras:
     inputs['alone'] = _alone(extras['q_segments'], extras['k_segments'])
-  found = hopper_forward.forward(inputs, _turns(q, k))
+  found = once(hopper_forward.forward(inputs, _turns(q, k)))
   return found['out'], (inputs, found)
 
 

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from ops import warp_groups
 from ops.experts import hopper
 from ops.experts import places as places_lib
+from ops.once import once
 
 
 def unsupported(
@@ -65,7 +66,7 @@ def _mlp(x_TD, places, gate_up, down):
 def _forward(x_TD, places, gate_up, down, save=False):
   token_P, row_T, *blocks = places
   x_PD = _at(x_TD, token_P)
-  a_PF, *slopes = hopper.up(x_PD, gate_up, *blocks, save=save)
+  a_PF, *slopes = once(hopper.up(x_PD, gate_up, *blocks, save=save))
   return _at(hopper.matmul(a_PF, down, *blocks), row_T), a_PF, *slopes
 
 

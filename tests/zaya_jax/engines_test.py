@@ -8,10 +8,13 @@ import jax
 import pytest
 
 from ops import dispatch, persistent, registry, warp_groups
+from ops.attention import mosaic as attention
 from ops.cca import mosaic as cca
+from ops.experts import mosaic as experts
 from tests import close, meshes, tiny
 from zaya_jax import main, traced
 from zaya_jax import step as step_lib
+from zaya_jax.model import layers
 
 # Kernels sum in another order, which Newton-Schulz grows in five iterations,
 # and the first step of Adam where a gradient is nearly zero.
@@ -80,20 +83,77 @@ def test_an_engine_that_cannot_run_is_refused_before_the_data(tmp_path, capsys):
   assert str(data) in capsys.readouterr().err
 
 
-def test_step_for_hopper_gpus_lowers_on_a_mesh(monkeypatch):
+def _traced_for_hopper_gpus(monkeypatch, remat='block', **axes):
   monkeypatch.setattr(warp_groups, 'unavailable', lambda: None)
   for module in (persistent, cca):
     monkeypatch.setattr(module, 'processors', lambda: 132)
-  config = meshes.config_of(fsdp=2, expert=2, replica=2)
+  config = meshes.config_of(**axes)
   sizes = {'d_model': 256, 'num_heads': 2, 'num_kv_heads': 1, 'head_dim': 128}
   sizes |= {'num_experts': 2, 'd_expert': 256, 'd_router': 64}
-  model = tiny.config(num_layers=1, vocab_size=256, dtype='bfloat16', **sizes)
+  model = tiny.config(
+    num_layers=2, vocab_size=256, dtype='bfloat16', remat=remat, **sizes
+  )
   optim = dataclasses.replace(config.optim, newton_schulz_dtype='bfloat16')
   data = dataclasses.replace(config.data, seq_len=128)
   config = dataclasses.replace(config, model=model, optim=optim, data=data)
   engines = _engines('mosaic')
   with dispatch.use(**engines), dispatch.compile_for('cuda'):
-    step = traced.trace(config, meshes.mesh_of(config))
-    lowered = step.lower(lowering_platforms=('cuda',)).as_text()
+    return traced.trace(config, meshes.mesh_of(config))
+
+
+def test_step_for_hopper_gpus_lowers_on_a_mesh(monkeypatch):
+  step = _traced_for_hopper_gpus(monkeypatch, fsdp=2, expert=2, replica=2)
+  lowered = step.lower(lowering_platforms=('cuda',)).as_text()
   for kernel in ('attention_forward', 'cca_forward'):
     assert kernel in lowered
+
+
+def _makes_saved(jaxpr):
+  """What makes the values that the forward loop over layers saves."""
+  (loop,) = (
+    eqn
+    for eqn in _equations(jaxpr)
+    if eqn.primitive.name == 'scan'
+    and not eqn.params['reverse']
+    and len(eqn.outvars) > 2 * eqn.params['num_carry'] > 2
+  )
+  body = loop.params['jaxpr'].jaxpr
+  maker = {var: eqn for eqn in body.eqns for var in eqn.outvars}
+  made = set()
+  for var in body.outvars[loop.params['num_carry'] :]:
+    eqn = maker.get(var)
+    while eqn and eqn.primitive.name in ('reshape', 'reduce_precision'):
+      eqn = maker.get(eqn.invars[0])
+    if eqn:
+      made.add(eqn.params.get('name') or eqn.primitive.name)
+  return made
+
+
+def _equations(jaxpr):
+  for eqn in jaxpr.eqns:
+    yield eqn
+    for sub in jax.tree.leaves(
+      list(eqn.params.values()), is_leaf=lambda x: hasattr(x, 'eqns')
+    ):
+      sub = getattr(sub, 'jaxpr', sub)
+      if hasattr(sub, 'eqns'):
+        yield from _equations(sub)
+
+
+# Kernels by the functions that they are in.
+TWICE = {'dot_general', 'forward', 'up'}
+
+
+@pytest.mark.parametrize('remat', ['cheap', 'none'])
+def test_no_loop_saves_a_kernel_s_result_that_others_read(remat, monkeypatch):
+  step = _traced_for_hopper_gpus(monkeypatch, remat, replica=2)
+  made = _makes_saved(step.jaxpr.jaxpr)
+  assert 'optimization_barrier' in made
+  assert not made & TWICE
+
+
+def test_kernel_that_a_loop_would_run_twice_is_noticed(monkeypatch):
+  for module in (attention, cca, experts, layers):
+    monkeypatch.setattr(module, 'once', lambda made: made)
+  step = _traced_for_hopper_gpus(monkeypatch, 'cheap', replica=2)
+  assert _makes_saved(step.jaxpr.jaxpr) > TWICE

@@ -13,6 +13,7 @@ from flax import nnx
 
 import ops
 from ops import dispatch
+from ops.once import once
 from zaya_jax import config as config_lib
 
 
@@ -45,7 +46,7 @@ def linear(
 ) -> jax.Array:
   """X @ w + bias in the type of `x`, accumulated in float32."""
   # No preferred_element_type: JAX would multiply in that type going back.
-  out = jnp.einsum('BLD,DF->BLF', x_BLD, w[...].astype(x_BLD.dtype))
+  out = once(jnp.einsum('BLD,DF->BLF', x_BLD, w[...].astype(x_BLD.dtype)))
   if bias is None:
     return out
   out = out.astype(jnp.float32) + bias[...][None, None]
