@@ -22,6 +22,7 @@ import operator
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -192,6 +193,11 @@ def main() -> None:
   if args.engine:
     run_case(args.op, args.engine, args.case)
     return
+  if not shutil.which('compute-sanitizer'):
+    parser.error(
+      'compute-sanitizer is not on PATH; it comes with the CUDA toolkit, '
+      'usually in /usr/local/cuda/bin.'
+    )
   result = record.circumstances('benchmarks.memcheck', ['jax', 'jaxlib'])
   each = [
     (op, engine.name, case.name)

@@ -52,3 +52,11 @@ def test_tries_end_with_the_first_that_the_tool_survives(monkeypatch):
 def test_case_is_run_by_an_engine_that_takes_it(engine, ran, capsys):
   memcheck.run_case('muon_apply', engine, 'small')
   assert capsys.readouterr().out == ran
+
+
+def test_machine_without_the_tool_is_told_so(monkeypatch, capsys):
+  monkeypatch.setenv('PATH', '')
+  monkeypatch.setattr('sys.argv', ['memcheck'])
+  with pytest.raises(SystemExit, match='2'):
+    memcheck.main()
+  assert 'compute-sanitizer is not on PATH' in capsys.readouterr().err
