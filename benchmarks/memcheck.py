@@ -124,6 +124,7 @@ def run_case(op: str, engine: str, name: str) -> None:
   import jax.numpy as jnp
   import numpy as np
 
+  from ops import case as case_lib
   from ops import dispatch
 
   if (op, engine, name) == PLANTED:
@@ -137,13 +138,8 @@ def run_case(op: str, engine: str, name: str) -> None:
 
   @jax.jit
   def both(args):
-    def value(*chosen):
-      full = list(args)
-      for index, array in zip(case.gradients, chosen, strict=True):
-        full[index] = array
-      return operation.run(*full, **kwargs)
-
-    out, vjp = jax.vjp(value, *(args[i] for i in case.gradients))
+    run = functools.partial(operation.run, **kwargs)
+    out, vjp = case_lib.vjp(run, case.gradients, args)
     return out, vjp(out) if case.gradients else ()
 
   with (

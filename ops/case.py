@@ -5,6 +5,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -40,3 +41,23 @@ class Case:
   tolerance: Mapping[str, float] = dataclasses.field(
     default_factory=lambda: TOLERANCE
   )
+
+
+def vjp(
+  run: Callable[..., Any], which: tuple[int, ...], args: tuple[Any, ...]
+) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
+  """`jax.vjp` of `run(*args)` by some of its arguments.
+
+  Args:
+    run: the function.
+    which: positions of the arguments, as `Case.gradients`.
+    args: all of them.
+  """
+
+  def value(*chosen):
+    full = list(args)
+    for index, array in zip(which, chosen, strict=True):
+      full[index] = array
+    return run(*full)
+
+  return jax.vjp(value, *(args[index] for index in which))

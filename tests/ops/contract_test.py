@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from ops import case as case_lib
 from ops import dispatch, registry
 
 DTYPES = ('float32', 'bfloat16')
@@ -43,15 +44,9 @@ def evaluate(run, case, args, kwargs):
 
   @jax.jit
   def both(args, cotangent):
-    def value(*chosen):
-      full = list(args)
-      for index, array in zip(case.gradients, chosen, strict=True):
-        full[index] = array
-      return run(*full, **kwargs)
-
-    chosen = [args[index] for index in case.gradients]
-    out, vjp = jax.vjp(value, *chosen)
-    return out, vjp(cotangent) if chosen else ()
+    run_case = functools.partial(run, **kwargs)
+    out, vjp = case_lib.vjp(run_case, case.gradients, args)
+    return out, vjp(cotangent) if case.gradients else ()
 
   found = jax.tree.leaves(both(args, cotangent))
   return [np.asarray(leaf, np.float64) for leaf in found]

@@ -15,6 +15,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import arith, math, scf  # noqa: F401
 from jaxlib.triton import dialect as triton
 
+from ops import case as case_lib
 from ops import dispatch, registry
 
 
@@ -47,13 +48,8 @@ def _abstract(case):
 
 def _value_and_gradients(operation, case, kwargs):
   def run(*args):
-    def value(*chosen):
-      full = list(args)
-      for index, array in zip(case.gradients, chosen, strict=True):
-        full[index] = array
-      return operation.run(*full, **kwargs)
-
-    out, vjp = jax.vjp(value, *(args[index] for index in case.gradients))
+    value = functools.partial(operation.run, **kwargs)
+    out, vjp = case_lib.vjp(value, case.gradients, args)
     return out, vjp(out)
 
   return run

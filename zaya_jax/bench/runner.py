@@ -84,13 +84,7 @@ def _with_gradients(
   """Value and gradients of some arguments, and what that is called with."""
 
   def both(cotangent, *args):
-    def value(*chosen):
-      full = list(args)
-      for index, array in zip(which, chosen, strict=True):
-        full[index] = array
-      return run(*full)
-
-    out, vjp = jax.vjp(value, *(args[index] for index in which))
+    out, vjp = case_lib.vjp(run, which, args)
     return out, vjp(cotangent)
 
   # Data, as what comes back from the layers behind: XLA cannot fold it.
