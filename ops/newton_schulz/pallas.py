@@ -69,8 +69,8 @@ def newton_schulz(
   schedule = coefficients_lib.schedule(coefficients, steps)
 
   def orthogonalize(x_BMN):
-    # XLA has the last product write into its place of the stack: it must not
-    # read that, so of few steps X is copied.
+    # XLA may have the last product write into its place of the stack: it must
+    # not read that, so of few steps X is copied.
     many = len(schedule) > gram_lib.FIRST
     scale_B = None
     if many and x_BMN.dtype == dtype and dtype.name in FOLDED:
