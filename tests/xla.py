@@ -13,7 +13,7 @@ def fast_compile() -> list[str]:
   # The other core has tests of its own.
   flags.append('--xla_cpu_parallel_codegen_split_count=1')
   version = importlib.metadata.version('jaxlib').split('.')
-  # Later ones have no other way, and a flag that XLA does not know ends it.
-  if tuple(map(int, version[:2])) < (0, 12):
+  # Later ones do not know it, and a flag that XLA does not know ends it.
+  if tuple(map(int, version[:2])) < (0, 11):
     flags.append('--xla_cpu_use_fusion_emitters=false')
   return flags
