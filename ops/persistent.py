@@ -33,7 +33,8 @@ class Tile(NamedTuple):
   """What a program computes.
 
   Attributes:
-    operands: references to what is summed over, as long as the sum.
+    operands: references to what is summed over, as long as the sum; of a
+      `Block` in parts a sequence of `Source`.
     steps: of the sum, one at least.
     store: (sums of this warp group, `Memory`) writes the result.
     extras: what `store` reads: groups of [ROWS, STEP] references, at most one
@@ -46,6 +47,18 @@ class Tile(NamedTuple):
   extras: Sequence[Sequence[Any]] = ()
 
 
+class Source(NamedTuple):
+  """Where a block, or a part of it, is read.
+
+  Attributes:
+    ref: to that.
+    shared: whether both tiles of a pair read it, to the same place.
+  """
+
+  ref: Any
+  shared: bool | jax.Array
+
+
 class Block(NamedTuple):
   """What a step reads of an operand.
 
@@ -53,11 +66,17 @@ class Block(NamedTuple):
     shape: of it.
     axis: of the operand along which steps go.
     shared: whether the tiles of a pair read the same.
+    parts: equal ones, one below the other, each from its own source.
   """
 
   shape: tuple[int, int]
   axis: int
   shared: bool = False
+  parts: int = 1
+
+  def sources(self, operand: Any) -> Sequence[Source]:
+    """Of each part."""
+    return operand if self.parts > 1 else [Source(operand, self.shared)]
 
 
 def launch(kernel, multiply, name, inputs, outputs, *, blocks, sums, pair):
@@ -93,7 +112,7 @@ def launch(kernel, multiply, name, inputs, outputs, *, blocks, sums, pair):
     )
     def _(buffers, full, empty, parts_ref):
       group = lax.axis_index('group')
-      ring = _Ring(buffers, full, empty, paired)
+      ring = _Ring(buffers, full, empty, _copies(blocks), paired)
       walk = functools.partial(
         plgpu.nd_loop,
         (indices if paired else indices * pair,),
@@ -147,12 +166,17 @@ def _scratch(blocks, dtype, paired):
       plgpu.SMEM((_STAGES, *block.shape), dtype, transforms=PATTERN)
       for block in blocks
     ],
-    'full': plgpu.Barrier(num_arrivals=len(blocks), num_barriers=_STAGES),
+    'full': plgpu.Barrier(num_arrivals=_copies(blocks), num_barriers=_STAGES),
     'empty': plgpu.ClusterBarrier(collective_axes=('pair',), **empty)
     if paired
     else plgpu.Barrier(**empty),
     'parts_ref': plgpu.SMEM(part, dtype, transforms=PATTERN),
   }
+
+
+def _copies(blocks):
+  """That fill a stage."""
+  return sum(block.parts for block in blocks)
 
 
 class _Ring(NamedTuple):
@@ -164,32 +188,44 @@ class _Ring(NamedTuple):
     buffers: of each operand, [_STAGES, *block].
     full: a barrier for each stage, of all copies into it.
     empty: likewise, of all groups that have read it.
+    copies: that fill a stage.
     paired: whether the two programs of a pair load for each other.
   """
 
   buffers: Sequence[Any]
   full: Any
   empty: Any
+  copies: int
   paired: bool
 
   def fill(self, number, sources):
-    """Loads a stage: references, and whether those of a pair are the same."""
+    """Loads a stage: a sequence of `Source` for each buffer."""
     stage = lax.rem(number, _STAGES)
+    full = self.full.at[stage]
 
     @pl.when(number >= _STAGES)
     def _():
       plgpu.barrier_wait(self.empty.at[stage])
 
-    for buffer, (source, shared) in zip(self.buffers, sources, strict=True):
-      target = buffer.at[stage]
-      if source.shape != target.shape:
-        target = target.at[pl.ds(0, source.shape[0])]
-      plgpu.copy_gmem_to_smem(
-        source,
-        target,
-        self.full.at[stage],
-        collective_axes=('pair',) if shared and self.paired else None,
-      )
+    for buffer, parts in zip(self.buffers, sources, strict=True):
+      for i, part in enumerate(parts):
+        target = buffer.at[stage]
+        rows = part.ref.shape[0]
+        if rows != target.shape[0]:
+          target = target.at[pl.ds(i * rows, rows)]
+        self._copy(part, target, full)
+    for _ in range(self.copies - sum(map(len, sources))):
+      plgpu.barrier_arrive(full)
+
+  def _copy(self, source, target, full):
+    alone = functools.partial(plgpu.copy_gmem_to_smem, source.ref, target, full)
+    together = functools.partial(alone, collective_axes=('pair',))
+    if not self.paired or source.shared is False:
+      alone()
+    elif source.shared is True:
+      together()
+    else:
+      lax.cond(source.shared, together, alone)
 
   def wait(self, number):
     """References to a stage, once it is loaded."""
@@ -215,13 +251,16 @@ def _load(ring, blocks, tile, number):
   def step(k, number):
     part = pl.ds(k * STEP, STEP)
     at = lambda ref, axis: ref.at[part] if axis == 0 else ref.at[:, part]
-    operands = zip(tile.operands, blocks, strict=True)
-    ring.fill(number, [(at(ref, b.axis), b.shared) for ref, b in operands])
+    step_of = lambda block, operand: [
+      source._replace(ref=at(source.ref, block.axis))
+      for source in block.sources(operand)
+    ]
+    ring.fill(number, [*map(step_of, blocks, tile.operands)])
     return number + 1
 
   number = lax.fori_loop(0, tile.steps, step, number)
   for extra in tile.extras:
-    ring.fill(number, [(ref, False) for ref in extra])
+    ring.fill(number, [[Source(ref, False)] for ref in extra])
     number += 1
   return number
 

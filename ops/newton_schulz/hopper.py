@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Symmetric products of stacks of matrices, for Hopper GPUs.
 
-Of the squares of 256 x 256 that make up the result, those on the diagonal and
-on one side of it are computed, each by a pair of programs that has an upper and
-a lower half; what is beside the diagonal is written twice, the second time
-transposed.
+A program computes two blocks of 128 x 128, a pair of them four, as `triangle`
+says; what is beside the diagonal is written twice, the second time transposed.
 """
 
 import functools
@@ -12,13 +10,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from ops import persistent, warp_groups
-from ops.persistent import COLUMNS, STEP, Block, Tile
+from ops.newton_schulz import triangle
+from ops.persistent import COLUMNS, STEP, Block, Source, Tile
 from ops.warp_groups import HALF, ROWS
 
 
@@ -29,21 +27,20 @@ def symmetric_matmul(
 ):
   """See `symmetric.symmetric_matmul`; N and K are multiples of COLUMNS."""
   batch, n, depth = a.shape
-  squares = np.stack(np.triu_indices(n // COLUMNS)).astype(np.int32)
-  count = squares.shape[1]
+  pairs = triangle.pairs(n // COLUMNS)
   arrays = {'scale': scale, 'a': a, 'b': b, 'c': c}
   arrays = {name: array for name, array in arrays.items() if array is not None}
 
-  def kernel(rows_ref, columns_ref, *refs):
+  def kernel(pairs_ref, *refs):
     *refs, y_ref = refs
     refs = dict(zip(arrays, refs, strict=True))
 
     def tile(index, place, group):
-      matrix, square = warp_groups.divide(index, count)
-      half = _Half(rows_ref[square], columns_ref[square], place, group)
+      matrix, pair = warp_groups.divide(index, len(pairs))
+      blocks = _Blocks(pairs_ref, pair, place, group)
       extras = ()
       if 'c' in refs:
-        parts = [refs['c'].at[matrix, half.rows, part] for part in half.parts]
+        parts = [refs['c'].at[matrix, blocks.rows, p] for p in blocks.parts]
         extras = parts[0:2], parts[2:4]
       factors = _Factors(
         alpha,
@@ -51,14 +48,15 @@ def symmetric_matmul(
         diagonal,
         refs['scale'][matrix] if 'scale' in refs else None,
       )
-      store = functools.partial(_store, y_ref.at[matrix], half, factors)
+      store = functools.partial(_store, y_ref.at[matrix], blocks, factors)
+      columns = zip(blocks.columns, blocks.shared, strict=True)
       operands = (
-        refs['a'].at[matrix, half.rows],
-        refs['b'].at[matrix, half.columns],
+        refs['a'].at[matrix, blocks.rows],
+        [Source(refs['b'].at[matrix, at], shared) for at, shared in columns],
       )
       return Tile(operands, depth // STEP, store, extras)
 
-    return tile, batch * count
+    return tile, batch * len(pairs)
 
   def multiply(group, blocks, sums):
     a, b = blocks
@@ -69,9 +67,9 @@ def symmetric_matmul(
     kernel,
     multiply,
     'symmetric_matmul',
-    (*squares, *arrays.values()),
+    (pairs.reshape(-1), *arrays.values()),
     [jax.ShapeDtypeStruct((batch, n, n), a.dtype)],
-    blocks=[Block((ROWS, STEP), 1), Block((COLUMNS, STEP), 1, shared=True)],
+    blocks=[Block((ROWS, STEP), 1), Block((COLUMNS, STEP), 1, parts=2)],
     sums=(COLUMNS,),
     pair=2,
   )[0]
@@ -86,44 +84,49 @@ class _Factors(NamedTuple):
   scale: Any
 
 
-class _Half:
-  """What a program, and in it a warp group, has of a square.
+class _Blocks:
+  """What a program, and in it a warp group, has of a result.
 
   Attributes:
-    rows: of the program.
+    rows: of both blocks.
     own: those of the warp group.
-    columns: of both.
+    columns: of each block.
+    shared: of each, whether the other program of the pair has these too.
     parts: the columns, as they are stored.
-    on_diagonal: whether the square lies on the diagonal.
-    ahead: row less column of the group's first element there.
+    on_diagonal: of each part, whether its block lies on the diagonal.
+    ahead: of each part, row less column of its first element, if it does.
   """
 
-  def __init__(self, row, column, place, group):
-    first, start = row * COLUMNS + place * ROWS, column * COLUMNS
-    self.rows = pl.ds(first, ROWS)
-    self.own = pl.ds(first + group * HALF, HALF)
-    self.columns = pl.ds(start, COLUMNS)
-    self.parts = [pl.ds(start + i, STEP) for i in range(0, COLUMNS, STEP)]
-    self.on_diagonal = row == column
-    self.ahead = place * ROWS + group * HALF
+  def __init__(self, pairs_ref, pair, place, group):
+    at = lambda place, i: pairs_ref[(2 * pair + place) * 3 + i]
+    row, *columns = [at(place, i) for i in range(3)]
+    self.rows = pl.ds(row * ROWS, ROWS)
+    self.own = pl.ds(row * ROWS + group * HALF, HALF)
+    self.columns = [pl.ds(column * ROWS, ROWS) for column in columns]
+    self.shared = True, at(0, 2) == at(1, 2)
+    starts = [(c, i) for c in columns for i in range(0, ROWS, STEP)]
+    self.parts = [pl.ds(column * ROWS + i, STEP) for column, i in starts]
+    self.on_diagonal = [row == column for column, _ in starts]
+    self.ahead = [group * HALF - i for _, i in starts]
 
 
-def _store(y_ref, half, factors, sums, memory):
+def _store(y_ref, blocks, factors, sums, memory):
   """The `Tile.store`."""
   added = []
-  for i, part in enumerate(half.parts):
+  for i, part in enumerate(blocks.parts):
     y = sums[0][:, i * STEP : (i + 1) * STEP]
     y = y if factors.alpha == 1 else y * factors.alpha
     if factors.beta:
       added = added or memory.read()
       y += factors.beta * added.pop(0).astype(jnp.float32)
+    on_diagonal = blocks.on_diagonal[i]
     if factors.diagonal:
-      here = _column_less_row() == half.ahead - i * STEP
-      y = jnp.where(here & half.on_diagonal, y + factors.diagonal, y)
+      here = (_column_less_row() == blocks.ahead[i]) & on_diagonal
+      y = jnp.where(here, y + factors.diagonal, y)
     y = y if factors.scale is None else y * factors.scale
-    memory.write(y, y_ref.at[half.own, part])
-    mirrored = y_ref.at[part, half.own]
-    memory.write(y, mirrored, turned=True, when=~half.on_diagonal)
+    memory.write(y, y_ref.at[blocks.own, part])
+    mirrored = y_ref.at[part, blocks.own]
+    memory.write(y, mirrored, turned=True, when=~on_diagonal)
 
 
 def _column_less_row():
