@@ -43,6 +43,7 @@ CASES = (
   _case(40, 24),
   _case(2, 33, 65),
   _case(300, 520),  # Several tiles of every engine.
+  _case(770, 790, steps=1),  # As many blocks as `triangle` groups.
   _case(300, 620, gram=True),
   _case(1, 1, 7),
   _case(2, 128, 256),
