@@ -39,12 +39,14 @@ class Tile(NamedTuple):
     store: (sums of this warp group, `Memory`) writes the result.
     extras: what `store` reads: groups of [ROWS, STEP] references, at most one
       for each operand.
+    less: whether some sums are not wanted, and what multiplies then.
   """
 
   operands: Sequence[Any]
   steps: int | jax.Array
   store: Callable[..., None]
   extras: Sequence[Sequence[Any]] = ()
+  less: tuple[jax.Array, Callable[..., None]] | None = None
 
 
 class Source(NamedTuple):
@@ -269,7 +271,7 @@ def _compute(tile, ring, memory, multiply, sums, first):
   """Sums and stores a tile, whose stages begin with `first`."""
 
   def scope(*sums_refs):
-    def step(k, _):
+    def step(multiply, k, _):
       multiply(memory.group, ring.wait(first + k), sums_refs)
       plgpu.wgmma_wait(len(sums))  # Those of the step before have been read.
 
@@ -277,7 +279,15 @@ def _compute(tile, ring, memory, multiply, sums, first):
       def _():
         ring.release(first + k - 1)
 
-    lax.fori_loop(0, tile.steps, step, None)
+    def walk(multiply):
+      step_of = functools.partial(step, multiply)
+      lax.fori_loop(0, tile.steps, step_of, None)
+
+    if tile.less is None:
+      walk(multiply)
+    else:  # Around all steps: products in flight do not cross a branch.
+      where, other = tile.less
+      lax.cond(where, lambda: walk(other), lambda: walk(multiply))
     plgpu.wgmma_wait(0)
     ring.release(first + tile.steps - 1)
     tile.store([ref[...] for ref in sums_refs], memory)

@@ -54,7 +54,8 @@ def symmetric_matmul(
         refs['a'].at[matrix, blocks.rows],
         [Source(refs['b'].at[matrix, at], shared) for at, shared in columns],
       )
-      return Tile(operands, depth // STEP, store, extras)
+      less = blocks.on_diagonal[1] & (group == 0), multiply_less
+      return Tile(operands, depth // STEP, store, extras, less)
 
     return tile, batch * len(pairs)
 
@@ -62,6 +63,12 @@ def symmetric_matmul(
     a, b = blocks
     a = a.at[pl.ds(group * HALF, HALF)]
     plgpu.wgmma(sums[0], a, b.transpose((1, 0)))
+
+  def multiply_less(group, blocks, sums):
+    """All but what lies above the diagonal."""
+    a, b = blocks
+    a, b = a.at[pl.ds(group * HALF, HALF)], b.at[: COLUMNS - HALF]
+    plgpu.wgmma(sums[0].at[:, : COLUMNS - HALF], a, b.transpose((1, 0)))
 
   return persistent.launch(
     kernel,
@@ -92,22 +99,23 @@ class _Blocks:
     own: those of the warp group.
     columns: of each block.
     shared: of each, whether the other program of the pair has these too.
+    on_diagonal: of each, whether it lies there.
     parts: the columns, as they are stored.
-    on_diagonal: of each part, whether its block lies on the diagonal.
-    ahead: of each part, row less column of its first element, if it does.
+    ahead: of each part, its first row less its first column.
   """
 
   def __init__(self, pairs_ref, pair, place, group):
     at = lambda place, i: pairs_ref[(2 * pair + place) * 3 + i]
     row, *columns = [at(place, i) for i in range(3)]
+    own = row * ROWS + group * HALF
+    starts = [c * ROWS + i for c in columns for i in range(0, ROWS, STEP)]
     self.rows = pl.ds(row * ROWS, ROWS)
-    self.own = pl.ds(row * ROWS + group * HALF, HALF)
+    self.own = pl.ds(own, HALF)
     self.columns = [pl.ds(column * ROWS, ROWS) for column in columns]
     self.shared = True, at(0, 2) == at(1, 2)
-    starts = [(c, i) for c in columns for i in range(0, ROWS, STEP)]
-    self.parts = [pl.ds(column * ROWS + i, STEP) for column, i in starts]
-    self.on_diagonal = [row == column for column, _ in starts]
-    self.ahead = [group * HALF - i for _, i in starts]
+    self.on_diagonal = [row == column for column in columns]
+    self.parts = [pl.ds(start, STEP) for start in starts]
+    self.ahead = [own - start for start in starts]
 
 
 def _store(y_ref, blocks, factors, sums, memory):
@@ -119,14 +127,15 @@ def _store(y_ref, blocks, factors, sums, memory):
     if factors.beta:
       added = added or memory.read()
       y += factors.beta * added.pop(0).astype(jnp.float32)
-    on_diagonal = blocks.on_diagonal[i]
+    ahead = blocks.ahead[i]
     if factors.diagonal:
-      here = (_column_less_row() == blocks.ahead[i]) & on_diagonal
-      y = jnp.where(here, y + factors.diagonal, y)
+      y = jnp.where(_column_less_row() == ahead, y + factors.diagonal, y)
     y = y if factors.scale is None else y * factors.scale
-    memory.write(y, y_ref.at[blocks.own, part])
+    # Of a block on the diagonal, what lies above it mirrors what is below.
+    own = ~blocks.on_diagonal[i * STEP // ROWS] | (ahead >= 0)
+    memory.write(y, y_ref.at[blocks.own, part], when=own)
     mirrored = y_ref.at[part, blocks.own]
-    memory.write(y, mirrored, turned=True, when=~on_diagonal)
+    memory.write(y, mirrored, turned=True, when=own & (ahead != 0))
 
 
 def _column_less_row():

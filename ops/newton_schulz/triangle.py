@@ -4,22 +4,28 @@
 The matrix is cut into blocks. Of those beside the diagonal one of two that
 mirror each other is wanted, of those on it each. A program computes two blocks
 of a row, and a pair two such rows of the same columns, so that it loads these
-once.
+once. Of a pair at the diagonal the second blocks are on it, each in its row:
+only the first have the same columns.
 
-Where the four blocks of a pair make a square on the diagonal, one of them
-mirrors another. A block of elsewhere has its place, at the price of a column
-that the pair does not share. Of 2048 rows in blocks of 128 that leaves 34 pairs
-of 36: none of the 136 blocks of the triangle is computed twice.
+Four squares of four blocks on the diagonal thus become nine pairs of which none
+computes what another does, where squares would be ten: 34 pairs of 36 for 2048
+rows in blocks of 128.
 """
 
 import functools
-import itertools
 
 import numpy as np
 
-# Squares of 2 x 2 blocks on the diagonal whose second rows b make a ring: each
-# has room for the block where the next one's b crosses its own.
-_RING = (0, 2, 1, 3)
+# Of the eight blocks along the sides of four squares: the first column of each
+# square on the diagonal, and (rows, columns) of the pairs that are left then.
+_FIRST = (2, 4, 0, 0)
+_OTHERS = (
+  ((0, 6), (1, 3)),
+  ((1, 5), (3, 4)),
+  ((1, 2), (5, 7)),
+  ((2, 7), (3, 6)),
+  ((4, 5), (6, 7)),
+)
 
 
 @functools.cache
@@ -35,26 +41,18 @@ def pairs(squares: int) -> np.ndarray:
   """
   found = []
   add = lambda rows, columns: found.append([(row, *columns) for row in rows])
-  whole = lambda i: (2 * i, 2 * i + 1)
-  group = len(_RING)
-  grouped = squares // group * group
+  four = len(_FIRST)
+  grouped = squares // four * four
   for i in range(squares):
-    a, b = whole(i)
-    # In the last squares, of no group, the block on the diagonal comes twice.
-    other = b
+    rows = 2 * i, 2 * i + 1
+    first = rows[1]  # In squares left over this block comes twice.
     if i < grouped:
-      start, place = i // group * group, _RING.index(i % group)
-      other = 2 * (start + _RING[(place + 1) % group]) + 1
-    found.append([(a, b, a), (b, b, other)])
-  for i, j in itertools.combinations(range(squares), 2):
-    if i // group != j // group or j >= grouped or j == i ^ 1:
-      add(whole(i), whole(j))
-  for i in range(0, grouped, group):
-    (a, b), (c, d) = (
-      [(2 * k + half, 2 * k + 2 + half) for half in range(2)]
-      for k in (i, i + 2)
-    )
-    add(a, c)
-    add(a, d)
-    add(b, c)
+      first = i // four * 2 * four + _FIRST[i % four]
+    found.append([(row, first, row) for row in rows])
+    for j in range(i + 1, squares):
+      if j >= grouped or i // four != j // four:
+        add(rows, (2 * j, 2 * j + 1))
+  for start in range(0, 2 * grouped, 2 * four):
+    for rows, columns in start + np.asarray(_OTHERS):
+      add(rows, columns)
   return np.asarray(found, np.int32)

@@ -121,7 +121,7 @@ def test_symmetric_matmul_interpreted(interpreted, options, n):
   found = newton_schulz.symmetric_matmul(*arrays, **options)
   wanted = plain_products.symmetric_matmul(*arrays, **options)
   assert not _differ(found.reshape(-1, n), wanted.reshape(-1, n))
-  np.testing.assert_array_equal(found[:, :128, 128:], found[:, 128:, :128].mT)
+  np.testing.assert_array_equal(found, found.mT)
   other = plain_products.symmetric_matmul(*arrays, **{**options, 'diagonal': 1})
   assert _differ(found.reshape(-1, n), other.reshape(-1, n))
   if options:

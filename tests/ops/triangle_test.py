@@ -45,6 +45,12 @@ def test_squares_in_fours_have_nothing_twice(squares):
   assert len(triangle.pairs(squares)) * 4 == blocks * (blocks + 1) // 2
 
 
-def test_another_ring_misses_blocks(monkeypatch):
-  monkeypatch.setattr(triangle, '_RING', (0, 1, 2, 3))
+@pytest.mark.parametrize('squares', SQUARES)
+def test_blocks_on_the_diagonal_are_second(squares):
+  row, _, second = triangle.pairs(squares).reshape(-1, 3).T
+  assert sorted(row[row == second]) == [*range(2 * squares)]
+
+
+def test_another_first_column_misses_blocks(monkeypatch):
+  monkeypatch.setattr(triangle, '_FIRST', (2, 4, 0, 1))
   assert not _is_triangle(triangle.pairs.__wrapped__(4), 4)
