@@ -69,8 +69,10 @@ def _print_row(way, layers, run, inputs, args):
   import jax
 
   from ops import dispatch
+  from zaya_jax import step
 
-  compiled = run.lower(*inputs).compile()
+  options = step.compiler_options()
+  compiled = run.lower(*inputs).compile(compiler_options=options)
   times = []
   for i in range(args.repeats + 3):
     start = time.perf_counter()

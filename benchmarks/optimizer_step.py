@@ -21,6 +21,7 @@ and the median of each counts.
 """
 
 import dataclasses
+import functools
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -86,8 +87,11 @@ def measure(
     params = _matrices(config)
     init, update = updates.ours(config)
     ours = updates.gradients(params), jax.jit(init)(params), params
-    programs = [updates.compile_update(update, *ours)]
-    _, once = updates.compile_update(update, *ours, keep=True)(*ours)
+    compiled = functools.partial(
+      updates.compile_update, update, *ours, options=step.compiler_options()
+    )
+    programs = [compiled()]
+    _, once = compiled(keep=True)(*ours)
   optimizer = _optimizer(config, peer)
   theirs = _place(optimizer, peer, ours[0], params)
   update = updates.peer(optimizer)[1]

@@ -73,7 +73,8 @@ def measure(config: config_lib.Config, steps: int) -> dict[str, Any]:
     peaks = {'init': peak_bytes(devices)}
     started = time.perf_counter()
     program = jax.jit(step.make_train_step(config), donate_argnums=0)
-    compiled = program.lower(state, batch).compile()
+    lowered = program.lower(state, batch)
+    compiled = lowered.compile(compiler_options=step.compiler_options())
     compile_s = time.perf_counter() - started
     peaks['compile'] = peak_bytes(devices)  # Trying kernels takes memory, too.
     state, losses, seconds, measured = _train(compiled, state, batch, steps)
@@ -191,7 +192,8 @@ def _update_seconds(config, steps) -> dict[str, float]:
   for name in ('optimizer_s', 'muon_s'):
     each = [updates.gradients(params, cast), jax.jit(init)(params), params]
     params = None  # They are updated in place: one set of them fits.
-    program = updates.compile_update(update, *each)
+    options = step.compiler_options()
+    program = updates.compile_update(update, *each, options=options)
     (found[name],) = updates.median_s([program], [each], steps)
     params = updates.only(each.pop(), kinds, 'muon')
   return found

@@ -78,7 +78,10 @@ def gradients(
 
 
 def compile_update(
-  update: Update, *args: Any, keep: bool = False
+  update: Update,
+  *args: Any,
+  keep: bool = False,
+  options: dict[str, Any] | None = None,
 ) -> jax.stages.Compiled:
   """Compiles it for these arguments; results lie where the arguments are.
 
@@ -86,6 +89,7 @@ def compile_update(
     update: to compile.
     *args: its gradients, state and parameters.
     keep: whether the arguments are still wanted; otherwise it is in place.
+    options: of XLA; ours are `step.compiler_options`.
   """
   # A result takes the memory of the first argument like it, so the order of
   # both is the same: momentum in the place of parameters would be two copies.
@@ -93,7 +97,7 @@ def compile_update(
   program = jax.jit(
     update, donate_argnums=() if keep else (1, 2), out_shardings=there
   )
-  return program.lower(*args).compile()
+  return program.lower(*args).compile(compiler_options=options)
 
 
 def median_s(

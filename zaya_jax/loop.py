@@ -113,7 +113,8 @@ class Loop:
       step = jax.jit(step, donate_argnums=0)
       compiling = self.report.compiling('the training step')
       with compiling, kept.compiling(), jax.set_mesh(self.mesh):
-        compiled = step.lower(state, batch).compile()
+        options = step_lib.compiler_options()
+        compiled = step.lower(state, batch).compile(compiler_options=options)
       kept.take(compiled)
     distributed.barrier('compiled')
     for note in dispatch.notes():

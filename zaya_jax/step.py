@@ -3,6 +3,7 @@
 
 import dataclasses
 import functools
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import PartitionSpec as P
 
+from ops import dispatch
 from zaya_jax import config as config_lib
 from zaya_jax import fields, gradients, losses, mesh, partition
 from zaya_jax.context import layout
@@ -112,6 +114,20 @@ def settings(config: config_lib.Config) -> tuple[Any, ...]:
   """All that the program of `make_train_step` is made of."""
   names = ('num_steps', 'model', 'mesh', 'ops', 'optim', 'guard')
   return tuple(getattr(config, name) for name in names)
+
+
+def compiler_options() -> dict[str, bool]:
+  """XLA's, for the program of `make_train_step`, where it is to run here.
+
+  On CUDA products are cuBLAS's. To try Triton's is half of compiling, none that
+  was measured made a step faster, and as long as XLA may choose, it copies
+  results of Newton-Schulz to their place (docs/performance.md). Whoever names
+  the flag in XLA_FLAGS decides.
+  """
+  name = 'xla_gpu_enable_triton_gemm'
+  if dispatch.platform() != 'cuda' or name in os.environ.get('XLA_FLAGS', ''):
+    return {}
+  return {name: False}
 
 
 def make_train_step(

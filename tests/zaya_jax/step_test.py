@@ -11,6 +11,7 @@ import numpy as np
 import optax
 import pytest
 
+from ops import dispatch
 from tests import close, tiny
 from zaya_jax import config as config_lib
 from zaya_jax import mesh as mesh_lib
@@ -25,6 +26,7 @@ CONFIG = config_lib.Config(
   optim=config_lib.OptimConfig(warmup_steps=4),
 )
 BATCH = tiny.batch(MODEL, rows=8, length=12)
+_TRITON = 'xla_gpu_enable_triton_gemm'
 
 
 @functools.cache
@@ -62,6 +64,30 @@ def test_settings_are_all_that_a_step_is_made_of():
   with jax.set_mesh(mesh):
     batch = step_lib.put_batch(mesh, BATCH)
     jax.jit(step_lib.make_train_step(only, hold=True)).lower(state_on(1), batch)
+
+
+@pytest.mark.parametrize(
+  ('platform', 'flags', 'wanted'),
+  [
+    ('cpu', '', {}),
+    ('rocm', '', {}),
+    ('cuda', '--xla_gpu_autotune_level=0', {_TRITON: False}),
+    ('cuda', f'--{_TRITON}=true', {}),
+  ],
+)
+def test_xla_tries_no_triton_on_cuda_unless_told(
+  monkeypatch, platform, flags, wanted
+):
+  monkeypatch.setenv('XLA_FLAGS', flags)
+  with dispatch.compile_for(platform):
+    assert step_lib.compiler_options() == wanted
+
+
+def test_xla_knows_its_options():
+  lowered = jax.jit(lambda x: x + 1).lower(jnp.ones(()))
+  lowered.compile(compiler_options={_TRITON: False})
+  with pytest.raises(Exception, match='no_such_option'):
+    lowered.compile(compiler_options={'no_such_option': False})
 
 
 def host(tree):
