@@ -249,15 +249,16 @@ class _Ring(NamedTuple):
 
 def _load(ring, blocks, tile, number):
   """Has all stages of a tile loaded; the number of stages after it."""
+  operands = [
+    [(source, block.axis) for source in block.sources(operand)]
+    for block, operand in zip(blocks, tile.operands, strict=True)
+  ]
 
   def step(k, number):
     part = pl.ds(k * STEP, STEP)
     at = lambda ref, axis: ref.at[part] if axis == 0 else ref.at[:, part]
-    step_of = lambda block, operand: [
-      source._replace(ref=at(source.ref, block.axis))
-      for source in block.sources(operand)
-    ]
-    ring.fill(number, [*map(step_of, blocks, tile.operands)])
+    one = lambda source, axis: source._replace(ref=at(source.ref, axis))
+    ring.fill(number, [[one(*each) for each in parts] for parts in operands])
     return number + 1
 
   number = lax.fori_loop(0, tile.steps, step, number)
