@@ -176,10 +176,11 @@ def _kernel(part, logits, target, _, nats, totals, d_logits, *, block, vocab):
   out_row = part[0] * logits.shape[0] + row
 
   def load(n):
-    """Logits of a block and where there are any."""
-    columns = n * block + jnp.arange(block) < vocab
-    at = logits.at[row, pl.ds(n * block, block)]
-    z = plgpu.load(at, mask=columns, other=-jnp.inf)
+    """Logits of a block and their columns, of which there may be less."""
+    # Indices: a slice may not reach out of an array, whatever its mask.
+    columns = n * block + jnp.arange(block, dtype=jnp.int32)
+    at = logits.at[row, columns]
+    z = plgpu.load(at, mask=columns < vocab, other=-jnp.inf)
     return z.astype(jnp.float32), columns
 
   def sweep(count, shift):
@@ -189,8 +190,8 @@ def _kernel(part, logits, target, _, nats, totals, d_logits, *, block, vocab):
       top, total = carry
       z, columns = load(n)
       e = _exp(z - shift)
-      at = d_logits.at[out_row, pl.ds(n * block, block)]
-      plgpu.store(at, e.astype(d_logits.dtype), mask=columns)
+      at = d_logits.at[out_row, columns]
+      plgpu.store(at, e.astype(d_logits.dtype), mask=columns < vocab)
       return jnp.maximum(top, z), total + e
 
     zero = jnp.zeros(block, jnp.float32)

@@ -150,8 +150,9 @@ def _loop(refs, body, carry, shape):
 
 def _columns(d_model):
   """What a row is loaded by, the next power of two, and which are there."""
-  size = pl.next_power_of_2(d_model)
-  return pl.ds(0, size), jnp.arange(size) < d_model
+  # Indices: a slice may not reach out of an array, whatever its mask.
+  columns_D = jnp.arange(pl.next_power_of_2(d_model), dtype=jnp.int32)
+  return columns_D, columns_D < d_model
 
 
 def _forward(*refs, eps, shape):
