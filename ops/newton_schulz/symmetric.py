@@ -119,6 +119,8 @@ def _kernel(a_ref, b_ref, *refs, names, size, same, alpha, beta, diagonal):
     depth = pl.ds(k * size.k, size.k)
     a = plgpu.load(a_ref.at[batch, rows, depth])
     b = plgpu.load(b_ref.at[batch, columns, depth])
+    if dispatch.platform() == 'cpu':  # XLA of jax 0.12 has not all of bfloat16.
+      a, b = a.astype(jnp.float32), b.astype(jnp.float32)
     return acc + jax.lax.dot_general(
       a, b, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32
     )
