@@ -15,6 +15,7 @@ from jax._src.pallas.mosaic_gpu import primitives
 from jax._src.pallas.mosaic_gpu.interpret import gpu_callbacks
 
 from ops.attention import cases, hopper, mosaic, ranges, reference
+from tests import gpus
 from tests.ops import interpreter
 
 
@@ -124,9 +125,7 @@ def test_value_and_gradients_lower(name):
   def run(inputs, options):
     return _value_and_gradients(mosaic.attention, inputs, options)
 
-  lowered = (
-    jax.jit(run).trace(inputs, options).lower(lowering_platforms=('cuda',))
-  )
+  lowered = gpus.lower(jax.jit(run).trace(inputs, options), 'cuda')
   for kernel in ('forward', 'of_queries', 'of_keys'):
     assert f'attention_{kernel}' in lowered.as_text()
 

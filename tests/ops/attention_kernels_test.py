@@ -12,7 +12,7 @@ from jax._src.cudnn import fused_attention_stablehlo as fused
 import ops
 from ops import dispatch
 from ops.attention import cases, cudnn, pallas, program, ranges, reference
-from tests import close
+from tests import close, gpus
 
 ON_GPU = jax.default_backend() == 'gpu'
 needs_nvidia = pytest.mark.skipif(
@@ -129,7 +129,7 @@ def test_kernel_lowers_for_gpus(platform):
 
   with dispatch.compile_for(platform), dispatch.use(attention='pallas'):
     traced = jax.jit(run).trace(*given, segments, jnp.int32(100))
-    text = traced.lower(lowering_platforms=(platform,)).as_text()
+    text = gpus.lower(traced, platform).as_text()
   for kernel in (
     'attention_forward',
     'attention_of_keys',
@@ -176,7 +176,7 @@ def lowered(*given, **options):
     return gradients(attend, q, k, v, d_out)
 
   traced = jax.jit(run).trace(*given)
-  return traced.lower(lowering_platforms=('cuda',)).as_text()
+  return gpus.lower(traced, 'cuda').as_text()
 
 
 def test_rows_without_segments_are_one_call_each_way(nvidia):

@@ -15,6 +15,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from ops import warp_groups
 from ops.cca import hopper, hopper_runs, mosaic, pallas, reference
+from tests import gpus
 from tests.ops import interpreter, plain_cca
 
 HEADS, KV_HEADS = 2, 1
@@ -145,7 +146,7 @@ def test_value_and_gradients_lower(monkeypatch, name, lags):
   monkeypatch.setattr(pallas, 'unnormalize', plain_cca.unnormalize)
   inputs = _inputs(*CASES[name], lags=lags)
   run = lambda *inputs: _value_and_gradients(mosaic.cca_prologue, inputs)
-  lowered = jax.jit(run).trace(*inputs).lower(lowering_platforms=('cuda',))
+  lowered = gpus.lower(jax.jit(run).trace(*inputs), 'cuda')
   for kernel in ('forward', 'of_inputs', 'of_kernel'):
     assert f'cca_{kernel}' in lowered.as_text()
 

@@ -14,10 +14,13 @@ needs_transposes = pytest.mark.skipif(
 
 
 @contextlib.contextmanager
-def interpreted() -> Iterator[None]:
-  """Inside, kernels run in Python: threads, barriers, copies and all."""
+def interpreted(*, detect_races: bool = True) -> Iterator[None]:
+  """Inside, kernels run in Python: threads, barriers, copies and all.
+
+  From 0.12 on jax raises at the first race, before that it remembers.
+  """
   jax.clear_caches()  # Of kernels that were made otherwise.
-  mode = params.InterpretGPUParams(detect_races=True)
+  mode = params.InterpretGPUParams(detect_races=detect_races)
   with params.force_gpu_interpret_mode(mode):
     yield
   jax.clear_caches()

@@ -17,6 +17,7 @@ from jaxlib.triton import dialect as triton
 
 from ops import case as case_lib
 from ops import dispatch, registry
+from tests import gpus
 
 
 class _Zeros(np.random.Generator):
@@ -85,5 +86,5 @@ def test_pallas_lowers_for_gpus(operation, case, platform):
     dispatch.use(**{operation.name: 'pallas'}),
   ):
     traced = jax.jit(run).trace(*args)
-    lowered = traced.lower(lowering_platforms=(platform,))
+    lowered = gpus.lower(traced, platform)
   assert kernels(lowered)

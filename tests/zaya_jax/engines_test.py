@@ -11,7 +11,7 @@ from ops import dispatch, persistent, registry, warp_groups
 from ops.attention import mosaic as attention
 from ops.cca import mosaic as cca
 from ops.experts import mosaic as experts
-from tests import close, meshes, tiny
+from tests import close, gpus, meshes, tiny
 from zaya_jax import main, traced
 from zaya_jax import step as step_lib
 from zaya_jax.model import layers
@@ -103,7 +103,7 @@ def _traced_for_hopper_gpus(monkeypatch, remat='block', **axes):
 
 def test_step_for_hopper_gpus_lowers_on_a_mesh(monkeypatch):
   step = _traced_for_hopper_gpus(monkeypatch, fsdp=2, expert=2, replica=2)
-  lowered = step.lower(lowering_platforms=('cuda',)).as_text()
+  lowered = gpus.lower(step, 'cuda').as_text()
   for kernel in ('attention_forward', 'cca_forward'):
     assert kernel in lowered
 
@@ -115,18 +115,24 @@ def _makes_saved(jaxpr):
     for eqn in _equations(jaxpr)
     if eqn.primitive.name == 'scan'
     and not eqn.params['reverse']
-    and len(eqn.outvars) > 2 * eqn.params['num_carry'] > 2
+    and len(eqn.outvars) > len(_saved(eqn)) > len(eqn.outvars) / 2
   )
   body = loop.params['jaxpr'].jaxpr
   maker = {var: eqn for eqn in body.eqns for var in eqn.outvars}
   made = set()
-  for var in body.outvars[loop.params['num_carry'] :]:
+  for var in _saved(loop):
     eqn = maker.get(var)
     while eqn and eqn.primitive.name in ('reshape', 'reduce_precision'):
       eqn = maker.get(eqn.invars[0])
     if eqn:
       made.add(eqn.params.get('name') or eqn.primitive.name)
   return made
+
+
+def _saved(loop):
+  """What each turn makes that is stacked, and not handed on."""
+  made = zip(loop.params['jaxpr'].jaxpr.outvars, loop.outvars, strict=True)
+  return [one for one, all_ in made if one.aval.shape != all_.aval.shape]
 
 
 def _equations(jaxpr):
