@@ -125,14 +125,14 @@ def slips(setting, calls, rows):
   count = iter(range(100))
 
   def run(state, batch):
-    if next(count) in calls:
-      weights = np.array(batch['weights'])
-      weights[rows] = np.nan
-      batch = {
-        **batch,
-        'weights': jax.device_put(weights, batch['weights'].sharding),
-      }
     with jax.transfer_guard('allow'):
+      if next(count) in calls:
+        weights = np.array(batch['weights'])
+        weights[rows] = np.nan
+        batch = {
+          **batch,
+          'weights': jax.device_put(weights, batch['weights'].sharding),
+        }
       return setting.run(state, batch)
 
   return run
