@@ -20,7 +20,7 @@ import numpy as np
 from benchmarks import record
 from ops import registry
 
-OURS = ('xla', 'pallas', 'mosaic', 'hip', 'cudnn')
+OURS = ('xla', 'triton', 'hopper', 'hip', 'cudnn')
 
 
 def measure_ours(ops: list[str], flags: list[str]) -> dict:

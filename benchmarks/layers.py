@@ -6,7 +6,7 @@
 Loss and gradients at the width of ZAYA1-8B, in bfloat16, for two numbers of
 layers: their difference is what a layer takes, the rest is embedding, head and
 loss. 40 layers are extrapolated from it. Each program runs in a process of its
-own; flags of the trainer, as --ops.experts=pallas, are ours.
+own; flags of the trainer, as --ops.experts=triton, are ours.
 
 Our parameters are float32. Those of the experts are cast once in a step, for
 all parts of its batch: 'zaya_jax' has that in each pass; 'zaya_jax, cast

@@ -42,7 +42,7 @@ ENVIRONMENT = {
   'CUDA_MODULE_LOADING': 'LAZY',
   'XLA_FLAGS': '--xla_gpu_autotune_level=0 --xla_gpu_enable_command_buffer= ',
 }
-PLANTED = ('planted', 'pallas', 'behind')
+PLANTED = ('planted', 'triton', 'behind')
 # The tool itself sometimes ends in a segmentation fault (2025.3).
 _TRIES = 8
 _RAN = 'ran '  # How a process names a case that it has run.
@@ -118,6 +118,10 @@ def clean(rows: list[dict[str, Any]]) -> bool:
   )
 
 
+def _engines(op):
+  return registry.operation(op).engines
+
+
 def run_case(op: str, engine: str, name: str) -> None:
   """What happens under the tool."""
   import jax
@@ -174,7 +178,7 @@ def main() -> None:
   parser.add_argument(
     '--engines',
     type=lambda text: text.split(','),
-    default=['pallas', 'mosaic'],
+    default=['triton', 'hopper'],
     help='hip where `make -C ops/native cuda` has built it',
   )
   parser.add_argument('--tool', default='memcheck', help='of compute-sanitizer')
@@ -186,6 +190,9 @@ def main() -> None:
     '--output', type=pathlib.Path, default=record.RESULTS / 'memcheck.json'
   )
   args = parser.parse_args()
+  known = {e.name for o in registry.FUNCTIONS for e in _engines(o)}
+  if unknown := ', '.join({*args.engines} - known):
+    parser.error(f'--engines: no {unknown}; there are {sorted(known)}')
   if args.engine:
     run_case(args.op, args.engine, args.case)
     return
@@ -198,7 +205,7 @@ def main() -> None:
   each = [
     (op, engine.name, case.name)
     for op in (args.op.split(',') if args.op else registry.FUNCTIONS)
-    for engine in registry.operation(op).engines
+    for engine in _engines(op)
     for case in registry.operation(op).cases
     if engine.name in args.engines and not case.zaya
   ]

@@ -32,7 +32,7 @@ class Engine:
   """One way to compute an operation.
 
   Attributes:
-    name: 'xla', 'pallas', 'hip', 'cudnn'.
+    name: 'hopper', 'cudnn', 'triton', 'hip' or 'xla'.
     run: the function, of the arguments of the operation.
     unsupported: of the same arguments: why it cannot run on them, a clause
       without a full stop, or None.

@@ -4,6 +4,7 @@
 import dataclasses
 import math
 import typing
+from collections.abc import Mapping
 from typing import Any, Literal
 
 _WORDS = {
@@ -37,13 +38,16 @@ def divisors(n: int) -> list[int]:
   return [d for d in range(1, n + 1) if n % d == 0]
 
 
-def check(config: Any, section: str) -> None:
+def check(
+  config: Any, section: str, renamed: Mapping[str, str] | None = None
+) -> None:
   """Checks types, bounds and enumerations, naming the flag in the error.
 
   Args:
     config: a dataclass of `field`s; fields that are dataclasses check
       themselves.
     section: what stands before its flags, as 'model.'.
+    renamed: former names of choices, with those of today.
 
   Raises:
     UsageError: for the first value that breaks a rule.
@@ -56,6 +60,9 @@ def check(config: Any, section: str) -> None:
     choices = typing.get_args(hints[f.name])
     if typing.get_origin(hints[f.name]) is Literal:
       if value not in choices:
+        now = (renamed or {}).get(value)
+        if now in choices:
+          raise UsageError(f'{name}={value} is called {name}={now} now.')
         raise UsageError(f'{name}={value} must be one of {", ".join(choices)}.')
     elif not _is_of(value, hints[f.name]):
       raise UsageError(f'{name}={value!r} must be {_what(hints[f.name])}.')

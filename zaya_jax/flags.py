@@ -167,9 +167,7 @@ def _define_one(setting: Setting, values: absl_flags.FlagValues) -> None:
 def _parser(kind: Any) -> _Parser:
   """The parser for the type of a field."""
   if typing.get_origin(kind) is Literal:
-    names = typing.get_args(kind)
-    what = f'one of {", ".join(names)}'
-    return _Parser({name: name for name in names}.__getitem__, what)
+    return _Parser(str, 'a choice')  # `fields.check` knows which there are.
   if typing.get_origin(kind) is tuple:
     item, _ = typing.get_args(kind)
     what = f'{"whole numbers" if item is int else "words"} with commas between'

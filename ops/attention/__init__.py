@@ -11,7 +11,7 @@ __all__ = ('ENGINES', 'attention', 'cached_attention')
 
 ENGINES = (
   dispatch.Engine(
-    'mosaic',
+    'hopper',
     mosaic.attention,
     mosaic.unsupported,
     platforms=('cuda',),
@@ -19,7 +19,7 @@ ENGINES = (
   ),
   dispatch.Engine('cudnn', cudnn.attention, cudnn.unsupported, ('cuda',)),
   dispatch.Engine(
-    'pallas',
+    'triton',
     pallas.attention,
     pallas.unsupported,
     platforms=('cuda',),

@@ -8,10 +8,10 @@ from ops.cca import mosaic, pallas, reference
 
 ENGINES = (
   dispatch.Engine(
-    'mosaic', mosaic.cca_prologue, mosaic.unsupported, platforms=('cuda',)
+    'hopper', mosaic.cca_prologue, mosaic.unsupported, platforms=('cuda',)
   ),
   dispatch.Engine(
-    'pallas', pallas.cca_prologue, pallas.unsupported, platforms=('cuda',)
+    'triton', pallas.cca_prologue, pallas.unsupported, platforms=('cuda',)
   ),
   dispatch.Engine('xla', reference.cca_prologue),
 )

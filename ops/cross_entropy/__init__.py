@@ -8,13 +8,13 @@ from ops.cross_entropy import chunked, mosaic, pallas
 
 ENGINES = (
   dispatch.Engine(
-    'mosaic',
+    'hopper',
     mosaic.linear_cross_entropy,
     mosaic.unsupported,
     platforms=('cuda',),
   ),
   dispatch.Engine(
-    'pallas',
+    'triton',
     pallas.linear_cross_entropy,
     pallas.unsupported,
     platforms=('cuda',),

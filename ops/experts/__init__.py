@@ -12,10 +12,10 @@ __all__ = ('expert_mlp', 'expert_mlp_rows', 'permute', 'sort_by_expert')
 ENGINES = (
   dispatch.Engine('hip', hip.expert_mlp, hip.unsupported, ('rocm',)),
   dispatch.Engine(
-    'mosaic', mosaic.expert_mlp, mosaic.unsupported, platforms=('cuda',)
+    'hopper', mosaic.expert_mlp, mosaic.unsupported, platforms=('cuda',)
   ),
   dispatch.Engine(
-    'pallas',
+    'triton',
     pallas.expert_mlp,
     pallas.unsupported,
     platforms=('cuda',),

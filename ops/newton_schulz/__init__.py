@@ -11,14 +11,14 @@ from ops.newton_schulz import hip, mosaic, pallas, reference
 ENGINES = (
   dispatch.Engine('hip', hip.newton_schulz, hip.unsupported, ('rocm',)),
   dispatch.Engine(
-    'mosaic',
+    'hopper',
     mosaic.newton_schulz,
     mosaic.unsupported,
     platforms=('cuda',),
     slower=pallas.slower,
   ),
   dispatch.Engine(
-    'pallas',
+    'triton',
     pallas.newton_schulz,
     pallas.unsupported,
     platforms=('cuda',),

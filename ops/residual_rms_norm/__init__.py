@@ -10,7 +10,7 @@ from ops.residual_rms_norm import hip, pallas, reference
 ENGINES = (
   dispatch.Engine('hip', hip.residual_rms_norm, hip.unsupported, ('rocm',)),
   dispatch.Engine(
-    'pallas', pallas.residual_rms_norm, pallas.unsupported, platforms=('cuda',)
+    'triton', pallas.residual_rms_norm, pallas.unsupported, platforms=('cuda',)
   ),
   dispatch.Engine('xla', reference.residual_rms_norm),
 )

@@ -17,14 +17,14 @@ def _row(engine, ms, case='a', direction='both'):
 def test_best_of_each_side_and_their_ratio():
   rows = [
     _row('xla', 9.0),
-    _row('pallas', 2.0),
+    _row('triton', 2.0),
     _row('hip', None),
     _row('torch eager', 4.0),
     _row('torch compile', 3.0),
     _row('xla', 1.0, case='b'),
   ]
   first, second = kernels.best(rows)
-  assert first['ours'] == ['pallas', 2.0]
+  assert first['ours'] == ['triton', 2.0]
   assert first['peer'] == ['torch compile', 3.0]
   assert first['ratio'] == pytest.approx(1.5)
   assert second['ours'] == ['xla', 1.0] and 'ratio' not in second

@@ -8,7 +8,7 @@ from benchmarks import memcheck
 SUMMARY = '========= ERROR SUMMARY: {} errors\n'
 
 
-def _row(errors, op='cca', engine='pallas', cases=('a',)):
+def _row(errors, op='cca', engine='triton', cases=('a',)):
   return {'op': op, 'engine': engine, 'cases': [*cases], 'errors': errors}
 
 
@@ -27,7 +27,7 @@ def test_clean_means_that_the_tool_found_only_what_was_planted():
   planted = _row(64, *memcheck.PLANTED[:2])
   assert memcheck.clean([planted, _row(0)])
   assert not memcheck.clean([_row(0, *memcheck.PLANTED[:2]), _row(0)])
-  for wrong in (_row(1), _row(None), _row(0, engine='mosaic', cases=())):
+  for wrong in (_row(1), _row(None), _row(0, engine='hopper', cases=())):
     assert not memcheck.clean([planted, _row(0), wrong])
 
 
@@ -42,7 +42,7 @@ def test_tries_end_with_the_first_that_the_tool_survives(monkeypatch):
   monkeypatch.setattr(
     memcheck, '_find', lambda *_: memcheck.summary(text, next(fate))
   )
-  row = memcheck.find('cca', 'pallas', 'wide', tool='memcheck', limit_s=1)
+  row = memcheck.find('cca', 'triton', 'wide', tool='memcheck', limit_s=1)
   assert row['tries'] == 3 and row['errors'] == 0 and 'status' not in row
 
 
@@ -52,6 +52,13 @@ def test_tries_end_with_the_first_that_the_tool_survives(monkeypatch):
 def test_case_is_run_by_an_engine_that_takes_it(engine, ran, capsys):
   memcheck.run_case('muon_apply', engine, 'small')
   assert capsys.readouterr().out == ran
+
+
+def test_engine_that_there_is_not_is_refused(monkeypatch, capsys):
+  monkeypatch.setattr('sys.argv', ['memcheck', '--engines=triton,mosaic'])
+  with pytest.raises(SystemExit, match='2'):
+    memcheck.main()
+  assert '--engines: no mosaic; there are' in capsys.readouterr().err
 
 
 def test_machine_without_the_tool_is_told_so(monkeypatch, capsys):

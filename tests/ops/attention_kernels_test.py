@@ -127,7 +127,7 @@ def test_kernel_lowers_for_gpus(platform):
     attend = functools.partial(ops.attention, **both(segments), window=window)
     return gradients(attend, q, k, v, d_out)
 
-  with dispatch.compile_for(platform), dispatch.use(attention='pallas'):
+  with dispatch.compile_for(platform), dispatch.use(attention='triton'):
     traced = jax.jit(run).trace(*given, segments, jnp.int32(100))
     text = gpus.lower(traced, platform).as_text()
   for kernel in (

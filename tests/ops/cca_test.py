@@ -112,7 +112,7 @@ def test_the_tables_have_no_gradient():
   ('name', 'reason'),
   [('no_rotation', 'nothing is rotated'), ('odd', 'powers of two')],
 )
-def test_pallas_says_what_it_cannot_take(name, reason):
+def test_triton_says_what_it_cannot_take(name, reason):
   assert reason in pallas.unsupported(*_arguments(name))
 
 
@@ -196,7 +196,7 @@ def test_mistakes_of_the_kernel_show(mistake, monkeypatch):
   wanted = ops.cca_prologue(*args)
   if mistake:
     mistake(monkeypatch)
-  with dispatch.use(cca='pallas'):
+  with dispatch.use(cca='triton'):
     found = ops.cca_prologue(*args)
   queries, keys, values = _error(found, wanted)
   assert values == 0
@@ -227,7 +227,7 @@ def test_mistakes_on_the_way_back_show(mistake, index, monkeypatch):
 
   wanted = ops.cca_prologue(*args)
   right = gradient(args[index])
-  with dispatch.use(cca='pallas'):
+  with dispatch.use(cca='triton'):
     found = [gradient(args[index])]
     mistake(monkeypatch)
     found.append(gradient(args[index]))

@@ -77,7 +77,7 @@ def _double(x):
 def test_engine_is_the_reference(operation, engine, case, dtype, request):
   if engine == 'hip':
     request.getfixturevalue('emulated')
-  if engine == 'mosaic':
+  if engine == 'hopper':
     request.getfixturevalue('plain')
   args, kwargs = arguments(case, dtype)
   with dispatch.use(**{operation.name: engine}):

@@ -30,7 +30,7 @@ def value_and_gradients(function, x, head, bias, target, weight):
   return jax.jit(jax.value_and_grad(run, wanted))(x, head, bias)
 
 
-@pytest.fixture(params=['xla', 'pallas'])
+@pytest.fixture(params=['xla', 'triton'])
 def engine(request):
   with dispatch.use(cross_entropy=request.param):
     yield request.param
@@ -107,12 +107,12 @@ def test_chunks_for_hopper_begin_anew_where_a_loss_is_large(
   weight = jnp.asarray(rng.random(40), jnp.float32).at[3].set(0)
   given = (x, head, None, target, weight)
   expected = value_and_gradients(reference.linear_cross_entropy, *given)
-  with dispatch.use(cross_entropy='mosaic'):
+  with dispatch.use(cross_entropy='hopper'):
     found = value_and_gradients(ops.linear_cross_entropy, *given)
   close.assert_close(found, expected, close.BFLOAT16)
   # Were it not for that, losses beyond 60 nats would come out too small.
   monkeypatch.setattr(mosaic, '_FAR', np.inf)
-  with dispatch.use(cross_entropy='mosaic'):
+  with dispatch.use(cross_entropy='hopper'):
     cut, _ = value_and_gradients(ops.linear_cross_entropy, *given)
   assert (cut < 0.9 * expected[0]) == (scale > 1)
 
@@ -176,7 +176,7 @@ def test_kernel_writes_in_place():
   head = jax.ShapeDtypeStruct((262_272, 128), jnp.bfloat16)
   token = lambda dtype: jax.ShapeDtypeStruct((512,), dtype)
   run = jax.jit(jax.value_and_grad(ops.linear_cross_entropy, (0, 1)))
-  with dispatch.compile_for('rocm'), dispatch.use(cross_entropy='pallas'):
+  with dispatch.compile_for('rocm'), dispatch.use(cross_entropy='triton'):
     traced = run.trace(x, head, token(jnp.int32), token(jnp.float32))
     text = gpus.lower(traced, 'rocm').as_text()
   assert 'cross_entropy_softmax' in text
@@ -209,7 +209,7 @@ def test_mutants_of_the_kernel_are_caught(name, monkeypatch):
   for factor in (1, 40):
     more = jnp.concatenate([head, head, factor * head])
     given = (x, more, jnp.tile(bias, 3), target, weight)
-    with dispatch.use(cross_entropy='pallas'):
+    with dispatch.use(cross_entropy='triton'):
       found = value_and_gradients(ops.linear_cross_entropy, *given)
     expected = value_and_gradients(reference.linear_cross_entropy, *given)
     for a, b in zip(*map(jax.tree.leaves, (found, expected)), strict=True):

@@ -9,7 +9,7 @@ from ops import dispatch
 ENGINES = (
   dispatch.Engine('hip', lambda x: 'hip', platforms=('rocm',)),
   dispatch.Engine(
-    'pallas', lambda x: 'pallas', platforms=('cuda',), slower=dispatch.wide
+    'triton', lambda x: 'triton', platforms=('cuda',), slower=dispatch.wide
   ),
   dispatch.Engine('xla', lambda x: 'xla'),
 )
@@ -19,7 +19,7 @@ NARROW, WIDE = jnp.zeros(1, jnp.bfloat16), jnp.zeros(1, jnp.float32)
 @pytest.mark.parametrize(
   'platform, x, engine',
   [
-    ('cuda', NARROW, 'pallas'),
+    ('cuda', NARROW, 'triton'),
     ('cuda', WIDE, 'xla'),
     ('rocm', WIDE, 'hip'),
     ('cpu', NARROW, 'xla'),
@@ -31,13 +31,13 @@ def test_the_fastest_of_the_platform_is_taken(platform, x, engine):
 
 
 def test_a_slower_one_runs_when_named():
-  with dispatch.compile_for('cuda'), dispatch.use(op='pallas'):
-    assert dispatch.select('op', ENGINES, WIDE)(WIDE) == 'pallas'
+  with dispatch.compile_for('cuda'), dispatch.use(op='triton'):
+    assert dispatch.select('op', ENGINES, WIDE)(WIDE) == 'triton'
 
 
 def test_the_reason_is_told():
   with dispatch.compile_for('cuda'):
     dispatch.select('told', ENGINES, WIDE)
     notes = '\n'.join(dispatch.notes())
-  assert 'told: xla, not pallas: tuned for 16 bits, not float32' in notes
+  assert 'told: xla, not triton: tuned for 16 bits, not float32' in notes
   assert 'told: xla, not hip: on cuda only when named' in notes

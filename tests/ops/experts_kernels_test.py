@@ -59,7 +59,7 @@ def arrays(split, width=24, inner=16):
   return choice, (x, gate_up, down), dy
 
 
-def value_and_gradients(split, engine='pallas'):
+def value_and_gradients(split, engine='triton'):
   choice, (x, gate_up, down), dy = arrays(split)
   choice = jnp.asarray(choice, jnp.int32)
   with dispatch.use(experts=engine):
@@ -95,7 +95,7 @@ def test_rows_without_a_program_are_not_written(monkeypatch):
 def test_values_without_gradient_do_not_write_slopes():
   choice, (x, gate_up, down), _ = arrays(SPLITS['uneven'], inner=32)
   choice = jnp.asarray(choice, jnp.int32)
-  with dispatch.use(experts='pallas'):
+  with dispatch.use(experts='triton'):
     run = lambda x: ops.expert_mlp(x, choice, gate_up, down)
     wide = f'f32[{x.shape[0]},64]'
     assert wide not in str(jax.make_jaxpr(run)(x))
@@ -121,7 +121,7 @@ def test_types_that_differ_are_refused():
   x = jnp.zeros((4, 16), jnp.bfloat16)
   gate_up, down = jnp.zeros((2, 16, 32)), jnp.zeros((2, 16, 16))
   with (
-    dispatch.use(experts='pallas'),
+    dispatch.use(experts='triton'),
     pytest.raises(dispatch.UnsupportedError, match='must share a type'),
   ):
     ops.expert_mlp(x, jnp.zeros(4, jnp.int32), gate_up, down)

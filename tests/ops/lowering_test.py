@@ -34,7 +34,7 @@ class _Zeros(np.random.Generator):
 def _table():
   for name in registry.FUNCTIONS:
     operation = registry.operation(name)
-    if 'pallas' in (engine.name for engine in operation.engines):
+    if 'triton' in (engine.name for engine in operation.engines):
       for case in operation.cases:
         if case.zaya:
           yield pytest.param(operation, case, id=f'{name}-{case.name}')
@@ -78,12 +78,12 @@ def kernels(lowered):
 
 @pytest.mark.parametrize('platform', ['cuda', 'rocm'])
 @pytest.mark.parametrize(('operation', 'case'), [*_table()])
-def test_pallas_lowers_for_gpus(operation, case, platform):
+def test_triton_lowers_for_gpus(operation, case, platform):
   args, kwargs = _abstract(case)
   run = _value_and_gradients(operation, case, kwargs)
   with (
     dispatch.compile_for(platform),
-    dispatch.use(**{operation.name: 'pallas'}),
+    dispatch.use(**{operation.name: 'triton'}),
   ):
     traced = jax.jit(run).trace(*args)
     lowered = gpus.lower(traced, platform)

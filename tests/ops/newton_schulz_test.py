@@ -135,7 +135,7 @@ def test_float16_is_more_accurate_than_bfloat16():
   assert fine < coarse / 4
 
 
-@pytest.mark.parametrize('engine', ['xla', 'pallas'])
+@pytest.mark.parametrize('engine', ['xla', 'triton'])
 def test_float16_does_not_overflow(engine):
   x = 6e4 * jnp.sign(matrix((24, 40))).astype(jnp.float16)
   with dispatch.use(newton_schulz=engine):
@@ -147,7 +147,7 @@ def test_float16_does_not_overflow(engine):
 def test_float16_does_not_hold_the_norm_in_a_product(monkeypatch):
   monkeypatch.setattr(pallas, 'FOLDED', ('float16',))
   with pytest.raises(AssertionError):
-    test_float16_does_not_overflow('pallas')
+    test_float16_does_not_overflow('triton')
 
 
 @pytest.mark.parametrize('steps', [1, 2, 3])
@@ -156,7 +156,7 @@ def test_last_product_does_not_read_where_it_writes(steps, monkeypatch):
   normalize = reference.normalize
   note = lambda *args: copied.append(True) or normalize(*args)
   monkeypatch.setattr(reference, 'normalize', note)
-  with dispatch.use(newton_schulz='pallas'):
+  with dispatch.use(newton_schulz='triton'):
     ops.newton_schulz(matrix((8, 20)), steps=steps, gram=True)
   assert bool(copied) == (steps < 3)
 
@@ -167,7 +167,7 @@ def test_last_product_does_not_read_where_it_writes(steps, monkeypatch):
 def test_norm_is_multiplied_into_products(size, gram_form, steps):
   x = jnp.stack([matrix((8, 20)), 3 * matrix((8, 20), 1)]) * size
   options = {'steps': steps, 'gram': gram_form}
-  with dispatch.use(newton_schulz='pallas'):
+  with dispatch.use(newton_schulz='triton'):
     found = ops.newton_schulz(x, **options)
   close.assert_close(
     found, ops.newton_schulz(x, **options), close.FLOAT32 * 4**steps
@@ -177,7 +177,7 @@ def test_norm_is_multiplied_into_products(size, gram_form, steps):
 @pytest.mark.parametrize('stack', [3, 4, 5])
 def test_large_stacks_go_in_chunks(stack, monkeypatch):
   x = jnp.stack([matrix((6, 20), seed) for seed in range(stack)])
-  with dispatch.use(newton_schulz='pallas'):
+  with dispatch.use(newton_schulz='triton'):
     whole = ops.newton_schulz(x, steps=1)
     monkeypatch.setattr(pallas, 'CHUNK', 2 * 6 * 20 + 1)
     parts = jax.make_jaxpr(lambda x: ops.newton_schulz(x, steps=1))(x)

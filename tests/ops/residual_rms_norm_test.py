@@ -56,7 +56,7 @@ def test_shapes_that_do_not_fit_are_refused():
     ops.residual_rms_norm(*args[:6], args[6][:-1], **kwargs)
 
 
-def test_pallas_refuses_what_it_cannot_take():
+def test_triton_refuses_what_it_cannot_take():
   none, long = jnp.zeros((0, 8)), jnp.zeros((1, 9000))
   assert 'no rows' in pallas.unsupported(none, none)
   assert '9000' in pallas.unsupported(long, long)
@@ -120,7 +120,7 @@ def _one_program_of_all(monkeypatch):
 def test_mistakes_of_the_kernel_show(mistake, shows, monkeypatch):
   args, kwargs = _arguments()
   wanted = _outputs_and_gradients(ops.residual_rms_norm, args, kwargs)
-  with dispatch.use(residual_rms_norm='pallas'):
+  with dispatch.use(residual_rms_norm='triton'):
     right = _outputs_and_gradients(ops.residual_rms_norm, args, kwargs)
     assert not _differ(right, wanted)
     mistake(monkeypatch)

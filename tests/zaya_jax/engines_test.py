@@ -48,15 +48,15 @@ def expected():
   return _after_a_step({})
 
 
-def test_step_on_pallas_is_the_step_on_xla(expected):
-  params, loss = _after_a_step(_engines('pallas'))
+def test_step_on_triton_is_the_step_on_xla(expected):
+  params, loss = _after_a_step(_engines('triton'))
   assert abs(loss - expected[1]) < 1e-5
   close.assert_close(params, expected[0], BOUND)
 
 
 def test_wrong_engine_is_noticed(monkeypatch, expected):
   operation = registry.operation('residual_rms_norm')
-  (engine,) = (e for e in operation.engines if e.name == 'pallas')
+  (engine,) = (e for e in operation.engines if e.name == 'triton')
 
   def wrong(*args, **options):
     new, normed = engine.run(*args, **options)
@@ -65,7 +65,7 @@ def test_wrong_engine_is_noticed(monkeypatch, expected):
   changed = dataclasses.replace(engine, run=wrong)
   module = sys.modules['ops.residual_rms_norm']  # ops has the function.
   monkeypatch.setattr(module, 'ENGINES', (changed, *operation.engines[-1:]))
-  params, _ = _after_a_step({'residual_rms_norm': 'pallas'})
+  params, _ = _after_a_step({'residual_rms_norm': 'triton'})
   with pytest.raises(AssertionError, match='differs by'):
     close.assert_close(params, expected[0], BOUND)
 
@@ -74,12 +74,12 @@ def test_an_engine_that_cannot_run_is_refused_before_the_data(tmp_path, capsys):
   run_dir, data = tmp_path / 'run', tmp_path / 'none.txt'
   command = ['zaya_jax', *tiny.FLAGS, f'--run_dir={run_dir}']
   command += [f'--data.input={data}', '--data.batch_size=8']
-  assert main.main([*command, '--ops.cross_entropy=mosaic']) == 2
+  assert main.main([*command, '--ops.cross_entropy=hopper']) == 2
   (line,) = capsys.readouterr().err.splitlines()
-  assert '--ops.cross_entropy=mosaic cannot run here' in line
+  assert '--ops.cross_entropy=hopper cannot run here' in line
   assert not run_dir.exists()
   # Others are traced, and the data are missed.
-  assert main.main([*command, '--ops.cross_entropy=pallas']) == 2
+  assert main.main([*command, '--ops.cross_entropy=triton']) == 2
   assert str(data) in capsys.readouterr().err
 
 
@@ -96,7 +96,7 @@ def _traced_for_hopper_gpus(monkeypatch, remat='block', **axes):
   optim = dataclasses.replace(config.optim, newton_schulz_dtype='bfloat16')
   data = dataclasses.replace(config.data, seq_len=128)
   config = dataclasses.replace(config, model=model, optim=optim, data=data)
-  engines = _engines('mosaic')
+  engines = _engines('hopper')
   with dispatch.use(**engines), dispatch.compile_for('cuda'):
     return traced.trace(config, meshes.mesh_of(config))
 

@@ -70,30 +70,34 @@ class DistributedConfig:
     fields.check(self, 'distributed.')
 
 
+# Engines that had another name.
+_RENAMED = {'pallas': 'triton', 'mosaic': 'hopper'}
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OpsConfig:
   """The engine of each operation; auto: the fastest that is meant for it.
 
-  A named engine that cannot run is an error. On a CPU, pallas is interpreted
+  A named engine that cannot run is an error. On a CPU, triton is interpreted
   and hip emulated: exact, and slow.
   """
 
-  attention: Literal['auto', 'mosaic', 'cudnn', 'pallas', 'xla'] = field(
+  attention: Literal['auto', 'hopper', 'cudnn', 'triton', 'xla'] = field(
     'auto', 'Causal attention, forward and backward.'
   )
-  cca: Literal['auto', 'mosaic', 'pallas', 'xla'] = field(
+  cca: Literal['auto', 'hopper', 'triton', 'xla'] = field(
     'auto', 'What lies between the projections of CCA and its attention.'
   )
-  residual_rms_norm: Literal['auto', 'hip', 'pallas', 'xla'] = field(
+  residual_rms_norm: Literal['auto', 'hip', 'triton', 'xla'] = field(
     'auto', 'The merge into the residual stream and the norm after it.'
   )
-  experts: Literal['auto', 'hip', 'mosaic', 'pallas', 'xla'] = field(
+  experts: Literal['auto', 'hip', 'hopper', 'triton', 'xla'] = field(
     'auto', 'The SwiGLU experts, each of its own tokens.'
   )
-  cross_entropy: Literal['auto', 'mosaic', 'pallas', 'xla'] = field(
+  cross_entropy: Literal['auto', 'hopper', 'triton', 'xla'] = field(
     'auto', 'The head and the loss.'
   )
-  newton_schulz: Literal['auto', 'hip', 'mosaic', 'pallas', 'xla'] = field(
+  newton_schulz: Literal['auto', 'hip', 'hopper', 'triton', 'xla'] = field(
     'auto', 'Orthogonalizes the updates of Muon.'
   )
   muon_momentum: Literal['auto', 'hip', 'xla'] = field(
@@ -104,7 +108,7 @@ class OpsConfig:
   )
 
   def __post_init__(self) -> None:
-    fields.check(self, 'ops.')
+    fields.check(self, 'ops.', renamed=_RENAMED)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
