@@ -122,7 +122,7 @@ $(VENV)/.notebooks: requirements-notebooks.txt requirements.txt
 $(PARITY)/.parity: requirements-parity.txt requirements-dev.txt requirements.txt
 	$(call install,requirements-parity.txt)
 
-$(ROCM)/.compiler: requirements-rocm.txt zaya_jax/plan/rocm_stubs.py
+$(ROCM)/.compiler: requirements-rocm.txt zaya_jax/plan/compile/rocm_stubs.py
 	$(call install,requirements-rocm.txt)
-	@$(ROCM)/bin/python -m zaya_jax.plan.rocm_stubs $(ROCM)/stubs
+	@$(ROCM)/bin/python -m zaya_jax.plan.compile.rocm_stubs $(ROCM)/stubs
 	@touch $@

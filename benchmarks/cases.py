@@ -18,7 +18,7 @@ import jax
 
 from benchmarks import record
 from zaya_jax import config as config_lib
-from zaya_jax import flags
+from zaya_jax.config import flags
 
 # Flags of --mesh, with N for the number of devices.
 MESHES = {

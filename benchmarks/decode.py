@@ -55,7 +55,7 @@ def ours(args):
   import numpy as np
 
   from zaya_jax import config as config_lib
-  from zaya_jax import decoding
+  from zaya_jax.inference.decoding import decoder as decoder_lib
   from zaya_jax.model import zaya
 
   model = config_lib.ModelConfig(
@@ -68,7 +68,7 @@ def ours(args):
   )
   params, buffers = jax.jit(lambda: zaya.init(model, jax.random.key(SEED)))()
   params = jax.tree.map(lambda a: a.astype(jnp.bfloat16), params)
-  decoder = decoding.Decoder(model, params, buffers)
+  decoder = decoder_lib.Decoder(model, params, buffers)
   count = jax.jit(
     lambda p, b, t: zaya.bind(model, p, b).features(t).load[:, :-1] > 0
   )

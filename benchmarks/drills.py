@@ -4,7 +4,7 @@
   python -m benchmarks.drills [--drill=kill_rank,freeze_rank] [--trials=10]
 
 Each fault is injected into a real run of two processes on this machine, beside
-a run that nothing happened to (`zaya_jax/aegis/drill_table.py`).
+a run that nothing happened to (`zaya_jax/aegis/drills/drill_table.py`).
 """
 
 import argparse
@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 
 from benchmarks import record
-from zaya_jax.aegis import drills
+from zaya_jax.aegis.drills import mode
 
 
 def main(argv: Sequence[str]) -> int:
@@ -28,7 +28,7 @@ def main(argv: Sequence[str]) -> int:
   args = parser.parse_args(argv)
   about = record.circumstances('benchmarks.drills', ('jax', 'orbax-checkpoint'))
   rows = []
-  for row in drills.run(tuple(args.drill.split(',')), trials=args.trials):
+  for row in mode.run(tuple(args.drill.split(',')), trials=args.trials):
     print(json.dumps(row), flush=True)
     rows.append(row)
     # After each: the last of many must not lose the others.

@@ -30,7 +30,8 @@ import numpy as np
 
 from benchmarks import record
 from zaya_jax import config as config_lib
-from zaya_jax.interop import hf_config, hf_table
+from zaya_jax.hub import config as hub_config
+from zaya_jax.hub import names as hub_names
 from zaya_jax.model import zaya
 
 _SHARD = 5 * 10**9  # Bytes of a file, as transformers writes them.
@@ -63,7 +64,7 @@ def main() -> None:
 def measure(
   folder: pathlib.Path,
   config: config_lib.Config,
-  layout: hf_table.Layout,
+  layout: hub_names.Layout,
   layers: int,
   free: int,
 ) -> dict[str, Any]:
@@ -129,13 +130,13 @@ def _high_water(pid: int) -> int:
 def write(
   folder: pathlib.Path,
   config: config_lib.Config,
-  layout: hf_table.Layout,
+  layout: hub_names.Layout,
   layers: int,
 ) -> None:
   """Writes a synthetic model in shards: the same random block repeated."""
   folder.mkdir()
   model = _model(config, layers)
-  settings = hf_config.to_hf(model, layout)
+  settings = hub_config.to_hf(model, layout)
   (folder / 'config.json').write_text(json.dumps(settings))
   rng = np.random.default_rng(0)
   block = memoryview(
@@ -176,15 +177,15 @@ def _model(config: config_lib.Config, layers: int) -> config_lib.ModelConfig:
 
 
 def _tensors(
-  config: config_lib.Config, layout: hf_table.Layout, layers: int
+  config: config_lib.Config, layout: hub_names.Layout, layers: int
 ) -> Iterator[tuple[str, tuple[int, ...]]]:
   """Names and shapes of the tensors of a model."""
   model = _model(config, layers)
   trees = jax.eval_shape(lambda: zaya.init(model, jax.random.key(0)))
   for rows, tree in zip(
-    (hf_table.PARAMS, hf_table.BUFFERS), trees, strict=True
+    (hub_names.PARAMS, hub_names.BUFFERS), trees, strict=True
   ):
-    leaves = hf_table.flatten(tree)
+    leaves = hub_names.flatten(tree)
     for row in rows:
       if row.path in leaves:
         shape = leaves[row.path].shape

@@ -18,7 +18,9 @@ import time
 
 from benchmarks import record
 from zaya_jax import config as config_lib
-from zaya_jax.checkpoint import finder, layout, manager
+from zaya_jax.checkpoint import folders
+from zaya_jax.checkpoint.reading import finder
+from zaya_jax.checkpoint.writing import manager
 
 _LONGEST_S = 1.0  # Until it is killed: several saves.
 _ELEMENTS = 1 << 20
@@ -47,16 +49,16 @@ def trials(folder: str, count: int, seed: int = 0) -> dict:
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     last = int(told.read_text())
-    root = layout.root(str(run))
-    names = layout.incomplete(root)
+    root = folders.root(str(run))
+    names = folders.incomplete(root)
     found = finder.newest(root)
     for kind in {name.partition('.')[2] or 'named' for name in names} or {''}:
       left[kind or 'nothing'] += 1
     if found is None or found < last or 'named' in names:
       wrong.append({'trial': trial, 'told': last, 'found': found})
-    layout.remove_partial(root)
-    if layout.incomplete(root):
-      wrong.append({'trial': trial, 'left': layout.incomplete(root)})
+    folders.remove_partial(root)
+    if folders.incomplete(root):
+      wrong.append({'trial': trial, 'left': folders.incomplete(root)})
     saved += last + 1
   return {
     'trials': count,

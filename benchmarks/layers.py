@@ -34,9 +34,11 @@ def measure_ours(args: argparse.Namespace, more: list[str]) -> None:
 
   from benchmarks import scaling
   from ops import dispatch
-  from zaya_jax import flags, step
-  from zaya_jax import mesh as mesh_lib
+  from zaya_jax.config import flags
   from zaya_jax.model import zaya
+  from zaya_jax.parallel import mesh as mesh_lib
+  from zaya_jax.train import gradients
+  from zaya_jax.train import state as state_lib
 
   for layers in args.layers:
     config = flags.parse(
@@ -52,11 +54,13 @@ def measure_ours(args: argparse.Namespace, more: list[str]) -> None:
     )
     mesh = mesh_lib.make_mesh(config.mesh, jax.devices()[:1])
     with jax.set_mesh(mesh), dispatch.use(**vars(config.ops)):
-      state = jax.jit(step.make_init(config))()
+      state = jax.jit(state_lib.make_init(config))()
       batch = scaling.random_batch(config, mesh)
       inputs = state.params, state.buffers, batch
       del state
-      run = jax.jit(lambda *a, config=config: step.loss_and_grads(config, *a))
+      run = jax.jit(
+        lambda *a, config=config: gradients.loss_and_grads(config, *a)
+      )
       _print_row('zaya_jax', layers, run, inputs, args)
       cast = jax.jit(functools.partial(zaya.cast_experts, config.model))
       inputs = cast(inputs[0]), *inputs[1:]
@@ -69,7 +73,7 @@ def _print_row(way, layers, run, inputs, args):
   import jax
 
   from ops import dispatch
-  from zaya_jax import step
+  from zaya_jax.train import step
 
   options = step.compiler_options()
   compiled = run.lower(*inputs).compile(compiler_options=options)

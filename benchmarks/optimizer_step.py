@@ -36,9 +36,11 @@ from jax.sharding import PartitionSpec as P
 
 from benchmarks import cases, updates
 from zaya_jax import config as config_lib
-from zaya_jax import mesh as mesh_lib
-from zaya_jax import partition, step
-from zaya_jax.optim import labels
+from zaya_jax.optim import groups
+from zaya_jax.parallel import mesh as mesh_lib
+from zaya_jax.parallel import partition
+from zaya_jax.train import state as state_lib
+from zaya_jax.train import step
 
 PEERS = ('optax', 'optax_bf16', 'optax_whole', 'leaves', 'leaves_bf16')
 # How far two updates of a matrix may be apart, of its Frobenius norm: both in
@@ -161,8 +163,8 @@ def _muon_alone(config) -> config_lib.Config:
 
 def _matrices(config) -> dict[str, Any]:
   """Random numbers for Muon's matrices, where parameters live."""
-  shapes = jax.eval_shape(step.make_init(config)).params
-  kinds = labels.label(shapes, optimizer='muon')
+  shapes = jax.eval_shape(state_lib.make_init(config)).params
+  kinds = groups.label(shapes, optimizer='muon')
   leaves, tree = jax.tree.flatten(updates.only(shapes, kinds, 'muon'))
 
   def draw():
@@ -235,7 +237,7 @@ def _split(peer, a) -> list[jax.Array]:
 
 def _named(tree) -> dict[str, Any]:
   leaves = jax.tree_util.tree_leaves_with_path(tree)
-  return {labels.name(path): leaf for path, leaf in leaves}
+  return {groups.name(path): leaf for path, leaf in leaves}
 
 
 def _difference(before, ours, theirs) -> float:

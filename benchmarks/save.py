@@ -40,7 +40,8 @@ _FULL = ['--flagfile=configs/zaya1_8b.flags', '--model.num_layers=8']
 
 def worker(args) -> None:
   """One process of the run; process 0 prints the result as JSON."""
-  from zaya_jax import distributed, flags
+  from zaya_jax.config import flags
+  from zaya_jax.runtime import processes
 
   place = [
     f'--distributed.coordinator={args.coordinator}',
@@ -56,18 +57,20 @@ def worker(args) -> None:
       *args.flags,
     ]
   )
-  with distributed.session(config, 'same') as config:
+  with processes.session(config, 'same') as config:
     result = _measure(config, args)
-    if distributed.process() == 0:
+    if processes.process() == 0:
       print(json.dumps(result), flush=True)
 
 
 def _measure(config, args):
   import jax
 
-  from zaya_jax import distributed
-  from zaya_jax import mesh as mesh_lib
-  from zaya_jax.checkpoint import arrays, finder, manager
+  from zaya_jax.checkpoint import arrays
+  from zaya_jax.checkpoint.reading import finder
+  from zaya_jax.checkpoint.writing import manager
+  from zaya_jax.parallel import mesh as mesh_lib
+  from zaya_jax.runtime import processes
 
   mesh = mesh_lib.make_mesh(config.mesh)
   state = _noise(config, mesh)
@@ -78,7 +81,7 @@ def _measure(config, args):
   with manager.Manager(config.run_dir, config.checkpoint) as saved:
     for step in range(args.repeats + 1):
       jax.block_until_ready(state)
-      distributed.barrier('begin')
+      processes.barrier('begin')
       started = time.monotonic()
       saved.save(step, state, data_index=0, meta={})
       blocking = time.monotonic() - started
@@ -91,14 +94,14 @@ def _measure(config, args):
   started = time.monotonic()
   saved.restore(args.repeats, _abstract(state))
   restore_s = time.monotonic() - started
-  distributed.barrier('restored')
-  if distributed.process() == 0:
+  processes.barrier('restored')
+  if processes.process() == 0:
     shutil.rmtree(config.run_dir)  # The disk may be small.
   for _ in range(args.repeats):
-    distributed.barrier('begin')
+    processes.barrier('begin')
     started = time.monotonic()
     _gather(state, args.folder)
-    distributed.barrier('written')
+    processes.barrier('written')
     baseline.append(time.monotonic() - started)
   blocking, total = (statistics.median(x) for x in zip(*ours[1:], strict=True))
   gathered = statistics.median(baseline)
@@ -129,11 +132,11 @@ def _noise(config, mesh):
   import jax
   import numpy as np
 
-  from zaya_jax import step as step_lib
   from zaya_jax.checkpoint import arrays
+  from zaya_jax.train import state as state_lib
 
   with jax.set_mesh(mesh):
-    abstract = arrays.on_mesh(jax.eval_shape(step_lib.make_init(config)), mesh)
+    abstract = arrays.on_mesh(jax.eval_shape(state_lib.make_init(config)), mesh)
   # Longer than what a compressor remembers, and made without compiling.
   noise = np.random.default_rng(0).random(1 << 24, np.float32)
 
@@ -198,13 +201,13 @@ def _gather(state, folder: str) -> None:
   import numpy as np
   from jax.experimental import multihost_utils
 
-  from zaya_jax import distributed
+  from zaya_jax.runtime import processes
 
   with open(os.path.join(folder, 'gathered'), 'wb') as file:
     for leaf in jax.tree.leaves(state):
-      if distributed.processes() > 1 and not leaf.is_fully_replicated:
+      if processes.processes() > 1 and not leaf.is_fully_replicated:
         leaf = multihost_utils.process_allgather(leaf, tiled=True)
-      if distributed.process() == 0:
+      if processes.process() == 0:
         np.save(file, np.asarray(leaf))
     file.flush()
     os.fsync(file.fileno())

@@ -23,11 +23,14 @@ import numpy as np
 
 from benchmarks import cases, updates
 from zaya_jax import config as config_lib
-from zaya_jax import flags, step
-from zaya_jax import mesh as mesh_lib
+from zaya_jax.config import flags
 from zaya_jax.model import zaya
-from zaya_jax.optim import labels
+from zaya_jax.optim import groups
+from zaya_jax.parallel import batch as batch_lib
+from zaya_jax.parallel import mesh as mesh_lib
 from zaya_jax.plan import planner
+from zaya_jax.train import state as state_lib
+from zaya_jax.train import step
 
 _WARM_UP = 3
 
@@ -68,7 +71,7 @@ def measure(config: config_lib.Config, steps: int) -> dict[str, Any]:
   devices = jax.devices()[: config.plan.devices]
   mesh = mesh_lib.make_mesh(config.mesh, devices)
   with jax.set_mesh(mesh):
-    state = jax.jit(step.make_init(config))()
+    state = jax.jit(state_lib.make_init(config))()
     batch = random_batch(config, mesh)
     peaks = {'init': peak_bytes(devices)}
     started = time.perf_counter()
@@ -122,7 +125,7 @@ def random_batch(
     'positions': positions,
     'weights': np.ones(shape, np.float32),
   }
-  return step.put_batch(mesh, batch)
+  return batch_lib.put_batch(mesh, batch)
 
 
 def peak_bytes(devices: Sequence[jax.Device]) -> int | None:
@@ -181,8 +184,8 @@ def _train(compiled, state, batch, steps):
 def _update_seconds(config, steps) -> dict[str, float]:
   """Medians of the whole update, and of that of Muon's matrices alone."""
   # New ones: where those of the steps are, no large array may fit between.
-  params = jax.jit(lambda: step.make_init(config)().params)()
-  kinds = labels.label(params, optimizer=config.optim.name)
+  params = jax.jit(lambda: state_lib.make_init(config)().params)()
+  kinds = groups.label(params, optimizer=config.optim.name)
   init, update = updates.ours(config)
   cast = lambda params: params
   if config.plan.devices == config.optim.accumulation == 1:

@@ -13,9 +13,9 @@ import heapq
 import math
 import random
 
-from zaya_jax.aegis import decide as decide_lib
-from zaya_jax.aegis import events
-from zaya_jax.aegis import state as state_lib
+from zaya_jax.aegis.decide import decide as decide_lib
+from zaya_jax.aegis.decide import events
+from zaya_jax.aegis.decide import state as state_lib
 
 _YEAR_S = 365 * 86_400.0
 _SEALS = 16  # No rollback goes farther back.

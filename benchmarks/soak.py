@@ -20,7 +20,7 @@ import time
 from collections.abc import Sequence
 
 from benchmarks import record
-from zaya_jax.aegis import drill_run, drill_table
+from zaya_jax.aegis.drills import drill_run, drill_table
 
 _EVERY = 50  # Steps between absences.
 _STEPS = 10**6  # More than there is time for.

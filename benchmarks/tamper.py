@@ -16,7 +16,9 @@ import random
 import shutil
 
 from benchmarks import record
-from zaya_jax.checkpoint import finder, layout, seal
+from zaya_jax.checkpoint import folders as folders_lib
+from zaya_jax.checkpoint import seal
+from zaya_jax.checkpoint.reading import finder
 
 
 def trials(folder: str, count: int, seed: int = 0) -> dict:
@@ -35,7 +37,7 @@ def trials(folder: str, count: int, seed: int = 0) -> dict:
   key.write_bytes(rng.randbytes(32))
   with seal.trusting(str(key)):
     _make_run(run)
-  root = pathlib.Path(layout.root(str(run)))
+  root = pathlib.Path(folders_lib.root(str(run)))
   whole = pathlib.Path(folder, 'whole')
   shutil.copytree(root / '2', whole)
   refused, reasons, silent = collections.Counter(), collections.Counter(), []
@@ -71,7 +73,7 @@ def _make_run(run: pathlib.Path) -> None:
   import jax.numpy as jnp
 
   from zaya_jax import config as config_lib
-  from zaya_jax.checkpoint import manager
+  from zaya_jax.checkpoint.writing import manager
 
   with manager.Manager(str(run), config_lib.CheckpointConfig()) as saved:
     for step in (1, 2):
@@ -87,10 +89,10 @@ def _make_run(run: pathlib.Path) -> None:
 
 
 def _newest(run: pathlib.Path, reasons: collections.Counter) -> int | None:
-  root = layout.root(str(run))
-  for name in layout.numbered(root):
+  root = folders_lib.root(str(run))
+  for name in folders_lib.numbered(root):
     try:
-      layout.check(os.path.join(root, name))
+      folders_lib.check(os.path.join(root, name))
     except seal.BrokenError as error:
       reasons[error.reason] += 1
   return finder.newest(root)

@@ -33,7 +33,7 @@ from jax.sharding import PartitionSpec as P
 
 from benchmarks import record, traffic
 from benchmarks.peers import ring_decode
-from zaya_jax.context import tree
+from zaya_jax.parallel.context import tree
 
 HEADS, KV_HEADS, CHANNELS = 8, 2, 128
 CONTEXTS = (1024, 4096, 16384, 65536, 131072)

@@ -10,8 +10,8 @@ import jax
 import optax
 
 from zaya_jax import config as config_lib
-from zaya_jax import partition
 from zaya_jax.optim import optimizer as optimizer_lib
+from zaya_jax.parallel import partition
 
 _WARM_UP = 3
 

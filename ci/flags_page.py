@@ -6,8 +6,8 @@ PYTHONPATH=. python ci/flags_page.py
 
 import pathlib
 
-from zaya_jax import flags
 from zaya_jax import main as main_lib
+from zaya_jax.config import flags
 
 PAGE = pathlib.Path(__file__).parents[1] / 'docs' / 'flags.md'
 _INTRO = """\

@@ -11,7 +11,7 @@ import pathlib
 import sys
 import time
 
-from zaya_jax import flags
+from zaya_jax.config import flags
 from zaya_jax.plan import planner
 
 FLAGFILE = pathlib.Path(__file__).parents[1] / 'configs' / 'zaya1_8b.flags'

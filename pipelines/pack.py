@@ -13,6 +13,11 @@ NO_TOKEN = -1
 UNCOUNTED = 1 << 30  # The token does not count in the loss.
 EXCEPTION = 1 << 29  # BOS that begins no document, or another that does.
 
+# Bits of the byte that a record may hold for each of its tokens.
+COUNTS = 1  # The token counts in the loss.
+BEGINS = 2  # The token is the first of a document.
+EMPTY = 4  # There is none: the next conversation would not fit into the window.
+
 
 def num_windows(num_tokens: int, seq_len: int) -> int:
   """Windows of `seq_len` positions that have at least one target."""

@@ -10,7 +10,6 @@ import grain
 import numpy as np
 
 from pipelines import errors, manifest, pack
-from pipelines.prepare import bundle
 
 _CACHE_BYTES = 2**26  # Per source: a small corpus stays in memory whole.
 
@@ -95,13 +94,13 @@ class WindowSource:
       )
     if len(content) > expected:
       flags = np.frombuffer(content, np.uint8, offset=expected)
-      uncounted = flags & bundle.COUNTS == 0
-      begins = flags & bundle.BEGINS != 0
+      uncounted = flags & pack.COUNTS == 0
+      begins = flags & pack.BEGINS != 0
       exception = begins != (tokens == self._data.bos_id)
       tokens = tokens.astype(np.int32)
       tokens |= uncounted * np.int32(pack.UNCOUNTED)
       tokens |= exception * np.int32(pack.EXCEPTION)
-      tokens[flags & bundle.EMPTY != 0] = pack.NO_TOKEN
+      tokens[flags & pack.EMPTY != 0] = pack.NO_TOKEN
     last = index == self._split.records - 1
     return tokens[: self._last_tokens] if last else tokens
 

@@ -11,7 +11,7 @@ import sys
 
 from absl import flags
 
-from tests import xla
+from tests.support import xla
 
 if 'jax' in sys.modules:
   raise RuntimeError(

@@ -12,10 +12,12 @@ import sys
 import pytest
 import yaml
 
-from tests import fake_srun
+from tests.support import fake_srun
 from zaya_jax import config as config_lib
-from zaya_jax import flags, launcher
-from zaya_jax.aegis import hooks, watch
+from zaya_jax.aegis.supervisor import hooks
+from zaya_jax.aegis.watch import watch
+from zaya_jax.config import flags
+from zaya_jax.runtime import launcher
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 DEPLOY = ROOT / 'deploy'

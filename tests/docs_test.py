@@ -10,9 +10,10 @@ import re
 import pytest
 
 import zaya_jax
-from tests import documents, tiny
+from tests.support import documents, tiny
 from zaya_jax import config as config_lib
-from zaya_jax import flags, main
+from zaya_jax import main
+from zaya_jax.config import flags
 
 ROOT = documents.ROOT
 PAGES = {str(p.relative_to(ROOT)): p for p in documents.PAGES}

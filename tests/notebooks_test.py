@@ -11,7 +11,8 @@ import nbformat
 import pytest
 
 import zaya_jax
-from tests import notebooks, xla
+from tests import notebooks
+from tests.support import xla
 
 # By their last cells, for the tests.
 RESULTS = {

@@ -5,9 +5,11 @@ import re
 
 import pytest
 
-from tests import documents
-from zaya_jax.aegis import drill_table, events, rules
-from zaya_jax.aegis import state as state_lib
+from tests.support import documents
+from zaya_jax.aegis.decide import events
+from zaya_jax.aegis.decide import state as state_lib
+from zaya_jax.aegis.drills import drill_table
+from zaya_jax.aegis.watch import rules
 
 PAGE = (documents.ROOT / 'docs' / 'supervision.md').read_text()
 TESTS = {}  # Several files have one name.

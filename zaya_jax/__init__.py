@@ -11,7 +11,6 @@ import sys
 import types
 from typing import Any
 
-from zaya_jax import clock as clock  # First: its zero is the start of the run.
 from zaya_jax.config import (
   CheckpointConfig,
   Config,
@@ -25,6 +24,9 @@ from zaya_jax.config import (
   OptimConfig,
   PlanConfig,
   UsageError,
+)
+from zaya_jax.runtime import (
+  clock as clock,  # First: its zero is the start of the run.
 )
 
 __all__ = [
@@ -47,10 +49,10 @@ __all__ = [
 ]
 
 _LAZY = {
-  'activations': 'zaya_jax.models:activations',
-  'load': 'zaya_jax.models:load',
+  'activations': 'zaya_jax.inference.load:activations',
+  'load': 'zaya_jax.inference.load:load',
   'plan_run': 'zaya_jax.plan.planner:make',
-  'train': 'zaya_jax.train:train',
+  'train': 'zaya_jax.train.run:train',
 }
 
 

@@ -22,24 +22,25 @@ import typing
 from collections.abc import Sequence
 
 from zaya_jax import config as config_lib
-from zaya_jax import flags, launcher
-from zaya_jax.aegis import rank
 from zaya_jax.checkpoint import seal
+from zaya_jax.config import flags
+from zaya_jax.runtime import launcher, rank
 
 _MODES = {
-  'train': 'zaya_jax.train:train',
-  'prepare': 'zaya_jax.prepare:main',
-  'eval': 'zaya_jax.evaluate:main',
-  'generate': 'zaya_jax.generate:main',
-  'checkpoints': 'zaya_jax.checkpoint.listing:main',
-  'import': 'zaya_jax.interop.importer:main',
-  'export': 'zaya_jax.interop.exporter:main',
-  'conform': 'zaya_jax.interop.conformance:main',
+  'train': 'zaya_jax.train.run:train',
+  'prepare': 'zaya_jax.data.prepare:main',
+  'eval': 'zaya_jax.inference.evaluate:main',
+  'generate': 'zaya_jax.inference.generate:main',
+  'checkpoints': 'zaya_jax.checkpoint.actions.listing:main',
+  'import': 'zaya_jax.convert.importer:main',
+  'export': 'zaya_jax.convert.exporter:main',
+  'conform': 'zaya_jax.convert.conformance:main',
   'plan': 'zaya_jax.plan.planner:main',
-  'bench': 'zaya_jax.bench.report:main',
+  'bench': 'zaya_jax.bench.mode:main',
   'report': 'zaya_jax.report.mode:main',
-  'supervise': 'zaya_jax.aegis.supervisor:main',
+  'supervise': 'zaya_jax.aegis.supervisor.supervisor:main',
 }
+_ROUTER = 'zaya_jax.inference.microscope:main'
 _UNUSABLE, _STOPPED = 3, 75
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _HELP = ('--help', '-help', '-h', '--helpfull', '--helpshort')
@@ -153,7 +154,7 @@ def _is_private(folder: pathlib.Path) -> bool:
 
 def _run(config: config_lib.Config) -> int:
   """Imports the module of the mode, runs it and finds the exit code."""
-  module, _, function = _MODES[config.mode].partition(':')
+  module, _, function = _door(config).partition(':')
   try:
     run = getattr(importlib.import_module(module), function)
     rank.wait()
@@ -173,6 +174,13 @@ def _run(config: config_lib.Config) -> int:
     if getattr(error, 'errno', None) == errno.ENOSPC:  # Nobody's bug.
       return _fail(_disk_full(config, error), _UNUSABLE)
     raise
+
+
+def _door(config: config_lib.Config) -> str:
+  """Module and function of what is asked for."""
+  if config.mode == 'report' and config.report.router:
+    return _ROUTER  # Loads a model; the page of a run needs no jax.
+  return _MODES[config.mode]
 
 
 def _engines(config: config_lib.Config) -> contextlib.AbstractContextManager:

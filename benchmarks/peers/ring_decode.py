@@ -9,7 +9,7 @@ the result on every device, to rounding: the devices add in different orders, so
 import jax
 import jax.numpy as jnp
 
-from zaya_jax.context import tree
+from zaya_jax.parallel.context import tree
 
 
 def rotate_partials(

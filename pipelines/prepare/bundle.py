@@ -3,7 +3,7 @@
 
 One record bundles many tokens (`group_size:1`): reading one at random then
 costs one read of a useful size. A record with a conversation in it has one byte
-more for each token, behind all tokens: bits of `COUNTS`, `BEGINS` and `EMPTY`.
+more for each token, behind all tokens: the flags of `pipelines.pack`.
 """
 
 import contextlib
@@ -15,12 +15,8 @@ from collections.abc import Iterator
 import numpy as np
 from array_record.python import array_record_module
 
-from pipelines import errors, manifest
+from pipelines import errors, manifest, pack
 from pipelines.prepare import tokenize
-
-COUNTS = 1  # The token counts in the loss.
-BEGINS = 2  # The token is the first of a document.
-EMPTY = 4  # There is none: the next conversation would not fit into the window.
 
 _OPTIONS = 'group_size:1,zstd:3'
 
@@ -62,21 +58,21 @@ class SplitWriter:
     self._bytes += len(text)
     if self._zlib:
       self._zlib_bytes += len(self._zlib.compress(text))
-    flags = np.full(len(piece.ids), COUNTS, np.uint8)
+    flags = np.full(len(piece.ids), pack.COUNTS, np.uint8)
     masked = piece.counts is not None
     if masked:
-      flags[:] = piece.counts * np.uint8(COUNTS)
+      flags[:] = piece.counts * np.uint8(pack.COUNTS)
       room = -self._fill % self._window
       if room < len(flags) <= self._window:
-        empty = np.full(room, EMPTY, np.uint8)
+        empty = np.full(room, pack.EMPTY, np.uint8)
         self._append(np.full(room, self._pad_id), empty, masked)
-    flags[:1] |= BEGINS * piece.begins
+    flags[:1] |= pack.BEGINS * piece.begins
     self._append(piece.ids, flags, masked)
 
   def _append(self, rest: np.ndarray, flags: np.ndarray, masked: bool) -> None:
     self._tokens += len(rest)
     if masked:
-      uncounted = np.sum(flags & COUNTS == 0)
+      uncounted = np.sum(flags & pack.COUNTS == 0)
       self._uncounted = (self._uncounted or 0) + uncounted
     while len(rest):
       taken = rest[: len(self._record) - self._fill]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks import decode
-from tests import tiny
+from tests.support import tiny
 from zaya_jax.model import zaya
 
 

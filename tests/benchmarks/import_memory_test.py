@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from benchmarks import import_memory
-from tests import tiny
+from tests.support import tiny
 from zaya_jax import config as config_lib
-from zaya_jax.interop import hf
+from zaya_jax.hub import folder as hub_folder
 
 CONFIG = config_lib.Config(model=tiny.config(num_layers=3))
 
@@ -18,8 +18,8 @@ CONFIG = config_lib.Config(model=tiny.config(num_layers=3))
 def test_model_is_written_whole_and_in_shards(tmp_path, layout, monkeypatch):
   monkeypatch.setattr(import_memory, '_SHARD', 4000)
   import_memory.write(tmp_path / 'model', CONFIG, layout, 2)
-  config = hf.read_config(str(tmp_path / 'model'))
-  params, _ = hf.read_params(str(tmp_path / 'model'), config)
+  config = hub_folder.read_config(str(tmp_path / 'model'))
+  params, _ = hub_folder.read_params(str(tmp_path / 'model'), config)
   assert config.num_layers == 2
   assert np.std(params['layers']['experts']['down']) == pytest.approx(0.02, 0.1)
   assert len(list((tmp_path / 'model').glob('*.safetensors'))) > 2

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from benchmarks import layers
-from tests.benchmarks import tiny_case
+from tests.support import tiny_case
 
 
 def test_a_layer_is_the_difference_and_the_rest_is_the_rest():

@@ -10,7 +10,7 @@ import jax
 import pytest
 
 from benchmarks import optimizer_step
-from tests.benchmarks import tiny_case
+from tests.support import tiny_case
 
 
 def config(devices):

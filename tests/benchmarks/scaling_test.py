@@ -11,9 +11,9 @@ import jax
 import pytest
 
 from benchmarks import cases, record, scaling, updates
-from tests.benchmarks import tiny_case
-from zaya_jax import step
-from zaya_jax.optim import labels
+from tests.support import tiny_case
+from zaya_jax.optim import groups
+from zaya_jax.train import state as state_lib
 
 
 @pytest.mark.parametrize('mesh', cases.MESHES)
@@ -52,12 +52,12 @@ def test_efficiency_is_the_speed_of_a_device_over_that_of_one_alone():
 
 
 def test_muon_alone_is_all_of_its_matrices_and_nothing_else():
-  state = jax.eval_shape(step.make_init(tiny_case.config('zero1', 1)))
-  kinds = labels.label(state.params, optimizer='muon')
+  state = jax.eval_shape(state_lib.make_init(tiny_case.config('zero1', 1)))
+  kinds = groups.label(state.params, optimizer='muon')
   only = updates.only(state.params, kinds, 'muon')
-  rows = labels.table(state.params, optimizer='muon')
+  rows = groups.table(state.params, optimizer='muon')
   expected = {name for name, group, *_ in rows if group == 'muon'}
-  found = labels.table(only, optimizer='muon')
+  found = groups.table(only, optimizer='muon')
   assert {name for name, *_ in found} == expected
   assert len(expected) == 11
 

@@ -26,7 +26,7 @@ from tests.golden import conformance_names as names
 from tests.golden import conformance_traps as traps
 from tests.parity import cases, peer
 
-KIT = pathlib.Path(__file__).parents[2] / 'zaya_jax' / 'interop' / 'kit'
+KIT = pathlib.Path(__file__).parents[2] / 'zaya_jax' / 'convert' / 'kit'
 PROMPT = 8  # Tokens that decoding is given at once.
 CASE = cases.Case(
   name='conformance',

@@ -15,8 +15,8 @@ from jax._src.pallas.mosaic_gpu import primitives
 from jax._src.pallas.mosaic_gpu.interpret import gpu_callbacks
 
 from ops.attention import cases, hopper, mosaic, ranges, reference
-from tests import gpus
 from tests.ops import interpreter
+from tests.support import gpus
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from jax._src.cudnn import fused_attention_stablehlo as fused
 import ops
 from ops import dispatch
 from ops.attention import cases, cudnn, pallas, program, ranges, reference
-from tests import close, gpus
+from tests.support import close, gpus
 
 ON_GPU = jax.default_backend() == 'gpu'
 needs_nvidia = pytest.mark.skipif(

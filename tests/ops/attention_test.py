@@ -10,8 +10,8 @@ import pytest
 
 import ops
 from ops.attention import blocked, pallas, reference
-from tests import close
-from tests.reference.attention_numpy import specification
+from tests.support import close
+from tests.support.reference.attention_numpy import specification
 
 C = 4
 

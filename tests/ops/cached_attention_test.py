@@ -10,8 +10,8 @@ import pytest
 
 import ops
 from ops.attention import cached
-from tests import close
-from tests.reference.attention_numpy import specification
+from tests.support import close
+from tests.support.reference.attention_numpy import specification
 
 C = 4
 # New tokens, rows of the cache, rows filled before, window.

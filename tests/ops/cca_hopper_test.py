@@ -15,8 +15,8 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from ops import warp_groups
 from ops.cca import hopper, hopper_runs, mosaic, pallas, reference
-from tests import gpus
 from tests.ops import interpreter, plain_cca
+from tests.support import gpus
 
 HEADS, KV_HEADS = 2, 1
 

@@ -9,7 +9,7 @@ import pytest
 import ops
 from ops import dispatch
 from ops.cross_entropy import chunked, mosaic, pallas, reference
-from tests import close, gpus
+from tests.support import close, gpus
 
 T, D, V = 12, 5, 7
 

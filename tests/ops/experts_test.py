@@ -11,7 +11,7 @@ import pytest
 import ops
 from ops import dispatch
 from ops.experts import blocked, few, reference
-from tests import close
+from tests.support import close
 
 D, F = 6, 10
 

@@ -15,8 +15,8 @@ from ops import dispatch, persistent, warp_groups
 from ops.cross_entropy import hopper as cross_entropy
 from ops.experts import hopper, mosaic, places
 from ops.newton_schulz import hopper as newton_schulz
-from tests import gpus
 from tests.ops import interpreter, plain_products
+from tests.support import gpus
 
 EXPERT = jnp.asarray([0, 2, 2, 2], jnp.int32)
 FIRST = jnp.asarray([0, 1, 1, 3], jnp.int32)  # The last block is nobody's.

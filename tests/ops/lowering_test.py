@@ -17,7 +17,7 @@ from jaxlib.triton import dialect as triton
 
 from ops import case as case_lib
 from ops import dispatch, registry
-from tests import gpus
+from tests.support import gpus
 
 
 class _Zeros(np.random.Generator):

@@ -9,7 +9,7 @@ import pytest
 import ops
 from ops import dispatch
 from ops.newton_schulz import coefficients, gram, pallas, reference
-from tests import close
+from tests.support import close
 
 SHAPES = {'wide': (4, 9), 'tall': (9, 4), 'square': (6, 6), 'row': (1, 5)}
 

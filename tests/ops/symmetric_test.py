@@ -8,7 +8,7 @@ import pytest
 
 from ops import tiles
 from ops.newton_schulz import symmetric
-from tests import close
+from tests.support import close
 
 SIZES = {
   'square': tiles.Tile(16, 16, 32, 4, 1),

@@ -6,7 +6,7 @@ import pytest
 import transformers
 
 from pipelines import chat
-from tests import chats
+from tests.support import chats
 
 CASES = {
   'turns': {'messages': chats.CHAT},

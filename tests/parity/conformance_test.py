@@ -8,7 +8,7 @@ import safetensors.torch
 import transformers
 
 from tests.golden import make_conformance
-from zaya_jax.interop import conformance
+from zaya_jax.convert import conformance
 
 
 @pytest.fixture(scope='module')

@@ -10,8 +10,8 @@ import numpy as np
 
 import zaya_jax
 from tests.parity import pairs, peer
-from tests.reference import ours, zaya_numpy
-from zaya_jax.interop import hf_table
+from tests.support.reference import ours, zaya_numpy
+from zaya_jax.hub import names as hub_names
 
 LOGITS = 1e-4  # Of the spread, the largest logit minus the smallest.
 GRADIENT = 1e-3  # Of the norm of the gradient of that tensor.
@@ -33,7 +33,7 @@ def test_gradient_of_every_tensor_agrees(pair, achieved):
   our_loss, found = ours.loss_and_gradients(pair.ours, pair.tokens, pair.mask)
   np.testing.assert_allclose(our_loss, their_loss, rtol=1e-5)
   errors = {}
-  for name, mine in hf_table.export(hf_table.PARAMS, found):
+  for name, mine in hub_names.export(hub_names.PARAMS, found):
     norm = np.linalg.norm(theirs[name])
     assert norm > 0, f'{name} has no gradient: nothing is compared'
     errors[name] = np.linalg.norm(mine - theirs.pop(name)) / norm

@@ -9,8 +9,9 @@ import torch
 import transformers
 
 from pipelines import loader, manifest
-from tests import chats, tuning
-from zaya_jax import main, models
+from tests.support import chats, tuning
+from zaya_jax import main
+from zaya_jax.inference import load as load_lib
 
 
 @pytest.fixture(scope='module')
@@ -40,7 +41,7 @@ def theirs(folders):
 
 
 def test_logits_are_the_same(folders, theirs):
-  ours, (model, tokenizer) = models.load(str(folders[0])), theirs
+  ours, (model, tokenizer) = load_lib.load(str(folders[0])), theirs
   ids = tokenizer.apply_chat_template(chats.CHAT)['input_ids']
   with torch.no_grad():
     expected = model(torch.tensor([ids])).logits[0].numpy()
@@ -84,7 +85,7 @@ def test_it_has_learnt_to_answer_and_to_stop(folders, theirs):
     [question], add_generation_prompt=True, return_tensors='pt'
   )['input_ids']
   out = model.generate(ids, max_new_tokens=40, do_sample=False)
-  ours = models.load(str(folders[0]))
+  ours = load_lib.load(str(folders[0]))
   text = ours.tokenizer.template.render([question], True)
   prompt, _ = ours.tokenizer.encode_chat([(text, False)])
   assert prompt.tolist() == ids[0].tolist()

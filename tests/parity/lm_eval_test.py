@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 from lm_eval.models import huggingface
 
-from tests import runs, tiny
+from tests.support import runs, tiny
 from zaya_jax import config as config_lib
-from zaya_jax import flags, main, models
-from zaya_jax.interop import harness
-from zaya_jax.interop import lm_eval as adapter
+from zaya_jax import main
+from zaya_jax.config import flags
+from zaya_jax.inference import harness
+from zaya_jax.inference import lm_eval as adapter
+from zaya_jax.inference import load as load_lib
 
 ROOT = pathlib.Path(__file__).parents[2]
 TASKS = ['zaya_choice', 'zaya_text', 'zaya_write']
@@ -108,7 +110,7 @@ def wanted(theirs):
 
 def our_results(folder, num_fewshot=None, tasks=TASKS):
   return harness.evaluate(
-    models.load(str(folder)),
+    load_lib.load(str(folder)),
     harness.find_tasks(tasks, FOLDER),
     max_length=LENGTH,
     num_fewshot=num_fewshot,
@@ -325,7 +327,7 @@ def test_samples_are_drawn(folders, tmp_path):
 
   def texts(seed):
     found = harness.evaluate(
-      models.load(str(folders[0])),
+      load_lib.load(str(folders[0])),
       harness.find_tasks(['zaya_broken'], str(tmp_path)),
       max_length=LENGTH,
       seed=seed,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.parity import exactness_test
-from tests.reference import mutants, ours
+from tests.support.reference import mutants, ours
 
 CASE = 'everything_at_once'
 CAUGHT = 100 * exactness_test.LOGITS  # A mutant is no accident of rounding.

@@ -8,7 +8,7 @@ import numpy as np
 import transformers
 
 from tests.parity import cases, peer
-from tests.reference import ours
+from tests.support.reference import ours
 
 STEPS = 64  # Tokens of a greedy continuation.
 

@@ -21,9 +21,9 @@ import transformers
 
 import zaya_jax
 from pipelines import tokenizer as tokenizer_lib
-from tests import bits, legacy, runs, tiny
 from tests.parity import cases, pairs, peer
-from zaya_jax.interop import hub_files
+from tests.support import bits, legacy, runs, tiny
+from zaya_jax.hub import files as hub_files
 
 ROOT = pathlib.Path(__file__).parents[2]
 VOCAB = 270  # Of the byte tokenizer, and some rows more.

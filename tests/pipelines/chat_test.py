@@ -5,7 +5,7 @@ import json
 import pytest
 
 from pipelines import chat, errors
-from tests import chats
+from tests.support import chats
 
 UNSTABLE = """\
 {% for m in messages %}[{{ m.role }}]{{ m.content if loop.last or m.role ==

@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from zaya_jax import config, flags, main
+from zaya_jax import config, main
+from zaya_jax.config import flags
 
 ROOT = pathlib.Path(__file__).parents[2]
 

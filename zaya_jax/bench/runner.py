@@ -12,7 +12,7 @@ import numpy as np
 from ops import case as case_lib
 from ops import dispatch, registry
 from zaya_jax.bench import peers, timing
-from zaya_jax.plan import chips
+from zaya_jax.runtime import chips
 
 
 def rows(

@@ -20,8 +20,8 @@ import numpy as np
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
-from zaya_jax import distributed
 from zaya_jax.checkpoint import arrays
+from zaya_jax.runtime import processes
 
 _SMALL = 2**18  # Elements on the host: XLA would compile for longer.
 _HOST = 'cpu'  # The platform whose memory is the host's.
@@ -96,12 +96,12 @@ def to_json(prints: Prints) -> dict[str, str]:
   }
   own = {name: np.broadcast_to(x, 2).tolist() for name, x in own.items()}
   name = f'prints/{prints.number}'
-  said = distributed.gather(name, own, _PATIENCE_S)
+  said = processes.gather(name, own, _PATIENCE_S)
   if said is None:
-    return distributed.hear(f'{name}/all', _PATIENCE_S)
+    return processes.hear(f'{name}/all', _PATIENCE_S)
   found = {path: _hex(sum(np.array(x[path]) for x in said)) for path in own}
-  distributed.tell(f'{name}/all', found)
-  distributed.forget(f'prints/{prints.number - _HEARD}/all')
+  processes.tell(f'{name}/all', found)
+  processes.forget(f'prints/{prints.number - _HEARD}/all')
   return found
 
 

@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every setting of a run: names, defaults, help texts and checks.
 
-Frozen dataclasses are the single source. `zaya_jax.flags` turns each field into
-one absl flag (`ModelConfig.d_model` is `--model.d_model`) and back. Nothing
-here imports jax, so a wrong flag is reported before anything heavy is loaded.
+Frozen dataclasses are the single source. `zaya_jax.config.flags` turns each
+field into one absl flag (`ModelConfig.d_model` is `--model.d_model`) and back.
+Nothing here imports jax: a wrong flag is reported before anything heavy loads.
 """
 
 import dataclasses
 from typing import Any, Literal
 
-from zaya_jax import fields
-from zaya_jax.config import aegis, machine, model, report, training
+from zaya_jax.config import aegis, fields, machine, model, report, training
 
 UsageError = fields.UsageError
 field = fields.field
@@ -200,6 +199,6 @@ class Config:
     Raises:
       ValueError: if a line is not a known flag or a value breaks a rule.
     """
-    from zaya_jax import flags  # Above this module; imports it.
+    from zaya_jax.config import flags  # Above this module; imports it.
 
     return dataclasses.replace(flags.parse_flagfile(path), **changes)

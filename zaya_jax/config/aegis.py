@@ -3,7 +3,7 @@
 
 import dataclasses
 
-from zaya_jax import fields
+from zaya_jax.config import fields
 
 field = fields.field
 
@@ -55,7 +55,7 @@ class AegisConfig:
     '', 'Counters that agents watch, as http://127.0.0.1:5000/metrics.'
   )
   rules: tuple[str, ...] = field(
-    (), 'Rule files, or folders of them; empty: zaya_jax/aegis/rules.'
+    (), 'Rule files, or folders of them; empty: zaya_jax/aegis/watch/rules.'
   )
   drain: str = field(
     '',

@@ -3,7 +3,7 @@
 
 import dataclasses
 
-from zaya_jax import fields
+from zaya_jax.config import fields
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

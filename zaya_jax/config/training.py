@@ -4,7 +4,7 @@
 import dataclasses
 from typing import Literal
 
-from zaya_jax import fields
+from zaya_jax.config import fields
 
 UsageError = fields.UsageError
 field = fields.field

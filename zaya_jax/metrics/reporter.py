@@ -18,9 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from zaya_jax import clock, flops
 from zaya_jax import config as config_lib
 from zaya_jax.metrics import console, experts, journal, summary, text, window
+from zaya_jax.model import flops
+from zaya_jax.runtime import clock
 
 _BEST, _ZLIB = 'val/bpb', 'val/zlib_bpb'
 
@@ -261,9 +262,11 @@ class Reporter:
     if not self._config.log.tensorboard or not self._first:
       return None
     # Here: nobody who turns it off waits for it.
-    from zaya_jax.metrics import events
+    from zaya_jax.metrics import tensorboard
 
-    opened = events.Events(self._run_dir / 'tensorboard', last_step=self._step)
+    opened = tensorboard.Events(
+      self._run_dir / 'tensorboard', last_step=self._step
+    )
     self._open.callback(opened.close)
     return opened
 

@@ -7,9 +7,9 @@ import shlex
 import sys
 from collections.abc import Mapping
 
-from zaya_jax import clock
 from zaya_jax import config as config_lib
 from zaya_jax.metrics import text
+from zaya_jax.runtime import clock
 
 
 def python() -> str:

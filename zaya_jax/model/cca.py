@@ -19,8 +19,8 @@ from flax import nnx
 import ops
 from ops.cca import reference as cca_ops
 from zaya_jax import config as config_lib
-from zaya_jax.context import divided as divided_lib
 from zaya_jax.model import layers
+from zaya_jax.parallel.context import divided as divided_lib
 
 
 @jax.tree_util.register_dataclass

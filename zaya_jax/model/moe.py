@@ -10,9 +10,9 @@ from flax import nnx
 
 import ops
 from zaya_jax import config as config_lib
-from zaya_jax import mesh
-from zaya_jax.model import exchange, layers
+from zaya_jax.model import layers
 from zaya_jax.model import router as router_lib
+from zaya_jax.parallel import expert_exchange, mesh
 
 
 class Experts(nnx.Module):
@@ -28,7 +28,9 @@ class Experts(nnx.Module):
     gate_up, down = (
       w[...].astype(h_BLD.dtype) for w in (self.gate_up, self.down)
     )
-    apply = ops.expert_mlp if mesh.size('expert') == 1 else exchange.expert_mlp
+    apply = (
+      ops.expert_mlp if mesh.size('expert') == 1 else expert_exchange.expert_mlp
+    )
     y_TD = apply(
       h_BLD.reshape(-1, h_BLD.shape[-1]), choice_BL.reshape(-1), gate_up, down
     )

@@ -19,10 +19,10 @@ import numpy as np
 from flax import nnx
 
 from zaya_jax import config as config_lib
-from zaya_jax import mesh, partition
-from zaya_jax.context import divided
 from zaya_jax.model import block, cca, layers, stack
 from zaya_jax.model import router as router_lib
+from zaya_jax.parallel import mesh, partition
+from zaya_jax.parallel.context import divided
 
 
 @jax.tree_util.register_dataclass

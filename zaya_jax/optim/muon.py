@@ -12,7 +12,7 @@ import optax
 from jax.sharding import PartitionSpec as P
 
 import ops
-from zaya_jax import mesh
+from zaya_jax.parallel import mesh
 
 # Brings the root mean square of an update to that of AdamW (Liu et al., 2025,
 # "Muon is scalable for LLM training"), so that both share a learning rate.

@@ -7,7 +7,8 @@ import optax
 
 from ops import dispatch
 from zaya_jax import config as config_lib
-from zaya_jax.optim import labels, muon, schedule
+from zaya_jax.optim import groups as groups_lib
+from zaya_jax.optim import muon, schedule
 
 
 def make_optimizer(
@@ -42,7 +43,7 @@ def make_optimizer(
     'decay': optax.chain(adam, decay),
     'plain': adam,
   }
-  label = lambda params: labels.label(params, optimizer=config.name)
+  label = lambda params: groups_lib.label(params, optimizer=config.name)
   rate = optax.scale_by_learning_rate(schedule.make_schedule(config, num_steps))
 
   def descend(updates, state, params=None):

@@ -8,21 +8,19 @@ from typing import Any
 import jax
 
 from zaya_jax import config as config_lib
-from zaya_jax import flops as flops_lib
-from zaya_jax import partition
-from zaya_jax.plan import chips as chips_lib
-from zaya_jax.plan import (
-  contracts,
+from zaya_jax.model import flops as flops_lib
+from zaya_jax.parallel import partition
+from zaya_jax.plan.compile import contracts, rocm
+from zaya_jax.plan.cost import (
+  division,
   lint,
   memory,
   newton_schulz,
-  picture,
-  report,
-  rocm,
   timing,
   traffic,
 )
-from zaya_jax.plan import layout as layout_lib
+from zaya_jax.plan.show import picture, tables
+from zaya_jax.runtime import chips as chips_lib
 
 _PAGE = 4096  # Bytes of a page of a file system.
 _IOPS = 70_000  # Of one store, as in the storage sizing published for ZAYA1.
@@ -49,7 +47,7 @@ def main(config: config_lib.Config) -> None:
   plan = make(config)
   if config.plan.compile == 'rocm':
     plan['compiled'] = compile_step(config, plan)
-  report.show(plan)
+  tables.show(plan)
   for path in outputs:
     text = picture.draw(plan) if path.suffix == '.svg' else _json(plan)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -61,7 +59,7 @@ def main(config: config_lib.Config) -> None:
 def make(config: config_lib.Config) -> dict[str, Any]:
   """The plan as plain values, in bytes, FLOPs and seconds."""
   chip = chips_lib.CHIPS[config.plan.chip]
-  layout = layout_lib.make(config)
+  layout = division.make(config)
   collectives = traffic.plan(config, layout, chip)
   times = timing.plan(config, layout, chip, collectives)
   held = memory.plan(config, layout, chip.width)
@@ -98,7 +96,7 @@ def compile_step(
   """`rocm.compile_step`, beside the plan of `make`, and its contracts."""
   compiled = rocm.compile_step(config)
   chip = chips_lib.CHIPS[config.plan.chip]
-  kept = contracts.check(config, layout_lib.make(config), chip, compiled)
+  kept = contracts.check(config, division.make(config), chip, compiled)
   return {
     **compiled,
     'compare': rocm.compare(plan, compiled),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""--mode=report: the page of runs, or of a checkpoint's router."""
+"""--mode=report: the page of runs, or several beside each other."""
 
 import os
 import pathlib
@@ -13,7 +13,6 @@ def main(config: config_lib.Config) -> None:
 
   Raises:
     UsageError: if there is no run, or no place for the page.
-    CheckpointError: if `--report.router` finds no checkpoint.
   """
   source = config.source or config.run_dir
   if not source:
@@ -23,16 +22,6 @@ def main(config: config_lib.Config) -> None:
     )
   # A folder may have a comma in its name.
   folders = [source] if os.path.exists(source) else _split(source)
-  if config.report.router:
-    if len(folders) != 1 or not config.eval.text or config.serve:
-      raise config_lib.UsageError(
-        '--report.router looks into one checkpoint on one text and writes a '
-        'page: --source=DIR --eval.text=FILE, without --serve.'
-      )
-    # Here: the page of a run needs no jax.
-    from zaya_jax.report import router
-
-    return router.main(config, folders[0])
   folders = [_run_of(folder) for folder in folders]
   path = _path(config, folders)
   if config.serve:

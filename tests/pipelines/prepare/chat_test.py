@@ -11,7 +11,7 @@ from tokenizers import pre_tokenizers
 
 from pipelines import errors, loader, manifest, pack, prepare, tokenizer
 from pipelines.prepare import bundle
-from tests import chats
+from tests.support import chats
 
 A, B = [
   [

@@ -15,7 +15,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from zaya_jax import config as config_lib
-from zaya_jax.checkpoint import manager
+from zaya_jax.checkpoint.writing import manager
 
 
 @jax.tree_util.register_dataclass

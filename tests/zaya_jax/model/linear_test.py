@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests import close
+from tests.support import close
 from zaya_jax.model import layers
 
 AXES = 'BLD,DF->BLF'

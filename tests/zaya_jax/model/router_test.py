@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tests import close
+from tests.support import close
 from zaya_jax.model import moe, router
 
 PROBS = jnp.array([[[0.5, 0.3, 0.2], [0.1, 0.6, 0.3]]])

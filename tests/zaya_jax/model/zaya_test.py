@@ -10,10 +10,10 @@ import pytest
 
 from ops.attention import reference as attention
 from ops.cca import reference as cca_ops
-from tests import close, tiny
-from tests.reference import zaya_numpy
-from zaya_jax import flags, flops
-from zaya_jax.model import zaya
+from tests.support import close, tiny
+from tests.support.reference import zaya_numpy
+from zaya_jax.config import flags
+from zaya_jax.model import flops, zaya
 
 CONFIGS = pathlib.Path(__file__).parents[3] / 'configs'
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from tests import close
+from tests.support import close
 from zaya_jax import config as config_lib
-from zaya_jax import mesh as mesh_lib
 from zaya_jax.optim import muon
+from zaya_jax.parallel import mesh as mesh_lib
 
 ALL = ('fsdp', 'replica')
 # Whole shapes and how they are divided; each number of matrices is uneven.

@@ -9,7 +9,7 @@ import numpy as np
 import optax.contrib
 import pytest
 
-from tests import close
+from tests.support import close
 from zaya_jax.optim import muon
 
 SHAPES = {'wide': (4, 9), 'tall': (9, 4), 'square': (6, 6)}

@@ -8,9 +8,9 @@ import optax
 import pytest
 
 import ops
-from tests import close, tiny
+from tests.support import close, tiny
 from zaya_jax import config as config_lib
-from zaya_jax.optim import labels, muon, optimizer, schedule
+from zaya_jax.optim import groups, muon, optimizer, schedule
 
 STEPS = 10
 
@@ -45,14 +45,14 @@ def updates(params, grads, scales=(1.0, -0.5), **settings):
 
 def group_of(params, name):
   flat = jax.tree_util.tree_leaves_with_path(
-    labels.label(params, optimizer='muon')
+    groups.label(params, optimizer='muon')
   )
-  return {labels.name(path) for path, group in flat if group == name}
+  return {groups.name(path) for path, group in flat if group == name}
 
 
 def by_name(tree):
   return {
-    labels.name(path): leaf
+    groups.name(path): leaf
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
   }
 

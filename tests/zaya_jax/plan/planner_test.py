@@ -5,9 +5,11 @@ import json
 
 import pytest
 
-from tests.zaya_jax.plan import released
+from tests.support import released
 from zaya_jax import main
-from zaya_jax.plan import chips, layout, lint, memory, planner, timing, traffic
+from zaya_jax.plan import planner
+from zaya_jax.plan.cost import division, lint, memory, timing, traffic
+from zaya_jax.runtime import chips
 
 
 @pytest.fixture(scope='module')
@@ -80,7 +82,7 @@ def test_half_the_efficiency_doubles_the_work():
   config = released.parse('--plan.devices=8')
   slow = released.parse('--plan.devices=8', '--plan.efficiency=0.5')
   fast, slow = (
-    timing.plan(c, layout.make(c), chips.CHIPS['h200'], [])
+    timing.plan(c, division.make(c), chips.CHIPS['h200'], [])
     for c in (config, slow)
   )
   assert slow.step == pytest.approx(2 * fast.step)
@@ -88,7 +90,7 @@ def test_half_the_efficiency_doubles_the_work():
 
 def test_gradients_hide_behind_the_backward_pass_and_no_further():
   config = released.parse('--plan.devices=1024')
-  shape, chip = layout.make(config), chips.CHIPS['mi300x']
+  shape, chip = division.make(config), chips.CHIPS['mi300x']
   alone = timing.plan(config, shape, chip, [])
   late = traffic.Collective(
     what='gradients', kind='reduce-scatter', axes=('replica',), count=1,
@@ -156,7 +158,7 @@ def test_bad_flags_are_one_sentence_and_exit_code_2(words, sentence, capsys):
 )
 def test_each_rule_of_sizes_can_be_broken(words, rule):
   config = released.parse('--plan.devices=1024', *words)
-  shape, chip = layout.make(config), chips.CHIPS['mi300x']
+  shape, chip = division.make(config), chips.CHIPS['mi300x']
   messages = traffic.plan(config, shape, chip)
   found = lint.check(config, shape, chip, messages)
   broken = [f.rule for f in found if not f.good]
@@ -166,7 +168,7 @@ def test_each_rule_of_sizes_can_be_broken(words, rule):
 
 def test_optimizer_states_of_1024_devices_by_hand():
   config = released.parse('--plan.devices=1024')
-  parts, whole = memory.optimizer_bytes(config, layout.make(config))
+  parts, whole = memory.optimizer_bytes(config, division.make(config))
   states = 4 * (8_289_167_360 + 2 * (551_321_424 + 256))
   # Balancing: two moments of 40 x 17, and a counter.
   rest = 1024 * parts + whole - states - 2 * 40 * 17 * 4

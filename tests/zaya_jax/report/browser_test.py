@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from tests import chromium, run_files
+from tests.support import chromium, run_files
 from zaya_jax.report import overview, page, serve
 
 pytestmark = [

@@ -4,9 +4,9 @@
 import numpy as np
 import pytest
 
-from tests import run_files
-from zaya_jax.aegis import events, state
-from zaya_jax.aegis import incidents as aegis_incidents
+from tests.support import run_files
+from zaya_jax.aegis.decide import events, state
+from zaya_jax.aegis.supervisor import incidents as aegis_incidents
 from zaya_jax.report import curves, incidents, records
 
 

@@ -10,7 +10,7 @@ import urllib.request
 
 import pytest
 
-from tests import run_files
+from tests.support import run_files
 from zaya_jax import config as config_lib
 from zaya_jax.report import mode, overview, page, serve
 
@@ -89,19 +89,6 @@ def test_output_names_the_page(run, tmp_path):
 def test_what_cannot_be_reported_is_refused(run, source, changes, words):
   with pytest.raises(config_lib.UsageError, match=words):
     mode.main(_config(source.format(run=run), **changes))
-
-
-@pytest.mark.parametrize(
-  'source, changes',
-  [
-    ('{run}', {}),
-    ('{run},{run}/..', {'eval': config_lib.EvalConfig(text='README.md')}),
-  ],
-)
-def test_router_needs_one_checkpoint_and_one_text(run, source, changes):
-  router = config_lib.ReportConfig(router=True)
-  with pytest.raises(config_lib.UsageError, match='one checkpoint on one text'):
-    mode.main(_config(source.format(run=run), report=router, **changes))
 
 
 @pytest.fixture

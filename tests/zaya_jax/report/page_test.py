@@ -11,7 +11,7 @@ import random
 import markupsafe
 import pytest
 
-from tests import pages, run_files
+from tests.support import pages, run_files
 from zaya_jax.report import overview, page
 
 FIGURES = [

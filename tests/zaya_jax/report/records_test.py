@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from tests import run_files
+from tests.support import run_files
 from zaya_jax import config
 from zaya_jax.checkpoint import lock
 from zaya_jax.report import records

@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The settings of the released model, with changes."""
+
+import pathlib
+
+from zaya_jax import config
+from zaya_jax.config import flags
+
+FLAGFILE = pathlib.Path(__file__).parents[2] / 'configs' / 'zaya1_8b.flags'
+
+
+def parse(*words: str) -> config.Config:
+  """The preset, then `words`."""
+  return flags.parse([f'--flagfile={FLAGFILE}', *words])

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An agent at the other end of a pipe, with ranks that only wait."""
+
+import dataclasses
+import os
+import signal
+import sys
+import time
+
+import pytest
+
+from zaya_jax.aegis.agent import agent
+from zaya_jax.aegis.supervisor import link
+from zaya_jax.runtime import beats, rank
+
+WAIT = """
+import time
+from zaya_jax.aegis import rank
+rank.wait()
+time.sleep(600)
+"""
+RANK = [sys.executable, '-c', WAIT]
+SETUP = {
+  'command': RANK,
+  'directory': '.',
+  'node': 'a',
+  'ranks': 2,
+  'spare': False,
+  'standby': False,
+  'logs': (),
+  'rules': (),
+  'metrics_url': '',
+  'step_limit_s': 0.0,
+  'phase_limit_s': 600.0,
+}
+
+
+@pytest.fixture
+def start():
+  """Starts an agent, with two ranks where asked."""
+  links = []
+
+  def run(ranks=2, **changes):
+    made = link.Link('a', '')
+    links.append(made)
+    made.send('setup', **(SETUP | changes))
+    if ranks:
+      places = [
+        rank.Place(rank=i, generation=1, run_dir='/nowhere', environment={})
+        for i in range(ranks)
+      ]
+      made.generation = 1
+      made.send('start', places=[dataclasses.asdict(p) for p in places])
+      made.await_report('started')
+    return made
+
+  yield run
+  for made in links:
+    made.close(kill=True)
+
+
+def ended(pids):
+  """Waits until none of the processes is there."""
+  until = time.monotonic() + 20
+  while any(os.path.exists(f'/proc/{pid}') for pid in pids):
+    assert time.monotonic() < until, 'they live'
+    time.sleep(0.01)
+  return True
+
+
+def pids(made):
+  return [one['pid'] for one in made.ranks]
+
+
+def test_ranks_are_killed_and_how_far_they_were_is_told(start):
+  made = start()
+  there = pids(made)
+  os.kill(there[1], signal.SIGSTOP)
+  while made.await_report('status')['ranks'][1]['process'] != 'T':
+    pass
+  made.send('kill')
+  report = made.await_report('killed')
+  assert {r['phase'] for r in report['ranks']} <= {'import', 'init'}
+  assert [r['process'] for r in report['ranks']][1] == 'T'
+  assert not report['stuck']
+  assert ended(there)
+
+
+def test_an_end_is_told_at_once(start):
+  made = start()
+  os.kill(pids(made)[1], signal.SIGKILL)
+  report = made.await_report('ended')
+  assert [r['exit_code'] for r in report['ranks']] == [None, -9]
+
+
+def test_ranks_end_with_the_supervisor(start):
+  made = start()
+  there = pids(made)
+  made.close()
+  assert ended(there)
+
+
+def test_ranks_end_with_their_agent(start):
+  made = start()
+  there = pids(made)
+  while {one['phase'] for one in made.ranks} != {'init'}:
+    made.await_report('status')
+  os.kill(made.pid, signal.SIGKILL)
+  assert ended(there)
+  with pytest.raises(link.LostError):
+    made.await_report('never')
+
+
+def test_a_frozen_agent_is_silent(start, monkeypatch):
+  monkeypatch.setattr(link, '_SILENCE_S', 0.2)
+  made = start(ranks=0)
+  os.kill(made.pid, signal.SIGSTOP)
+  time.sleep(0.3)
+  assert made.is_silent
+
+
+def test_no_progress_in_a_phase_is_a_hang(start):
+  report = start(phase_limit_s=0.1).await_report('hang')
+  assert report['limit_s'] == 0.1
+  assert report['phase'] in ('import', 'init')
+
+
+@pytest.mark.parametrize(
+  'phase, p99, setting, limit',
+  [
+    ('step', 0.1, 0.0, 5.0),  # Short steps: the least that is sensible.
+    ('step', 3.0, 0.0, 15.0),
+    ('data', 3.0, 0.0, 15.0),
+    ('step', 3.0, 7.0, 7.0),
+    ('step', None, 7.0, 600.0),  # The first steps may do anything.
+    ('compile', 0.1, 0.0, 600.0),
+  ],
+)
+def test_the_limit_of_a_step_is_learned(
+  monkeypatch, phase, p99, setting, limit
+):
+  monkeypatch.setattr(beats.Slot, 'step_p99_s', lambda slot: p99)
+  slot = beats.Slot()
+  slot.enter(phase, 9)
+  assert agent.limit_s(slot, SETUP | {'step_limit_s': setting}) == limit
+  slot.close()
+
+
+def test_ranks_that_start_when_their_agent_ends_end_too(start):
+  made = start()
+  there = pids(made)
+  os.kill(made.pid, signal.SIGKILL)
+  assert ended(there)

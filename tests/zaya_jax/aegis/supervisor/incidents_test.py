@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""incidents.jsonl: all that is needed to decide again."""
+
+import json
+import pathlib
+
+import pytest
+
+from zaya_jax.aegis.decide import events
+from zaya_jax.aegis.decide import state as state_lib
+from zaya_jax.aegis.supervisor import incidents, replay
+from zaya_jax.config import fields
+
+START = state_lib.start(
+  ('a', 'b'), spares=('s',), policy=state_lib.Policy(node_counts=(1,))
+)
+
+
+@pytest.fixture(autouse=True)
+def clock():
+  event.time_s = 1e9
+
+
+def event(kind, **more):
+  event.time_s += 60.0
+  return events.Event(time_s=event.time_s, kind=kind, **more)
+
+
+def killed(rank=1):
+  return event(
+    'exit',
+    rank=rank,
+    detail='',
+    progress=tuple(
+      events.Progress(
+        rank=i,
+        node='ab'[i],
+        phase='step',
+        entered=7,
+        done=6,
+        exit_code=-9 if i == rank else 75,
+      )
+      for i in range(2)
+    ),
+  )
+
+
+@pytest.fixture
+def log(tmp_path):
+  """A file of one supervisor, and the state that it ended with."""
+  path = tmp_path / 'incidents.jsonl'
+  with_state = incidents.Incidents(path, START, time_s=event.time_s)
+  for seen in (
+    event('running'),
+    event('sealed', step=5, seals=(2, 5)),
+    event('sealed', step=5, seals=(2, 5)),
+    event('refused_step', step=6, source='trainer'),
+    killed(),
+    event('not_finite', step=9, good_step=6, source='trainer'),
+    event('ecc', node='b', source='kern', action='replace_node', detail='x'),
+    event('spam', node='b', source='kern', action='ignore'),
+    event('slow_rank', node='a', rank=0),
+  ):
+    with_state.decide(seen)
+  with_state.close()
+  return path, with_state.state
+
+
+def test_every_decision_is_made_again(log):
+  path, state = log
+  assert replay.replay(path) == []
+  assert replay.run(str(path)) == 0
+  assert incidents.last_state(path) == state
+  assert state.nodes == ('a', 's') and state.generation == 3
+
+
+def test_line_has_what_was_seen_and_what_was_done(log):
+  rows = [json.loads(line) for line in log[0].read_text().splitlines() if line]
+  assert [row['kind'] for row in rows] == [
+    'supervise',
+    'running',
+    'sealed',
+    'exit',
+    'not_finite',
+    'ecc',
+    'slow_rank',
+  ]  # Neither what is old nor what training has written.
+  assert all({'time', 'kind', 'step', 'seen', 'done'} <= {*r} for r in rows[1:])
+  assert rows[5]['done'] == {
+    'kind': 'replace_node',
+    'node': 'b',
+    'reason': 'ecc: x',
+  }
+  assert rows[3]['progress'][1]['exit_code'] == -9
+
+
+def test_another_decision_is_noticed(log, capsys):
+  path, _ = log
+  text = path.read_text()
+  path.write_text(text.replace('"rollback"', '"restart"'))
+  (sentence,) = replay.replay(path)
+  assert sentence.startswith('line 5, not_finite: was ')
+  assert replay.run(str(path)) == 1
+  assert '1 decisions' in capsys.readouterr().err
+
+
+def test_torn_line_is_passed_over(log):
+  path, state = log
+  path.write_bytes(path.read_bytes() + b'{"time": 3, "ki')
+  assert incidents.last_state(path) == state
+  more = incidents.Incidents(path, state, time_s=event.time_s)
+  more.decide(event('running'))
+  more.close()
+  assert incidents.last_state(path) == more.state
+  assert more.state.running
+  assert replay.replay(path) == []
+
+
+def test_lines_of_other_programs_are_passed_over(log):
+  path, state = log
+  path.write_text(path.read_text() + '{"kind": "note"}\n[1]\n7\n\xff\n')
+  assert incidents.last_state(path) == state
+
+
+def test_training_tells_in_the_same_file():
+  row = {
+    'time': 7.0,
+    'kind': 'corrupt_replica',
+    'step': 9,
+    'seen': 'differs',
+    'rank': 3,
+    'good_step': 5,
+    'source': 'trainer',
+  }
+  seen = incidents.told(json.dumps(row), ('a', 'b'), 2)
+  assert (seen.node, seen.rank, seen.good_step) == ('b', 3, 5)
+  assert (
+    incidents.told(json.dumps(row | {'rank': None}), ('a',), 1).node is None
+  )
+  for change in (
+    {'kind': 'agent_lost'},
+    {'source': 'kern'},
+    {'done': {}},
+    {'rank': 9},
+    {'rank': 'x'},
+    {'time': None},
+  ):
+    assert incidents.told(json.dumps(row | change), ('a', 'b'), 2) is None
+  for line in ('', '[]', '7', '{', json.dumps({'kind': 'refused_step'})):
+    assert incidents.told(line, ('a', 'b'), 2) is None
+
+
+def test_next_supervisor_remembers_what_nodes_did():
+  last = state_lib.State(
+    quarantine=('b',), strikes=(('a', 1.0),), fruitless=2, rollbacks=(5,)
+  )
+  state = state_lib.start(('a', 'b'), spares=('c',), last=last)
+  assert (state.nodes, state.spares) == (('a', 'c'), ('b',))
+  assert state.strikes and not state.fruitless and not state.rollbacks
+
+
+def test_line_of_another_version_is_refused(log):
+  path, _ = log
+  path.write_text(path.read_text().replace('"good_step"', '"better_step"'))
+  with pytest.raises(
+    fields.UsageError, match=r'line 5 of .* is not of this version'
+  ):
+    replay.replay(path)
+
+
+def test_file_without_a_supervisor(tmp_path):
+  path = tmp_path / 'incidents.jsonl'
+  assert incidents.last_state(path) is None
+  with pytest.raises(fields.UsageError, match='is no file'):
+    replay.replay(path)
+  path.write_text('')
+  with pytest.raises(fields.UsageError, match='no line of a supervisor'):
+    replay.replay(path)
+
+
+def test_line_is_on_disk_before_anything_is_done(tmp_path, monkeypatch):
+  path = tmp_path / 'incidents.jsonl'
+  synced = []
+  monkeypatch.setattr(
+    incidents.os, 'fsync', lambda file: synced.append(path.read_text())
+  )
+  log = incidents.Incidents(path, START, time_s=0.0)
+  log.decide(event('running'))
+  assert [text.count('\n') for text in synced] == [1, 2]
+  log.close()
+
+
+def test_full_disk_is_told_and_stops_no_decision(capfd):
+  log = incidents.Incidents(pathlib.Path('/dev/full'), START, time_s=0.0)
+  assert log.decide(killed()).kind == 'restart'
+  log.close()
+  told = capfd.readouterr().err.splitlines()
+  assert len(told) == 2 and 'No space left on device' in told[1]

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading back: to the bit, onto other devices, and never the wrong thing."""
+
+import dataclasses
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from zaya_jax.checkpoint import arrays, errors
+from zaya_jax.checkpoint.actions import hashing
+from zaya_jax.checkpoint.reading import reader
+
+
+@pytest.mark.parametrize('before, after', [(1, 1), (8, 8), (8, 1), (1, 4)])
+def test_state_is_equal_to_the_bit_on_any_number_of_devices(
+  before, after, make_manager, make_state, abstract
+):
+  state, wanted = make_state(1, before), abstract(make_state(0, after))
+  with make_manager() as checkpoints:
+    checkpoints.save(4, state, data_index=64, meta={'tokens': 5})
+    checkpoints.wait()
+    restored, data_index, meta = checkpoints.restore(4, wanted)
+  assert hashing.state_hash(restored) == hashing.state_hash(state)
+  assert (data_index, meta['tokens']) == (64, 5)
+  assert jax.tree.structure(restored) == jax.tree.structure(state)
+  for leaf, place in zip(
+    jax.tree.leaves(restored), jax.tree.leaves(wanted), strict=True
+  ):
+    assert leaf.sharding == place.sharding and leaf.dtype == place.dtype
+
+
+def replaced(tree, path, leaf):
+  found = {**tree.params, path: leaf}
+  return dataclasses.replace(
+    tree, params={k: v for k, v in found.items() if v is not None}
+  )
+
+
+@pytest.mark.parametrize(
+  'path, leaf, sentence',
+  [
+    ('scale', ((3,), 'float32'), 'scale is bfloat16[3] .* float32[3] here'),
+    ('scale', ((4,), 'bfloat16'), 'scale is bfloat16[3] .* bfloat16[4] here'),
+    ('scale', None, 'scale is bfloat16[3] .* absent here'),
+    ('extra', ((1,), 'float32'), 'extra is absent .* float32[1] here'),
+  ],
+)
+def test_other_arrays_than_saved_are_refused(
+  path, leaf, sentence, saved, make_state, abstract
+):
+  tree = abstract(make_state())
+  if leaf is not None:
+    leaf = jax.ShapeDtypeStruct(
+      leaf[0], jnp.dtype(leaf[1]), sharding=tree.step.sharding
+    )
+  pattern = f'params/{sentence}'.replace('[', r'\[')
+  with pytest.raises(errors.CheckpointError, match=pattern) as caught:
+    reader.restore(str(saved), replaced(tree, path, leaf))
+  assert caught.value.exit_code == 2
+
+
+def test_parameters_are_read_without_the_optimizer(saved, make_state, abstract):
+  state = make_state(1)
+  wanted = {'params': state.params, 'buffers': state.buffers}
+  for source in (saved, saved.parent.parent):
+    found = reader.restore_params(str(source), abstract(wanted))
+    assert hashing.state_hash(found) == hashing.state_hash(wanted)
+
+
+def test_parameters_of_another_shape_are_refused(saved, make_state, abstract):
+  wanted = abstract({'params': make_state().params})
+  wanted['params']['scale'] = jax.ShapeDtypeStruct((9,), jnp.bfloat16)
+  with pytest.raises(errors.CheckpointError, match=r'bfloat16\[9\] here'):
+    reader.restore_params(str(saved), wanted)
+
+
+def test_leaves_come_one_by_one_as_whole_arrays(saved, make_state):
+  expected = arrays.named(make_state(1))
+  found = dict(reader.leaves(str(saved)))
+  assert found.keys() == expected.keys()
+  for path, leaf in found.items():
+    assert isinstance(leaf, np.ndarray)
+    assert hashing.leaf_hash(path, leaf) == hashing.leaf_hash(
+      path, expected[path]
+    )
+
+
+@pytest.mark.parametrize(
+  'pattern', ['state/_METADATA', 'state/manifest.ocdbt', 'meta/metadata']
+)
+@pytest.mark.parametrize('harm', ['cut', 'gone', 'garbled'])
+def test_damaged_file_is_reported_with_its_checkpoint(
+  pattern, harm, saved, make_state, abstract
+):
+  path = saved / pattern
+  content = path.read_bytes()
+  if harm == 'gone':
+    path.unlink()
+  else:
+    half = content[: len(content) // 2]
+    path.write_bytes(half if harm == 'cut' else content[::-1])
+  with pytest.raises(errors.CheckpointError, match=f'{saved} is dam') as caught:
+    reader.restore(str(saved), abstract(make_state()))
+  assert caught.value.exit_code == 3
+  assert '\n' not in str(caught.value)
+
+
+def test_missing_array_data_are_reported(saved, make_state, abstract):
+  for folder in saved.glob('state/**/d'):
+    shutil.rmtree(folder)
+  with pytest.raises(errors.CheckpointError, match='is damaged'):
+    reader.restore(str(saved), abstract(make_state()))

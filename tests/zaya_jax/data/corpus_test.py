@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The data of a run: found, prepared, and refused where they do not fit."""
+
+import dataclasses
+import os
+
+import numpy as np
+import pytest
+
+import pipelines.prepare
+from pipelines import errors, tokenizer
+from zaya_jax import config as config_lib
+from zaya_jax.data import corpus
+
+TEXT = 'the cat sat on the mat, and the dog sat by the door. ' * 20
+
+
+@pytest.fixture
+def text(tmp_path):
+  """The path of a small text."""
+  path = tmp_path / 'text.txt'
+  path.write_text(TEXT)
+  return str(path)
+
+
+def make_config(tmp_path, vocab_size=320, **data):
+  data = {'record_tokens': 64, 'seq_len': 16, 'batch_size': 2, **data}
+  return config_lib.Config(
+    run_dir=str(tmp_path / 'run'),
+    model=config_lib.ModelConfig(vocab_size=vocab_size),
+    data=config_lib.DataConfig(**data),
+  )
+
+
+def prepare(text, output, **settings):
+  pipelines.prepare.prepare(text, output, record_tokens=64, **settings)
+
+
+def test_run_prepares_once_and_finds_its_shards_again(tmp_path, text):
+  config = make_config(tmp_path, input=text)
+  with corpus.Corpus(config) as first:
+    assert next(first.loader)['tokens'].shape == (2, 16)
+  os.remove(text)
+  with corpus.Corpus(config) as second:
+    assert second.sha256 == first.sha256
+    assert second.val.bytes > 0
+
+
+def test_folder_name_may_hold_an_at(tmp_path, text):
+  config = make_config(tmp_path, input=text)
+  config = dataclasses.replace(config, run_dir=str(tmp_path / 'me@home/run'))
+  with corpus.Corpus(config):
+    pass
+  assert (tmp_path / 'me@home/run/data/manifest.json').exists()
+  assert not (tmp_path / 'me').exists()
+
+
+def test_nothing_to_read_is_told(tmp_path):
+  with pytest.raises(config_lib.UsageError, match='--data.dir= are both empty'):
+    corpus.Corpus(make_config(tmp_path))
+
+
+@pytest.mark.parametrize(
+  'data', [{}, {'train_tokenizer': 300}], ids=['bytes', 'bpe']
+)
+def test_small_vocabulary_is_refused_before_preparing(tmp_path, text, data):
+  config = make_config(tmp_path, vocab_size=200, input=text, **data)
+  with pytest.raises(config_lib.UsageError, match='set it to 320'):
+    corpus.Corpus(config)
+  assert not (tmp_path / 'run').exists()
+
+
+def test_small_vocabulary_for_prepared_shards_is_refused(tmp_path, text):
+  prepare(text, tmp_path / 'shards')
+  config = make_config(tmp_path, 200, dir=(str(tmp_path / 'shards'),))
+  with pytest.raises(config_lib.UsageError, match='--model.vocab_size=200'):
+    corpus.Corpus(config)
+
+
+def test_other_tokenizer_than_that_of_the_shards_is_refused(tmp_path, text):
+  prepare(text, tmp_path / 'shards')
+  tokenizer.train_bpe([TEXT], 270).save(tmp_path)
+  named = str(tmp_path / tokenizer.FILE_NAME)
+  config = make_config(
+    tmp_path, dir=(str(tmp_path / 'shards'),), tokenizer=named
+  )
+  with pytest.raises(errors.DataError, match='not the tokenizer of') as caught:
+    corpus.Corpus(config)
+  assert named in str(caught.value)
+
+
+def test_exchanged_tokenizer_file_is_refused(tmp_path, text):
+  prepare(text, tmp_path / 'shards', train_tokenizer=270)
+  tokenizer.train_bpe(['other'], 270).save(tmp_path / 'shards')
+  config = make_config(tmp_path, dir=(str(tmp_path / 'shards'),))
+  with pytest.raises(errors.DataError, match='not the tokenizer of the shards'):
+    corpus.Corpus(config)
+
+
+def test_other_tokenizer_than_that_of_the_checkpoint_is_refused(tmp_path, text):
+  with corpus.Corpus(make_config(tmp_path, input=text)) as data:
+    data.check_tokenizer(data.tokenizer.sha256)
+    with pytest.raises(config_lib.UsageError, match='another tokenizer'):
+      data.check_tokenizer('0' * 64)
+
+
+def test_run_goes_on_with_another_batch_size_where_it_was(tmp_path, text):
+  with corpus.Corpus(make_config(tmp_path, input=text)) as data:
+    for _ in range(3):
+      next(data.loader)
+    state = data.loader.state
+    expected = [row for _ in range(4) for row in next(data.loader)['tokens']]
+  assert state == 6
+  with corpus.Corpus(make_config(tmp_path, batch_size=4)) as data:
+    data.loader.state = state
+    found = [row for _ in range(2) for row in next(data.loader)['tokens']]
+    np.testing.assert_array_equal(found, expected)
+    assert data.loader.state == 14
+    data.loader.state = 0
+    assert not np.array_equal(next(data.loader)['tokens'], expected[:4])

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where shards go and what the user is told to type next."""
+
+import pytest
+
+from zaya_jax import config
+from zaya_jax.data import prepare
+
+TEXT = 'Every line is like the one before it.\n' * 100
+
+
+def _config(folder, *, run_dir='', output='', **data):
+  (folder / 'text.txt').write_text(TEXT)
+  return config.Config(
+    mode='prepare',
+    run_dir=run_dir,
+    output=output,
+    data=config.DataConfig(
+      input=str(folder / 'text.txt'), record_tokens=512, seq_len=128, **data
+    ),
+  )
+
+
+def test_output_flag_comes_first(tmp_path, capsys):
+  dirs = (str(tmp_path / 'b'),)
+  prepare.main(_config(tmp_path, output=str(tmp_path / 'a'), dir=dirs))
+  assert (tmp_path / 'a' / 'manifest.json').exists()
+  assert not (tmp_path / 'b').exists()
+  assert f'--data.dir={tmp_path / "a"}' in capsys.readouterr().out
+
+
+def test_weight_of_a_folder_is_not_part_of_its_name(tmp_path):
+  prepare.main(_config(tmp_path, dir=(f'{tmp_path / "b"}@2',)))
+  assert (tmp_path / 'b' / 'manifest.json').exists()
+
+
+def test_without_a_folder_the_run_directory_has_them(tmp_path):
+  prepare.main(_config(tmp_path, run_dir=str(tmp_path / 'run')))
+  assert (tmp_path / 'run' / 'data' / 'manifest.json').exists()
+
+
+def test_next_command_fits_the_shards(tmp_path, capsys):
+  prepare.main(_config(tmp_path, output=str(tmp_path / 'a')))
+  printed = capsys.readouterr().out
+  assert '--data.record_tokens=512 --data.seq_len=128' in printed
+  assert '--model.vocab_size' not in printed
+
+
+def test_next_command_has_room_for_a_trained_tokenizer(tmp_path, capsys):
+  words = ' '.join(f'word{i} line{i % 7}' for i in range(400))
+  settings = _config(tmp_path, output=str(tmp_path / 'a'), train_tokenizer=330)
+  (tmp_path / 'text.txt').write_text(words)
+  prepare.main(settings)
+  assert '--model.vocab_size=384' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+  'changes, words',
+  [
+    ({}, '--output=DIR'),
+    ({'dir': ('a', 'b')}, '--data.dir=a,b names several folders'),
+  ],
+)
+def test_unclear_output_is_refused(tmp_path, changes, words):
+  with pytest.raises(config.UsageError, match=words):
+    prepare.main(_config(tmp_path, **changes))
+
+
+def test_missing_input_is_refused(tmp_path):
+  with pytest.raises(config.UsageError, match='--data.input='):
+    prepare.main(config.Config(output=str(tmp_path / 'a')))
+
+
+def test_training_is_told_what_was_left_out_once(tmp_path, capsys):
+  _config(tmp_path)  # Writes the text.
+  data = config.DataConfig(input=str(tmp_path), record_tokens=512, seq_len=128)
+  (tmp_path / 'picture').write_bytes(b'\0\xff\0')
+  output = str(tmp_path.parent / f'{tmp_path.name}-shards')
+  prepare.shards(data, output)
+  err = capsys.readouterr().err
+  assert 'prepared: 2 documents' in err
+  assert '; 1 left out, the first picture (' in err
+  prepare.shards(data, output)
+  assert 'prepared' not in capsys.readouterr().err

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scores are checked against float64 and against what training reports."""
+
+import json
+import math
+import pathlib
+import shutil
+import sys
+
+import numpy as np
+import pytest
+import tokenizers
+
+import zaya_jax
+from pipelines import loader
+from pipelines import tokenizer as tokenizer_lib
+from tests.support import folders
+from tests.support.reference import ours, zaya_numpy
+from zaya_jax import hub
+from zaya_jax.data import prepare
+from zaya_jax.inference import evaluate
+
+GOLDEN = pathlib.Path(__file__).resolve().parents[2] / 'golden' / 'plain'
+WORDS = ['<pad>', '<eos>', '<bos>', 'one', 'two', 'three', 'four', 'five']
+
+
+@pytest.fixture
+def hf_folder(tmp_path):
+  """A Hugging Face folder with a tokenizer of a few words."""
+  folder = tmp_path / 'model'
+  shutil.copytree(GOLDEN, folder)
+  vocabulary = {word: i for i, word in enumerate(WORDS)}
+  inner = tokenizers.Tokenizer(
+    tokenizers.models.WordLevel(vocabulary, unk_token='<pad>')
+  )
+  inner.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+  inner.add_special_tokens(WORDS[:3])
+  inner.save(str(folder / 'tokenizer.json'))
+  return str(folder)
+
+
+def run(capsys, **settings):
+  data = zaya_jax.DataConfig(
+    seq_len=8, batch_size=8, **settings.pop('data', {})
+  )
+  config = zaya_jax.Config(mode='eval', data=data, **settings)
+  capsys.readouterr()
+  evaluate.main(config)
+  out, told = capsys.readouterr()
+  return json.loads(out) | {'told': told}
+
+
+def test_text_is_scored_as_by_the_specification(hf_folder, tmp_path, capsys):
+  (tmp_path / 'text').write_text('two five one one four')
+  found = run(
+    capsys,
+    source=hf_folder,
+    eval=zaya_jax.EvalConfig(text=str(tmp_path / 'text')),
+  )
+  tokens = np.array([2, 4, 7, 3, 3, 6])  # After <bos>.
+  model = ours.load(hf_folder)
+  logits = zaya_numpy.forward(
+    model.config, model.params, model.buffers, tokens
+  ).logits[:-1]
+  log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+  nats = -log_probs[np.arange(5), tokens[1:]].sum()
+  assert (found['tokens'], found['bytes']) == (5, 21)
+  assert 'note: scored in windows of 8 tokens' in found['told']
+  np.testing.assert_allclose(found['nll'], nats / 5, rtol=1e-5)
+  np.testing.assert_allclose(
+    found['bits_per_byte'], nats / math.log(2) / 21, rtol=1e-5
+  )
+
+
+def test_run_gives_the_number_that_training_reported(tmp_path, capsys):
+  (tmp_path / 'text.txt').write_text('What is held out is the tail. ' * 200)
+  zaya_jax.train(
+    zaya_jax.Config(
+      run_dir=str(tmp_path / 'run'),
+      num_steps=2,
+      model=zaya_jax.ModelConfig(
+        num_layers=1, d_model=16, head_dim=8, d_expert=8, num_experts=2
+      ),
+      data=zaya_jax.DataConfig(
+        input=str(tmp_path / 'text.txt'), seq_len=32, batch_size=8
+      ),
+    )
+  )
+  lines = (tmp_path / 'run' / 'metrics.jsonl').read_text().splitlines()
+  reported = [json.loads(line) for line in lines if 'val/bpb' in line][-1]
+  (tmp_path / 'run').rename(tmp_path / 'moved')
+  found = run(capsys, source=str(tmp_path / 'moved'))
+  np.testing.assert_allclose(
+    found['bits_per_byte'], reported['val/bpb'], rtol=1e-6
+  )
+  np.testing.assert_allclose(found['nll'], reported['val/loss'], rtol=1e-6)
+  shards = str(tmp_path / 'moved' / 'data')
+  with pytest.raises(zaya_jax.UsageError, match='has 259 different tokens'):
+    run(capsys, source=str(GOLDEN), data={'dir': (shards,)})
+
+
+def test_nothing_to_score_is_said(hf_folder, capsys):
+  with pytest.raises(zaya_jax.UsageError, match='needs --source'):
+    run(capsys)
+  with pytest.raises(zaya_jax.UsageError, match='--eval.text=FILE'):
+    run(capsys, source=hf_folder)
+
+
+def test_text_that_cannot_be_scored_is_named(hf_folder, tmp_path, capsys):
+  text = tmp_path / 'text'
+  scored = {'eval': zaya_jax.EvalConfig(text=str(text))}
+  with pytest.raises(zaya_jax.UsageError, match='cannot be read'):
+    run(capsys, source=hf_folder, **scored)
+  text.write_bytes(b'\xff')
+  with pytest.raises(zaya_jax.UsageError, match='cannot be read'):
+    run(capsys, source=hf_folder, **scored)
+  with pytest.raises(zaya_jax.UsageError, match='without a tokenizer'):
+    run(capsys, source=str(GOLDEN), **scored)
+  text.write_text('')
+  with pytest.raises(zaya_jax.UsageError, match='is empty'):
+    run(capsys, source=hf_folder, **scored)
+
+
+def test_tasks_need_the_harness_and_nothing_else(hf_folder, monkeypatch):
+  for name in ('lm_eval', 'zaya_jax.inference.harness'):
+    monkeypatch.setitem(sys.modules, name, None)  # As if not installed.
+  monkeypatch.delattr(hub, 'harness', raising=False)
+  asked = zaya_jax.EvalConfig(tasks=('any',))
+  with pytest.raises(zaya_jax.UsageError, match='pip install lm-eval') as error:
+    evaluate.main(zaya_jax.Config(mode='eval', source=hf_folder, eval=asked))
+  assert error.value.exit_code == 2
+  asked = zaya_jax.EvalConfig(tasks=('any',), text='some.txt')
+  with pytest.raises(zaya_jax.UsageError, match='two evaluations'):
+    evaluate.main(zaya_jax.Config(mode='eval', source=hf_folder, eval=asked))
+
+
+@pytest.mark.parametrize('layout', ['native', 'legacy'])
+def test_shards_are_scored_by_either_layout(tmp_path, capsys, layout):
+  shape = folders.model()
+  source = folders.write(
+    tmp_path / 'model', layout, folders.tensors(shape, layout), shape
+  )
+  tokenizer = tokenizer_lib.load('bytes').to_json()
+  (tmp_path / 'model' / 'tokenizer.json').write_bytes(tokenizer)
+  (tmp_path / 'text.txt').write_text('What is held out is the tail. ' * 50)
+  shards = str(tmp_path / 'shards')
+  prepare.shards(
+    zaya_jax.DataConfig(
+      input=str(tmp_path / 'text.txt'),
+      tokenizer=source,
+      record_tokens=64,
+      seq_len=8,
+    ),
+    shards,
+  )
+  found = run(capsys, source=source, data={'dir': (shards,)})
+  model, nats, tokens = zaya_jax.load(source), 0.0, 0
+  for batch in loader.eval_batches(shards, seq_len=8, batch_size=8):
+    logits = model(
+      batch['tokens'],
+      segment_ids=batch['segment_ids'],
+      positions=batch['positions'],
+    )
+    logits = np.asarray(logits, np.float64)
+    log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    targets = batch['targets'][..., None]
+    picked = np.take_along_axis(log_probs, targets, -1)[..., 0]
+    nats -= (picked * batch['weights']).sum()
+    tokens += batch['weights'].sum()
+  assert found['tokens'] == tokens > 8
+  np.testing.assert_allclose(found['nll'], nats / tokens, rtol=1e-5)
+  np.testing.assert_allclose(
+    found['bits_per_byte'], nats / math.log(2) / found['bytes'], rtol=0.02
+  )

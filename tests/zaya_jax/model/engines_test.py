@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A whole training step on other engines is the step on XLA's."""
+
+import dataclasses
+import sys
+
+import jax
+import pytest
+
+from ops import dispatch, persistent, registry, warp_groups
+from ops.attention import mosaic as attention
+from ops.cca import mosaic as cca
+from ops.experts import mosaic as experts
+from tests.support import close, gpus, meshes, tiny
+from zaya_jax import main
+from zaya_jax.model import layers
+from zaya_jax.parallel import batch as batch_lib
+from zaya_jax.train import state as state_lib
+from zaya_jax.train import step as step_lib
+from zaya_jax.train import traced
+
+# Kernels sum in another order, which Newton-Schulz grows in five iterations,
+# and the first step of Adam where a gradient is nearly zero.
+BOUND = 1e-3
+# Heads as wide as the kernels want them.
+MODEL = tiny.config(head_dim=16)
+
+
+def _engines(name):
+  """The operations that have an engine of this name."""
+  return {
+    op: name
+    for op in registry.FUNCTIONS
+    if name in (e.name for e in registry.operation(op).engines)
+  }
+
+
+def _after_a_step(engines):
+  config = meshes.config_of(replica=2)
+  config = dataclasses.replace(config, model=MODEL)
+  mesh = meshes.mesh_of(config)
+  with dispatch.use(**engines), jax.set_mesh(mesh):
+    state = jax.jit(state_lib.make_init(config))()
+    step = jax.jit(step_lib.make_train_step(config))
+    state, measured = step(state, batch_lib.put_batch(mesh, meshes.BATCH))
+  return jax.device_get((state.params, measured['train/loss']))
+
+
+@pytest.fixture(scope='module')
+def expected():
+  return _after_a_step({})
+
+
+def test_step_on_triton_is_the_step_on_xla(expected):
+  params, loss = _after_a_step(_engines('triton'))
+  assert abs(loss - expected[1]) < 1e-5
+  close.assert_close(params, expected[0], BOUND)
+
+
+def test_wrong_engine_is_noticed(monkeypatch, expected):
+  operation = registry.operation('residual_rms_norm')
+  (engine,) = (e for e in operation.engines if e.name == 'triton')
+
+  def wrong(*args, **options):
+    new, normed = engine.run(*args, **options)
+    return new, 1.01 * normed
+
+  changed = dataclasses.replace(engine, run=wrong)
+  module = sys.modules['ops.residual_rms_norm']  # ops has the function.
+  monkeypatch.setattr(module, 'ENGINES', (changed, *operation.engines[-1:]))
+  params, _ = _after_a_step({'residual_rms_norm': 'triton'})
+  with pytest.raises(AssertionError, match='differs by'):
+    close.assert_close(params, expected[0], BOUND)
+
+
+def test_an_engine_that_cannot_run_is_refused_before_the_data(tmp_path, capsys):
+  run_dir, data = tmp_path / 'run', tmp_path / 'none.txt'
+  command = ['zaya_jax', *tiny.FLAGS, f'--run_dir={run_dir}']
+  command += [f'--data.input={data}', '--data.batch_size=8']
+  assert main.main([*command, '--ops.cross_entropy=hopper']) == 2
+  (line,) = capsys.readouterr().err.splitlines()
+  assert '--ops.cross_entropy=hopper cannot run here' in line
+  assert not run_dir.exists()
+  # Others are traced, and the data are missed.
+  assert main.main([*command, '--ops.cross_entropy=triton']) == 2
+  assert str(data) in capsys.readouterr().err
+
+
+def _traced_for_hopper_gpus(monkeypatch, remat='block', **axes):
+  monkeypatch.setattr(warp_groups, 'unavailable', lambda: None)
+  for module in (persistent, cca):
+    monkeypatch.setattr(module, 'processors', lambda: 132)
+  config = meshes.config_of(**axes)
+  sizes = {'d_model': 256, 'num_heads': 2, 'num_kv_heads': 1, 'head_dim': 128}
+  sizes |= {'num_experts': 2, 'd_expert': 256, 'd_router': 64}
+  model = tiny.config(
+    num_layers=2, vocab_size=256, dtype='bfloat16', remat=remat, **sizes
+  )
+  optim = dataclasses.replace(config.optim, newton_schulz_dtype='bfloat16')
+  data = dataclasses.replace(config.data, seq_len=128)
+  config = dataclasses.replace(config, model=model, optim=optim, data=data)
+  engines = _engines('hopper')
+  with dispatch.use(**engines), dispatch.compile_for('cuda'):
+    return traced.trace(config, meshes.mesh_of(config))
+
+
+def test_step_for_hopper_gpus_lowers_on_a_mesh(monkeypatch):
+  step = _traced_for_hopper_gpus(monkeypatch, fsdp=2, expert=2, replica=2)
+  lowered = gpus.lower(step, 'cuda').as_text()
+  for kernel in ('attention_forward', 'cca_forward'):
+    assert kernel in lowered
+
+
+def _makes_saved(jaxpr):
+  """What makes the values that the forward loop over layers saves."""
+  (loop,) = (
+    eqn
+    for eqn in _equations(jaxpr)
+    if eqn.primitive.name == 'scan'
+    and not eqn.params['reverse']
+    and len(eqn.outvars) > len(_saved(eqn)) > len(eqn.outvars) / 2
+  )
+  body = loop.params['jaxpr'].jaxpr
+  maker = {var: eqn for eqn in body.eqns for var in eqn.outvars}
+  made = set()
+  for var in _saved(loop):
+    eqn = maker.get(var)
+    while eqn and eqn.primitive.name in ('reshape', 'reduce_precision'):
+      eqn = maker.get(eqn.invars[0])
+    if eqn:
+      made.add(eqn.params.get('name') or eqn.primitive.name)
+  return made
+
+
+def _saved(loop):
+  """What each turn makes that is stacked, and not handed on."""
+  made = zip(loop.params['jaxpr'].jaxpr.outvars, loop.outvars, strict=True)
+  return [one for one, all_ in made if one.aval.shape != all_.aval.shape]
+
+
+def _equations(jaxpr):
+  for eqn in jaxpr.eqns:
+    yield eqn
+    for sub in jax.tree.leaves(
+      list(eqn.params.values()), is_leaf=lambda x: hasattr(x, 'eqns')
+    ):
+      sub = getattr(sub, 'jaxpr', sub)
+      if hasattr(sub, 'eqns'):
+        yield from _equations(sub)
+
+
+# Kernels by the functions that they are in.
+TWICE = {'dot_general', 'forward', 'up'}
+
+
+@pytest.mark.parametrize('remat', ['cheap', 'none'])
+def test_no_loop_saves_a_kernel_s_result_that_others_read(remat, monkeypatch):
+  step = _traced_for_hopper_gpus(monkeypatch, remat, replica=2)
+  made = _makes_saved(step.jaxpr.jaxpr)
+  assert 'optimization_barrier' in made
+  assert not made & TWICE
+
+
+def test_kernel_that_a_loop_would_run_twice_is_noticed(monkeypatch):
+  for module in (attention, cca, experts, layers):
+    monkeypatch.setattr(module, 'once', lambda made: made)
+  step = _traced_for_hopper_gpus(monkeypatch, 'cheap', replica=2)
+  assert _makes_saved(step.jaxpr.jaxpr) > TWICE

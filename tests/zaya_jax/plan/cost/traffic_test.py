@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Collectives against closed forms, and where devices of a group sit."""
+
+import pytest
+
+from tests.support import released
+from zaya_jax.plan.cost import division, traffic
+from zaya_jax.runtime import chips
+
+PARAMETERS = 8_840_488_784 + 256  # Layer 0 stores a vector it does not use.
+
+
+def _layout(**sizes):
+  sizes = {axis: sizes.get(axis, 1) for axis in division.AXES}
+  return division.Layout(sizes=sizes, parts=1, rows=1, columns=64, seq_len=64)
+
+
+def _list(shape, *words):
+  config = released.parse(*words)
+  return traffic.plan(config, shape, chips.CHIPS['mi300x'])
+
+
+def _plan(shape, *words):
+  return {(c.kind, c.what): c for c in _list(shape, *words)}
+
+
+def test_zero_1_is_one_reduce_scatter_and_one_all_gather():
+  found = _plan(_layout(replica=1024))
+  gradients = found['reduce-scatter', 'gradients']
+  muon = found['all-gather', 'updates of Muon']
+  updates = found['all-gather', 'updates']
+  # Two matrices of each expert and two vectors of each merge are large enough
+  # to be sent layer by layer; the router's small matrices, the convolutions,
+  # their biases, its vectors and the temperatures have no dimension that 1,024
+  # divides.
+  whole = 40 * (2 * 256**2 + 256 * 17 + 2 * 10 * 128**2)
+  whole += 40 * (4 * 1280 + 5 * 256 + 2)
+  assert found['all-reduce', 'gradients'].bytes == 4 * whole
+  assert gradients.bytes == 4 * (PARAMETERS - whole)
+  assert updates.bytes + 2 * muon.bytes == gradients.bytes
+  # The matrices between hidden states, but for those of the router.
+  assert muon.bytes == 2 * (8_289_167_360 - 40 * (2 * 256**2 + 256 * 17))
+  assert gradients.count == updates.count + muon.count == 178
+  # Momentum to whole matrices, and updates back, bfloat16. 1,024 devices have
+  # one of each shape at most: the stacks are padded. q and out are divided
+  # along different sides, so they are not of one stack.
+  stacks = 2048 * (4096 + 2048 + 1024 + 1024 + 256 + 128)
+  assert found['all-to-all', 'Muon'].bytes == 2 * 2 * stacks
+  # Results of those that are whole everywhere.
+  assert found['all-gather', 'Muon'].bytes == 2 * 1024 * 256 * (256 + 17)
+  assert set(found) == {
+    ('reduce-scatter', 'gradients'), ('all-gather', 'updates'),
+    ('all-gather', 'updates of Muon'),
+    ('all-reduce', 'gradients'), ('all-to-all', 'Muon'),
+    ('all-gather', 'Muon'), ('all-reduce', 'loss, norm, load'),
+  }  # fmt: skip
+
+
+def test_eight_devices_divide_every_number_of_matrices():
+  eight = _plan(_layout(replica=8))['all-to-all', 'Muon'].bytes
+  assert eight == 2 * 2 * 8_289_167_360 / 8
+
+
+def test_one_device_sends_nothing():
+  assert not _plan(_layout())
+
+
+def test_fsdp_gathers_layers_twice_and_reduces_gradients_once():
+  found = _plan(_layout(fsdp=8))
+  embedding = 262_272 * 2048
+  vectors = 2048 * 3 + 40 * (2048 * 10 + 1280 * 2 + 256 * 5 + 2)
+  matrices = PARAMETERS - embedding - vectors
+  # float32, forward and, by remat, backward; the embedding once.
+  assert found['all-gather', 'weights'].bytes == 4 * (2 * matrices + embedding)
+  once = _plan(_layout(fsdp=8), '--model.remat=none')['all-gather', 'weights']
+  assert once.bytes == 4 * (matrices + embedding)
+  # Vectors are whole, their state is not: reduced in the end, like ZeRO-1.
+  sums = [c for c in _list(_layout(fsdp=8)) if 'gradients' in c.what]
+  assert sum(c.bytes for c in sums) == 4 * PARAMETERS
+  (layers,) = [c for c in sums if c.hidden]
+  assert layers.bytes == 4 * (matrices + embedding)
+
+
+def test_experts_move_each_token_there_and_back():
+  shape = _layout(expert=4)
+  moved = _plan(shape, '--model.remat=none')['all-to-all', 'tokens']
+  # Forward and backward, dispatch and combine; bfloat16, and room for twice an
+  # even share.
+  assert moved.count == 4 * 40
+  assert moved.bytes == 4 * 40 * 2 * 64 * 2048 * 2
+  again = _plan(shape, '--model.remat=block')['all-to-all', 'tokens']
+  assert again.bytes == moved.bytes * 6 / 4
+
+
+def test_context_gathers_512_values_a_token_and_layer():
+  words = '--data.seq_len=32768', '--data.batch_size=512', '--model.remat=none'
+  shape = division.Layout(
+    sizes={'replica': 1, 'fsdp': 1, 'expert': 1, 'context': 2},
+    parts=1, rows=1, columns=16384, seq_len=32768,
+  )  # fmt: skip
+  found = _plan(shape, *words)
+  # 32 MiB a layer of 32,768 tokens, forward and backward; gradients float32.
+  assert found['all-gather', 'keys, values'].bytes == 2 * 40 * 32 * 2**20
+  assert found['reduce-scatter', 'their gradients'].bytes == 40 * 64 * 2**20
+  # Two tokens of 1,280 channels and 128 before each of two chunks; forward and
+  # backward.
+  halo = found['permute', 'halo']
+  assert (halo.count, halo.bytes) == (160, 160 * 2 * 2 * (1280 + 128))
+  ring = _plan(shape, *words, '--mesh.context_mode=ring')
+  assert ring['permute', 'keys, values'].bytes == 2 * 40 * 16 * 2**20
+  assert ring['permute', 'their gradients'].bytes == 40 * 32 * 2**20
+
+
+@pytest.mark.parametrize(
+  'axes, local',
+  [(('context',), 2), (('expert',), 4), (('fsdp',), 1), (('replica',), 1),
+   (('expert', 'context'), 8), (division.AXES, 8)],
+)  # fmt: skip
+def test_inner_axes_share_a_node(axes, local):
+  shape = _layout(replica=16, fsdp=8, expert=4, context=2)
+  assert shape.local(axes, 8) == local
+
+
+def test_network_by_hand():
+  chip, share = chips.CHIPS['mi300x'], traffic.EFFICIENCY
+  latency = lambda halvings: traffic.LATENCY * halvings
+  time = lambda shape, kind: traffic.seconds(
+    shape, chip, kind, ('replica',), 1, 8e9
+  )
+  # Eight devices: seven links of 64 GB/s carry seven eighths.
+  node = time(_layout(replica=8), 'all-gather')
+  assert node == pytest.approx(1e9 / 64e9 / share + latency(3))
+  # Two: one link, half of it.
+  pair = time(_layout(replica=2), 'all-gather')
+  assert pair == pytest.approx(4e9 / 64e9 / share + latency(1))
+  # Four nodes: eight cards of 50 GB/s let in what others have.
+  nodes = time(_layout(replica=32), 'all-gather')
+  assert nodes == pytest.approx(8e9 * 31 / 32 / 400e9 / share + latency(5))
+  # One device of each node: one card.
+  apart = time(_layout(replica=4, context=8), 'all-gather')
+  assert apart == pytest.approx(6e9 / 50e9 / share + latency(2))
+  # All-to-all: each device sends 24 of 32 parts through its own card.
+  mixed = time(_layout(replica=32), 'all-to-all')
+  assert mixed == pytest.approx(6e9 / 50e9 / share + latency(5))

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""However a step is divided among devices, it is the step of one device."""
+
+import dataclasses
+import functools
+import re
+
+import jax
+import numpy as np
+import pytest
+
+from tests.support import close, meshes
+from zaya_jax import config as config_lib
+from zaya_jax.parallel import batch as batch_lib
+from zaya_jax.parallel import expert_exchange, partition
+from zaya_jax.parallel.context import halo
+from zaya_jax.train import state as state_lib
+from zaya_jax.train import step
+
+# Of every parameter and every state of the optimizer after one step, and of
+# the losses of 20: float32 sums in another order.
+LEAF = 5e-5
+LOSS = 1e-5
+
+
+@functools.cache
+def alone():
+  return meshes.run(meshes.config_of())
+
+
+def worst(found, expected):
+  return max(jax.tree.leaves(jax.tree.map(close.error, found, expected)))
+
+
+# They have every axis, of several widths and beside each other.
+QUICK = {'zero_8', 'fsdp_2_gather_4', 'expert_4_ring_2', 'all_but_zero'}
+
+
+@pytest.mark.parametrize(
+  'name',
+  [
+    pytest.param(name, marks=[] if name in QUICK else [pytest.mark.long])
+    for name in meshes.SHAPES
+  ],
+)
+def test_divided_steps_are_those_of_one_device(name):
+  losses, first, _ = meshes.run(meshes.config_of(**meshes.SHAPES[name]))
+  expected, first_of_one, _ = alone()
+  np.testing.assert_allclose(losses, expected, rtol=LOSS)
+  assert losses[-1] < 0.98 * losses[0]
+  assert worst(first, first_of_one) < LEAF
+
+
+def test_parts_one_after_another_on_several_devices():
+  config = meshes.config_of(accumulation=2, expert=2, fsdp=2)
+  losses, first, _ = meshes.run(config, steps=2)
+  expected, first_of_one, _ = alone()
+  np.testing.assert_allclose(losses, expected[:2], rtol=LOSS)
+  assert worst(first, first_of_one) < LEAF
+
+
+def halo_of_zeros(x, count, **kwargs):
+  return 0 * LEFT(x, count, **kwargs)
+
+
+def gradients_of_one_device(grads, params):
+  first = jax.lax.axis_index('replica') == 0
+  return SUM(jax.tree.map(lambda g: g * first, grads), params)
+
+
+def experts_swapped(x, route):
+  return SEND(x[::-1], route)
+
+
+LEFT, SUM = halo.left, partition.sum_gradients
+SEND = expert_exchange._send
+BROKEN = {
+  'no_halo': ('gather_2', halo, 'left', halo_of_zeros),
+  'no_sum': ('zero_2', partition, 'sum_gradients', gradients_of_one_device),
+  'wrong_rows': ('expert_2', expert_exchange, '_send', experts_swapped),
+}
+
+
+@pytest.mark.parametrize('name', BROKEN)
+def test_broken_division_is_noticed(name, monkeypatch):
+  shape, module, function, instead = BROKEN[name]
+  monkeypatch.setattr(module, function, instead)
+  _, found, _ = meshes.run(meshes.config_of(**meshes.SHAPES[shape]), steps=1)
+  _, expected, _ = alone()
+  assert worst(found, expected) > 100 * LEAF
+
+
+def test_a_row_out_of_order_is_noticed(monkeypatch):
+  monkeypatch.setattr(step.layout, 'divide', lambda batch, n: batch)
+  _, found, _ = meshes.run(
+    meshes.config_of(**meshes.SHAPES['gather_2']), steps=1
+  )
+  assert worst(found, alone()[1]) > 100 * LEAF
+
+
+@pytest.mark.parametrize(
+  'name',
+  [
+    'zero_2_expert_4',
+    pytest.param('zero_8', marks=pytest.mark.long),
+    pytest.param('fsdp_8', marks=pytest.mark.long),
+  ],
+)
+def test_state_keeps_its_types_and_its_place(name):
+  config = meshes.config_of(**meshes.SHAPES[name])
+  before = meshes.first_state(config)
+  types = jax.tree.map(lambda a: (jax.typeof(a), a.sharding), before)
+  batch = batch_lib.put_batch(meshes.mesh_of(config), meshes.BATCH)
+  after, _ = meshes.compile_step(config)(before, batch)
+  found = jax.tree.map(lambda a: (jax.typeof(a), a.sharding), after)
+  assert found == types
+
+
+def test_shares_of_memory():
+  """ZeRO-1: parameters whole, states divided; experts and fsdp divide both."""
+
+  def share(tree):
+    leaves = jax.tree.leaves(tree)
+    held = sum(a.addressable_shards[0].data.size for a in leaves)
+    return held / sum(a.size for a in leaves)
+
+  for name, matrices, experts in (
+    ('zero_8', 1, 1),
+    ('zero_2_fsdp_4', 1 / 4, 1 / 4),
+    ('zero_2_expert_4', 1, 1 / 4),
+  ):
+    state = meshes.first_state(meshes.config_of(**meshes.SHAPES[name]))
+    layers = state.params['layers']
+    assert share(layers['attn']['q']) == matrices
+    assert share(layers['experts']) == experts
+    # A tiny model has vectors that 8 does not divide.
+    assert 1 / 8 <= share(state.opt_state) < 1 / 6
+
+
+@pytest.mark.parametrize(
+  'axes, data, message',
+  [
+    ({'replica': 8}, {'batch_size': 12}, '--data.batch_size=12 must be a mult'),
+    ({'expert': 3}, {'batch_size': 9}, '--mesh.expert=3 does not divide'),
+    (
+      {'context': 2},
+      {'seq_len': 34, 'record_tokens': 68},
+      '--data.seq_len=34 is no multiple of 4',
+    ),
+    ({'context': 8}, {'seq_len': 16}, 'take at least 32 tokens'),
+  ],
+)
+def test_axes_that_divide_nothing_equally_are_refused(axes, data, message):
+  config = meshes.config_of(**axes)
+  data = config_lib.DataConfig(**{'batch_size': 8, **data})
+  config = dataclasses.replace(config, data=data)
+  with pytest.raises(config_lib.UsageError, match=re.escape(message)):
+    state_lib.check(config, meshes.mesh_of(config))
+
+
+def test_axes_that_divide_equally_are_not():
+  for sizes in meshes.SHAPES.values():
+    config = meshes.config_of(**sizes)
+    state_lib.check(config, meshes.mesh_of(config))

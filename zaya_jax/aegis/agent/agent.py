@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One per node: starts ranks, sees how far they are, reports and kills them.
+
+It talks with the supervisor in lines of JSON over its standard input and
+output, so that whatever starts a program on a node (ssh, srun, nothing at all)
+connects them, and no port is open. When the supervisor is gone, so are they.
+"""
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+from zaya_jax.aegis.agent import starvation
+from zaya_jax.aegis.watch import rules, watch
+from zaya_jax.runtime import beats, rank
+
+_POLL_S = 0.1
+_STATUS_S = 0.5  # Between two signs of life.
+_SUSPECT_S = 1.0  # Without progress, after which it is asked why.
+_GATHER_S = 0.05  # For the others that end of the same cause.
+_REAP_S = 5.0  # In which the kernel takes a killed process away.
+_SHORTEST_S, _TIMES_P99 = 5.0, 5  # The limit that is learned.
+_INPUT, _OUTPUT = 0, 1
+
+
+class Process:
+  """A training process, waiting for its place or in it.
+
+  Args:
+    command: that starts it.
+
+  Attributes:
+    rank: which one it is; -1: not known yet.
+    slot: how far it is.
+    popen: the process.
+    watch: a file that can be read once the process has ended.
+  """
+
+  def __init__(self, command: list[str]):
+    self.rank, self.slot = -1, beats.Slot()
+    self._looks = self._late = 0
+    self.popen = subprocess.Popen(
+      command,
+      stdin=subprocess.PIPE,
+      stdout=sys.stderr,  # Standard output belongs to the protocol.
+      env={**os.environ, rank.STANDBY: f'{self.slot.file} {os.getpid()}'},
+      pass_fds=(self.slot.file,),
+      start_new_session=True,
+    )
+    self.watch = os.pidfd_open(self.popen.pid)
+    self._starvation = starvation.Starvation(self.popen.pid)
+    self._starved = False
+
+  def begin(self, place: rank.Place) -> None:
+    """Tells it who it is."""
+    self.rank = place.rank
+    self.slot.enter('import')
+    with contextlib.suppress(BrokenPipeError):  # It shows by its exit code.
+      self.popen.stdin.write(rank.to_line(place).encode())
+      self.popen.stdin.close()
+
+  def signal(self, number: int) -> None:
+    """Sends a signal to it and all that it has started."""
+    with contextlib.suppress(ProcessLookupError):
+      os.killpg(self.popen.pid, number)
+
+  def close(self) -> None:
+    """Forgets it; it has ended."""
+    os.close(self.watch)
+    self.slot.close()
+
+  def describe(self) -> dict[str, Any]:
+    """How far it is, as `events.Progress` without the node."""
+    failure = self.slot.failure
+    return {
+      'rank': self.rank,
+      'pid': self.popen.pid,
+      'phase': self.slot.phase,
+      'entered': self.slot.entered,
+      'done': self.slot.done,
+      'process': _letter(self.popen.pid),
+      'exit_code': self.popen.poll(),
+      'failed_ns': failure[0] if failure else None,
+      'why': failure[1] if failure else '',
+      'looks': self._looks,
+      'late': self._late,
+      'starved': self._starved,
+    }
+
+  def look(self) -> None:
+    """Counts whether it is in a step, or still on its way there.
+
+    Where it makes no progress, also looks whether it waits for a processor.
+    """
+    phase = self.slot.phase
+    self._looks += phase in ('data', 'step')
+    self._late += phase == 'data'
+    if self.slot.age_s > _SUSPECT_S:
+      self._starved = self._starvation.look()
+    else:
+      self._starved = False
+      self._starvation.reset()
+
+
+class Agent:
+  """Does what the supervisor says, and tells what it sees."""
+
+  def __init__(self):
+    self._selector = selectors.DefaultSelector()
+    self._selector.register(_INPUT, selectors.EVENT_READ)
+    self._buffer = b''
+    self._setup: dict[str, Any] = {}
+    self._site: watch.Watch | None = None
+    self._ranks: list[Process] = []
+    self._standby: list[Process] = []
+    self._running, self._generation = False, 0
+    self._first_end = self._told = self._told_hang = 0.0
+
+  def run(self) -> None:
+    """Runs until the supervisor closes the input."""
+    while True:
+      for key, _ in self._selector.select(_POLL_S):
+        if key.fileobj != _INPUT:
+          self._selector.unregister(key.fileobj)
+          self._first_end = self._first_end or time.monotonic()
+        elif not self._listen():
+          self._kill(self._ranks + self._standby)
+          return
+      self._watch()
+
+  def _listen(self) -> bool:
+    """Does what was asked; False: the supervisor is gone."""
+    data = os.read(_INPUT, 65536)
+    *lines, self._buffer = (self._buffer + data).split(b'\n')
+    for order in map(json.loads, lines):
+      getattr(self, f'_on_{order.pop("do")}')(**order)
+    return bool(data)
+
+  def _on_setup(self, **setup: Any) -> None:
+    """Settings of the run: `command` of a rank, limits, `directory`."""
+    self._setup = setup
+    os.chdir(setup['directory'])
+    self._site = watch.Watch(
+      setup['node'],
+      rules.load(setup['rules']),
+      logs=watch.parse(setup['logs']),
+      metrics_url=setup['metrics_url'],
+    )
+    if setup['spare']:
+      self._prepare()
+
+  def _on_start(self, places: list[dict[str, Any]]) -> None:
+    """Starts ranks."""
+    self._standby = [p for p in self._standby if p.popen.poll() is None]
+    several, old = len(places) > 1, self._standby
+    self._generation = places[0]['generation']
+    self._running, self._first_end = False, 0.0
+    for local, place in enumerate(places):
+      process = old.pop() if old else Process(self._setup['command'])
+      if several:
+        place['environment']['JAX_LOCAL_DEVICE_IDS'] = str(local)
+      process.begin(rank.Place(**place))
+      self._selector.register(process.watch, selectors.EVENT_READ)
+      self._ranks.append(process)
+    self._standby = old
+    self._tell('started')
+
+  def _on_signal(self, number: int) -> None:
+    """Sends a signal to the ranks."""
+    for process in self._ranks:
+      process.popen.send_signal(number)
+
+  def _on_kill(self) -> None:
+    """Ends the ranks; tells how far they were."""
+    there = [process.describe() for process in self._ranks]
+    stuck = self._kill(self._ranks)
+    self._ranks = []
+    self._tell('killed', ranks=there, stuck=stuck)
+
+  def _watch(self) -> None:
+    """Looks at the ranks, and tells what is new."""
+    now = time.monotonic()
+    for event in self._site.poll(now) if self._site else ():
+      self._tell('seen', event=watch.facts(event))
+    for process in self._ranks:
+      process.look()
+    if self._first_end and now > self._first_end + _GATHER_S:
+      self._first_end = 0.0
+      self._tell('ended')
+    there = [p.slot for p in self._ranks if p.popen.poll() is None]
+    late = [slot for slot in there if slot.age_s > limit_s(slot, self._setup)]
+    if late and now > self._told_hang + _STATUS_S:
+      self._told_hang, limit = now, limit_s(late[0], self._setup)
+      age = late[0].age_s
+      self._tell('hang', phase=late[0].phase, limit_s=limit, age_s=age)
+    elif there and not self._running and all(slot.done for slot in there):
+      self._running = True
+      self._tell('running')
+      self._prepare()  # Not before: the ranks need the processor to start.
+    if now > self._told + _STATUS_S:
+      self._tell('status')
+
+  def _prepare(self) -> None:
+    """Keeps a process ready for each rank."""
+    wanted = self._setup['ranks'] if self._setup['standby'] else 0
+    while len(self._standby) < wanted:
+      self._standby.append(Process(self._setup['command']))
+
+  def _kill(self, processes: list[Process]) -> list[int]:
+    """Ends processes; returns those that the kernel cannot take away."""
+    for process in processes:
+      process.signal(signal.SIGKILL)
+    stuck, until = [], time.monotonic() + _REAP_S
+    for process in processes:
+      with contextlib.suppress(KeyError):
+        self._selector.unregister(process.watch)
+      try:
+        process.popen.wait(max(0.0, until - time.monotonic()))
+        process.close()
+      except subprocess.TimeoutExpired:
+        stuck.append(process.popen.pid)
+    return stuck
+
+  def _tell(self, kind: str, **more: Any) -> None:
+    self._told = time.monotonic()
+    ranks = [process.describe() for process in self._ranks]
+    report = {'kind': kind, 'generation': self._generation, 'ranks': ranks}
+    os.write(_OUTPUT, (json.dumps(report | more) + '\n').encode())
+
+
+def limit_s(slot: beats.Slot, setup: dict[str, Any]) -> float:
+  """Seconds without progress that count as a hang, for what a rank does now."""
+  known = slot.step_p99_s()
+  if slot.phase not in ('data', 'step') or known is None:
+    return setup['phase_limit_s']
+  return setup['step_limit_s'] or max(_SHORTEST_S, _TIMES_P99 * known)
+
+
+def _letter(pid: int) -> str:
+  """The state of a process in /proc, where T is stopped and D waits."""
+  try:
+    with open(f'/proc/{pid}/stat', encoding='utf-8') as file:
+      return file.read().rpartition(')')[2].split()[0]
+  except OSError:
+    return ''
+
+
+def main() -> None:
+  """Serves the supervisor at the other end of the standard input."""
+  rank.die_with_parent()
+  # The supervisor decides what a signal of the terminal means.
+  for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, signal.SIG_IGN)
+  Agent().run()
+
+
+if __name__ == '__main__':
+  main()

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks that end or hang: whose fault it is, and what follows."""
+
+import dataclasses
+import signal
+
+from zaya_jax.aegis.decide import blame, events, nodes, numerics, recovery
+from zaya_jax.aegis.decide import state as state_lib
+
+Event = events.Event
+State = state_lib.State
+Decision = recovery.Decision
+
+# A kill by the kernel and the line that says so come in either order.
+_MEMORY_S = 10.0
+
+
+def ended(state: State, event: Event) -> Decision:
+  """At least one rank ended before the run did."""
+  cause = blame.ended(event)
+  if cause is None:
+    return recovery.begin(state, event, reason=event.detail or 'a rank ended')
+  code, reason = cause.exit_code, _how(cause, event)
+  last = max(rank.entered for rank in event.progress)
+  event = dataclasses.replace(event, node=cause.node, step=event.step or last)
+  if code in (2, 3):  # Usage, data: the next generation would end as well.
+    return state, recovery.stop(code, reason)
+  if code == 4:
+    return numerics.roll_back(state, event)
+  if code in blame.SYMPTOMS:
+    if any(rank.exit_code is None for rank in event.progress):
+      return stuck(state, event)
+    if code == 75 and not event.detail:  # Who loses a peer says so.
+      return state, recovery.stop(75, 'all ranks were asked to stop')
+  if code == -signal.SIGKILL:
+    killed = state_lib.mark(
+      state.killed, event.node, event.time_s, keep_s=_MEMORY_S
+    )
+    state = dataclasses.replace(state, killed=killed)
+    if _is_marked(state.memory_lines, event):
+      state, stop = _count_memory(state, event, reason)
+      if stop:
+        return state, stop
+      return recovery.begin(state, event, reason=f'out of memory: {reason}')
+  if code > 0:  # An exception is the program's fault, not the node's.
+    return recovery.begin(state, event, reason=reason)
+  return nodes.strike(state, event, reason)
+
+
+def stuck(state: State, event: Event) -> Decision:
+  """Nobody progresses. Who holds up the others twice is replaced."""
+  suspects = blame.behind(event.progress)
+  reason = event.detail or 'no progress'
+  if len(suspects) == 1:
+    event = dataclasses.replace(event, node=suspects[0])
+    reason = f'{reason}; {suspects[0]} holds up the others'
+    return nodes.strike(state, event, reason)
+  again = tuple(node for node in suspects if node in state.suspects)
+  lost = ()
+  if 0 < len(again) <= min(state.policy.evict_at_most, len(state.spares)):
+    lost = again
+  state = dataclasses.replace(state, suspects=() if lost else again or suspects)
+  names = ', '.join(again or suspects)
+  if len(suspects) > state.policy.evict_at_most:
+    names = f'{len(suspects)} nodes'
+  times = ', the second time' if again else ''
+  reason = f'{reason}; nobody stands out among {names}{times}'
+  event = dataclasses.replace(event, node=None)
+  return recovery.begin(state, event, lost=lost, reason=reason)
+
+
+def memory_line(state: State, event: Event) -> Decision:
+  """A kernel killed something for memory; perhaps a rank, just before."""
+  if not _is_marked(state.killed, event):
+    lines = state_lib.mark(
+      state.memory_lines, event.node, event.time_s, keep_s=_MEMORY_S
+    )
+    return dataclasses.replace(state, memory_lines=lines), recovery.warn(event)
+  strikes = tuple(mark for mark in state.strikes if mark not in state.killed)
+  state = dataclasses.replace(state, strikes=strikes)
+  state, stop = _count_memory(state, event, event.detail)
+  why = f'a rank was killed for memory: {event.detail}'
+  return state, stop or recovery.warn(event, why)
+
+
+def _count_memory(state: State, event: Event, reason: str):
+  count = state.out_of_memory + 1
+  state = dataclasses.replace(
+    state, out_of_memory=count, killed=(), memory_lines=()
+  )
+  if count < state.policy.out_of_memory:
+    return state, None
+  return state, recovery.stop(
+    93, f'out of memory {count} times without a checkpoint between: {reason}'
+  )
+
+
+def _is_marked(marks: state_lib.Marks, event: Event) -> bool:
+  oldest = event.time_s - _MEMORY_S
+  return any(node == event.node and t >= oldest for node, t in marks)
+
+
+def _how(rank: events.Progress, event: Event) -> str:
+  code = rank.exit_code
+  how = f'with exit code {code}'
+  if code < 0:
+    how = f'by {signal.Signals(-code).name}'
+  return (
+    f'rank {rank.rank} on {rank.node} ended {how} after entering step '
+    f'{rank.entered}' + (f': {event.detail}' if event.detail else '')
+  )

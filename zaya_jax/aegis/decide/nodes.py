@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Faults of nodes: they are counted, drained, replaced."""
+
+import dataclasses
+
+from zaya_jax.aegis.decide import events, recovery
+from zaya_jax.aegis.decide import state as state_lib
+
+Event = events.Event
+State = state_lib.State
+Decision = recovery.Decision
+
+_HOUR_S = 3600.0
+
+
+def replace(state: State, event: Event, reason: str = '') -> Decision:
+  """Replaces the node of `event`; seals after `good_step` are not trusted."""
+  reason = reason or f'{event.kind}: {event.detail}'
+  if event.node in state.nodes:
+    step = None
+    if event.good_step is not None:
+      state, step = recovery.seal_before(state, event.good_step)
+    return recovery.begin(
+      state, event, lost=(event.node,), step=step, reason=reason
+    )
+  if event.node not in state.spares:  # Quarantined for what came before.
+    return state, recovery.IGNORE
+  spares = tuple(node for node in state.spares if node != event.node)
+  state = dataclasses.replace(
+    state, spares=spares, quarantine=(*state.quarantine, event.node)
+  )
+  return state, recovery.warn(event, f'{reason}; it was a spare')
+
+
+def strike(state: State, event: Event, reason: str) -> Decision:
+  """Ends the generation; replaces the node that has done so too often."""
+  state, count = count_strike(state, event)
+  lost = ()
+  if count >= state.policy.strikes and can_lose(state, event.node):
+    lost, reason = (event.node,), f'{reason}; fault {count} of {event.node}'
+  return recovery.begin(state, event, lost=lost, reason=reason)
+
+
+def count_strike(state: State, event: Event) -> tuple[State, int]:
+  """Lays a fault at the door of a node; also returns how many it has."""
+  strikes = state_lib.mark(
+    state.strikes, event.node, event.time_s, keep_s=state.policy.strike_window_s
+  )
+  count = sum(node == event.node for node, _ in strikes)
+  return dataclasses.replace(state, strikes=strikes), count
+
+
+def can_lose(state: State, node: str) -> bool:
+  """Whether the run goes on, at its size or shrunken, without `node`."""
+  return state_lib.without(state, (node,)) is not None
+
+
+def agent_lost(state: State, event: Event) -> Decision:
+  """A node is gone, with its ranks and its disks."""
+  return replace(state, event, f'the agent of {event.node} is gone')
+
+
+def unhealthy(state: State, event: Event) -> Decision:
+  """A node that was to join must not: the next spare takes the place."""
+  return replace(state, event, f'{event.node} is unhealthy: {event.detail}')
+
+
+def ready(state: State, event: Event) -> Decision:
+  """A node is healthy, or healthy again."""
+  if event.node in (*state.nodes, *state.spares):
+    return state, recovery.IGNORE
+  state = dataclasses.replace(
+    state,
+    spares=(*state.spares, event.node),
+    quarantine=tuple(x for x in state.quarantine if x != event.node),
+    strikes=tuple(mark for mark in state.strikes if mark[0] != event.node),
+  )
+  return state, recovery.IGNORE
+
+
+def slow(state: State, event: Event) -> Decision:
+  """A rank is slow: worth a line, and in the end a drain of its node."""
+  marks = state_lib.mark(state.slow, event.node, event.time_s, keep_s=_HOUR_S)
+  state = dataclasses.replace(state, slow=marks)
+  count = sum(node == event.node for node, _ in marks)
+  warned, enough = state.policy.slow_windows
+  reason = f'slow in {count} windows: {event.detail}'
+  if count == warned:
+    return state, recovery.warn(event, reason)
+  if count < enough:
+    return state, recovery.IGNORE
+  marks = tuple(mark for mark in marks if mark[0] != event.node)
+  return drain(
+    dataclasses.replace(state, slow=marks),
+    dataclasses.replace(event, detail=reason),
+  )
+
+
+def drain(state: State, event: Event) -> Decision:
+  """Replaces a node after one more checkpoint, if another takes its place."""
+  if event.node is None:
+    return stop_requested(state, event)
+  if event.node not in state.nodes:
+    return replace(state, event)
+  if state.draining is not None:
+    return state, recovery.IGNORE
+  if not can_lose(state, event.node):
+    return state, recovery.warn(
+      event, f'{event.detail}; no spare takes the place of {event.node}'
+    )
+  return dataclasses.replace(state, draining=event.node), events.Action(
+    kind='checkpoint_and_drain', node=event.node, reason=event.detail
+  )
+
+
+def stop_requested(state: State, event: Event) -> Decision:
+  """The whole run is to save and end."""
+  return dataclasses.replace(state, draining=''), events.Action(
+    kind='checkpoint_and_drain',
+    exit_code=75,
+    reason=event.detail or 'asked to stop',
+  )
+
+
+def drained(state: State, event: Event) -> Decision:
+  """All ranks have saved and ended, as they were asked to."""
+  if not state.draining:
+    return state, recovery.stop(75, 'all ranks saved and ended')
+  reason = f'{state.draining} was drained at a checkpoint'
+  return recovery.begin(state, event, free=True, reason=reason)

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The end of a generation, and whether its budgets allow a next one."""
+
+import dataclasses
+
+from zaya_jax.aegis.decide import events
+from zaya_jax.aegis.decide import state as state_lib
+
+Action = events.Action
+State = state_lib.State
+
+Decision = tuple[State, Action]
+
+IGNORE = Action(kind='ignore')
+_HOUR_S = 3600.0
+
+
+def warn(event: events.Event, reason: str = '') -> Action:
+  """Tells people, and nothing else."""
+  return Action(kind='warn', node=event.node, reason=reason or event.detail)
+
+
+def stop(code: int, reason: str, node: str | None = None) -> Action:
+  """Ends the run with an exit code that schedulers understand."""
+  return Action(kind='stop', exit_code=code, reason=reason, node=node)
+
+
+def begin(
+  state: State,
+  event: events.Event,
+  *,
+  reason: str,
+  lost: tuple[str, ...] = (),
+  kind: events.ActionKind = 'restart',
+  free: bool = False,
+  step: int | None = None,
+  steps: int = 0,
+) -> Decision:
+  """Goes on to the next generation, or stops where a budget is used up.
+
+  Args:
+    state: of the generation that ends.
+    event: why it ends.
+    reason: the same for people.
+    lost: nodes to replace; the fault is theirs, not the run's.
+    kind: of the action where no node is lost.
+    free: whether neither budget counts it.
+    step: the checkpoint to restore; None: the newest valid one.
+    steps: batches to skip from there.
+  """
+  if state.draining == '':
+    return state, stop(75, f'{reason}, while the run was stopping')
+  if state.draining is not None:
+    lost = (state.draining, *(node for node in lost if node != state.draining))
+  # A failure before the first step belongs to the incident before it.
+  if state.running or not state.restarts:
+    times = (*state.restarts, event.time_s)
+  else:
+    times = state.restarts
+  times = tuple(t for t in times if t > event.time_s - _HOUR_S)
+  fruitless = state.fruitless
+  if not (lost or free):
+    fruitless = 0 if state.gained else fruitless + 1
+  after = state_lib.without(state, lost)
+  state = dataclasses.replace(
+    after or state,
+    generation=state.generation + 1,
+    running=False,
+    gained=False,
+    restarts=state.restarts if free else times,
+    fruitless=fruitless,
+    draining=None,
+  )
+  if exhausted := _exhausted(state, reason):
+    return state, exhausted
+  if after is None:
+    return state, stop(75, f'{reason}; no spare takes the place', lost[0])
+  return state, Action(
+    kind='replace_node' if lost else kind,
+    node=lost[0] if lost else event.node,
+    step=step,
+    steps=steps,
+    delay_s=_delay_s(state),
+    reason=reason,
+  )
+
+
+def seal_before(state: State, good: int) -> tuple[State, int | None]:
+  """Forgets seals after step `good`, all but the oldest; returns the newest.
+
+  None where no seal is known: the newest valid checkpoint, whatever it is.
+  """
+  if not state.sealed:
+    return state, None
+  kept = tuple(s for s in state.sealed if s <= good) or state.sealed[:1]
+  return dataclasses.replace(state, sealed=kept), kept[-1]
+
+
+def _exhausted(state: State, reason: str) -> Action | None:
+  policy = state.policy
+  if state.fruitless >= policy.no_progress:
+    return stop(
+      93,
+      f'{state.fruitless} generations in a row sealed no checkpoint; the last '
+      f'ended by: {reason}',
+    )
+  if len(state.restarts) > policy.restarts_per_hour:
+    return stop(75, f'{len(state.restarts)} incidents in an hour; {reason}')
+  return None
+
+
+def _delay_s(state: State) -> float:
+  """No wait after a first failure, then 1, 2, 4, ... seconds."""
+  failures = max(state.fruitless, len(state.restarts) - 2)
+  if failures < 2:
+    return 0.0
+  return min(state.policy.backoff_s, 2.0 ** (failures - 2))

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One supervised run of a tiny model, and what can be read of it afterwards."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+from zaya_jax.aegis.drills import drill_table
+from zaya_jax.runtime import faults
+
+_LIMIT_S = 600.0  # For a run; far more than any takes.
+_FAILURES = (
+  'exit',
+  'hang',
+  'agent_lost',
+  'drained',
+  'gpu_memory_uncorrectable',
+  'not_finite',
+)
+STEPS = 60
+FLAGS = f"""
+--mode=supervise
+--num_steps={STEPS}
+--model.num_layers=1
+--model.d_model=16
+--model.num_heads=2
+--model.num_kv_heads=1
+--model.head_dim=8
+--model.num_experts=2
+--model.d_expert=16
+--model.d_router=8
+--data.seq_len=32
+--data.record_tokens=1024
+--data.batch_size=8
+--optim.schedule=constant
+--optim.warmup_steps=2
+--checkpoint.every=10
+--log.every=1
+--log.sample_every=0
+--nolog.tensorboard
+--eval.every=0
+--eval.batches=1
+--generate.max_tokens=1
+--aegis.nodes=a,b
+""".split()
+
+
+@dataclasses.dataclass(frozen=True)
+class Final:
+  """What a run came to."""
+
+  hashes: tuple[str, str]  # Of the parameters, of the whole state.
+  data_index: int
+  losses: dict[int, float]
+
+
+class Run:
+  """One run.
+
+  Args:
+    root: of all drills: the text and the compiled programs are shared.
+    name: of its folder.
+    drill: what is to happen.
+
+  Attributes:
+    drill: the same.
+    run_dir: of the run.
+    supervisor: its process.
+  """
+
+  def __init__(self, root: pathlib.Path, name: str, drill: 'drill_table.Drill'):
+    self._root, self.drill, self.run_dir = root, drill, root / name
+    self._log = root / f'{name}.log'
+    self.supervisor: subprocess.Popen | None = None
+
+  def start(self, *, faults: bool = True) -> None:
+    """Starts the supervisor."""
+    self.supervisor = self.command(
+      self.drill.faults if faults else '', self._log
+    )
+
+  def command(self, wanted: str, log: pathlib.Path) -> subprocess.Popen:
+    """Starts a supervisor of this run directory."""
+    text = self._root / 'text.txt'
+    if not text.exists():
+      lines = (f'{n} times {n} is {n * n}.\n' for n in range(4000))
+      text.write_text(''.join(lines))
+    flags = [*FLAGS, f'--data.input={text}', f'--run_dir={self.run_dir}']
+    flags += [flag.format(run_dir=self.run_dir) for flag in self.drill.flags]
+    environment = {
+      'JAX_PLATFORMS': 'cpu',
+      'XLA_FLAGS': '--xla_backend_optimization_level=0',
+      # So that a restart does not wait for the compiler, as on accelerators.
+      'JAX_COMPILATION_CACHE_DIR': str(self._root / 'compiled'),
+      'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0',
+      'JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES': '-1',
+      faults.VARIABLE: wanted,
+    }
+    with log.open('a') as file:
+      return subprocess.Popen(
+        [sys.executable, '-m', 'zaya_jax.main', *flags],
+        env={**os.environ, **environment},
+        stdout=file,
+        stderr=file,
+        stdin=subprocess.DEVNULL,
+      )
+
+  def await_end(self) -> int:
+    """Waits for the supervisor; its exit code, or that of SIGKILL."""
+    try:
+      return self.supervisor.wait(_LIMIT_S)
+    except subprocess.TimeoutExpired:
+      self.supervisor.kill()
+      return self.supervisor.wait()
+
+  def close(self) -> None:
+    """Ends what is left of it."""
+    if self.supervisor and self.supervisor.poll() is None:
+      self.supervisor.kill()
+      self.supervisor.wait()
+
+  def await_fault(self) -> dict[str, Any]:
+    """Waits until a rank has its first fault."""
+    path = self.run_dir / 'aegis' / 'faults.jsonl'
+    until = time.monotonic() + _LIMIT_S
+    while not (rows := _rows(path)) and time.monotonic() < until:
+      time.sleep(0.02)
+    return rows[0]
+
+  def incidents(self, *kinds: str) -> list[dict[str, Any]]:
+    """Lines of incidents.jsonl."""
+    rows = _rows(self.run_dir / 'incidents.jsonl')
+    return [row for row in rows if row['kind'] in kinds]
+
+  def generations(self) -> int:
+    """How many there were."""
+    return int((self.run_dir / 'aegis' / 'generation').read_text())
+
+  def said(self, words: str) -> bool:
+    """Whether the supervisor or a rank printed it."""
+    return words in self._log.read_text()
+
+  def times(self) -> dict[str, Any]:
+    """When each fault was seen and repaired, in seconds; the worst of all."""
+    seen = self.incidents(*_FAILURES)
+    again = [row['time'] for row in self.incidents('running')]
+    detect, recover = [], []
+    for fault in _rows(self.run_dir / 'aegis' / 'faults.jsonl'):
+      after = [row['time'] for row in seen if row['time'] >= fault['time']]
+      detect += [t - fault['time'] for t in after[:1]]
+      recover += [t - fault['time'] for t in again if after and t > after[0]][
+        :1
+      ]
+    sealed, redone = 0, 0
+    for row in self.incidents('sealed', *_FAILURES):
+      if row['kind'] == 'sealed':
+        sealed = row['step']
+      elif row['done']['kind'] != 'stop':
+        redone += max(0, (row['step'] or 0) - sealed)
+    worst = {
+      'detect_s': round(max(detect), 3) if detect else None,
+      'recover_s': round(max(recover), 3) if recover else None,
+    }
+    return worst | {'steps_redone': redone}
+
+  def final(self) -> Final:
+    """Reads the last checkpoint, in a process that may import jax."""
+    source = self.run_dir / 'checkpoints' / str(STEPS)
+    done = subprocess.run(
+      [sys.executable, '-m', 'zaya_jax.main', '--mode=checkpoints']
+      + [f'--source={source}'],
+      env={**os.environ, 'JAX_PLATFORMS': 'cpu'},
+      stdout=subprocess.PIPE,
+      check=False,
+    )
+    if done.returncode:
+      return Final(('', ''), -1, {})
+    about = json.loads(done.stdout.splitlines()[-1])
+    rows = _rows(self.run_dir / 'metrics.jsonl')
+    losses = {r['step']: r['train/loss'] for r in rows if 'train/loss' in r}
+    hashes = about.get('params_hash', ''), about.get('state_hash', '')
+    return Final(hashes, about.get('data_index', -1), losses)
+
+  def processes(self) -> list[int]:
+    """Processes that still work in the run directory."""
+    found, until = [0], time.monotonic() + 5
+    while found and time.monotonic() < until:
+      found = [
+        int(path.parent.name)
+        for path in pathlib.Path('/proc').glob('[0-9]*/cmdline')
+        if f'{self.run_dir}/aegis' in _read(path)
+      ]
+    for pid in found:
+      os.kill(pid, signal.SIGKILL)
+    return found
+
+
+def _rows(path: pathlib.Path) -> list[dict[str, Any]]:
+  """Whole lines of a file of JSON."""
+  if not path.exists():
+    return []
+  lines = path.read_text(encoding='utf-8').split('\n')[:-1]
+  return [json.loads(line) for line in lines if line]
+
+
+def _read(path: pathlib.Path) -> str:
+  try:
+    return path.read_text(errors='replace')
+  except OSError:  # It has ended meanwhile.
+    return ''

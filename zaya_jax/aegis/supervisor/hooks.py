@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands of the site that a supervisor runs: draining a node, a page.
+
+Slurm:      scontrol update NodeName={node} State=DRAIN Reason={reason}
+Kubernetes: kubectl cordon {node}
+"""
+
+import shlex
+import string
+import subprocess
+
+from zaya_jax.config import fields
+
+_TIMEOUT_S = 60
+_NAMES = {'node', 'reason'}
+_REASON = 200  # Characters.
+
+
+def check(flag: str, command: str) -> None:
+  """Raises UsageError if a command has other {fields} than node and reason."""
+  try:
+    words = shlex.split(command)
+    found = {name for w in words for _, name, *_ in string.Formatter().parse(w)}
+  except ValueError as error:
+    raise fields.UsageError(f'{flag}={command!r}: {error}.') from error
+  if unknown := found - _NAMES - {None}:
+    raise fields.UsageError(
+      f'{flag}={command!r} has {{{sorted(unknown)[0]}}}; it may have {{node}} '
+      'and {reason}.'
+    )
+
+
+def run(command: str, *, node: str, reason: str) -> str:
+  """Runs a command without a shell; returns why it failed, '' if it did not.
+
+  No part of a name or a reason, which may quote a log, becomes a word or an
+  option of its own.
+  """
+  plain = ''.join(c if c.isprintable() else ' ' for c in reason)[:_REASON]
+  words = [
+    word.format(node=node, reason=plain) for word in shlex.split(command)
+  ]
+  try:
+    done = subprocess.run(
+      words,
+      stdin=subprocess.DEVNULL,
+      capture_output=True,
+      timeout=_TIMEOUT_S,
+      check=False,
+    )
+  except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+    return f'{words[0]}: {error}'
+  if done.returncode == 0:
+    return ''
+  said = done.stderr.decode(errors='replace').strip()[-_REASON:]
+  return f'{words[0]} ended with {done.returncode}: {said}'

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""incidents.jsonl: every event and what was done, on disk before it is done.
+
+The first line of each supervisor has the state that it began with; from there
+`decide` gives the same actions again.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from zaya_jax.aegis.decide import decide as decide_lib
+from zaya_jax.aegis.decide import events
+from zaya_jax.aegis.decide import state as state_lib
+from zaya_jax.config import fields
+
+Event = events.Event
+Action = events.Action
+State = state_lib.State
+
+
+_TOLD = ('refused_step', 'loss_spike', 'wrong_result', 'corrupt_replica')
+
+
+class Incidents:
+  """Decides, and appends what was seen and done to the file.
+
+  Attributes:
+    state: after the last event.
+  """
+
+  def __init__(self, path: pathlib.Path, state: State, *, time_s: float):
+    """Opens the file for appending; a torn last line stays, and ends there."""
+    self.state = state
+    self._file = path.open('ab', buffering=0)
+    self._is_torn = self._file.tell() > 0
+    self._write(
+      {'time': time_s, 'kind': 'supervise', 'state': dataclasses.asdict(state)}
+    )
+
+  def decide(self, event: Event) -> Action:
+    """Decides; returns when the line is on the disk.
+
+    What changes nothing is not written, so that noise fills no disk, nor what
+    training has written already.
+    """
+    state, action = decide_lib.decide(self.state, event)
+    is_told = event.kind in _TOLD and action.kind == 'warn'
+    if state != self.state or not (is_told or action.kind == 'ignore'):
+      self._write(to_row(event, action))
+    self.state = state
+    return action
+
+  def close(self) -> None:
+    """Closes the file."""
+    self._file.close()
+
+  def _write(self, row: dict[str, Any]) -> None:
+    """Writes a line; where that fails, a run is worth more than its record."""
+    line = (json.dumps(row) + '\n').encode()
+    try:
+      written = self._file.write(b'\n' + line if self._is_torn else line)
+      self._is_torn = written < len(line)
+      os.fsync(self._file.fileno())
+    except OSError as error:
+      self._is_torn = True
+      print(
+        f'aegis: an incident was not recorded in {self._file.name}: {error}',
+        file=sys.stderr,
+      )
+
+
+def to_row(event: Event, action: Action) -> dict[str, Any]:
+  """A line of the file; what has its default is left out."""
+  row = _filled(event)
+  row['progress'] = [_filled(rank) for rank in event.progress]
+  row = {
+    'time': row.pop('time_s'),
+    'kind': row.pop('kind'),
+    'step': row.pop('step', None),
+    'seen': row.pop('detail', ''),
+    **{key: value for key, value in row.items() if value},
+    'done': _filled(action),
+  }
+  return row
+
+
+def read(
+  path: pathlib.Path,
+) -> Iterator[tuple[int, State | tuple[Event, Action]]]:
+  """Yields the number of each line with a state, or an event and its action.
+
+  Lines that are torn, or of another program, are left out.
+
+  Raises:
+    UsageError: if a line of a supervisor has fields that this version does not
+      know.
+  """
+  with path.open('rb') as file:
+    for number, line in enumerate(file, start=1):
+      try:
+        row = json.loads(line)
+      except ValueError:
+        continue
+      try:
+        if isinstance(row, dict) and 'state' in row:
+          yield number, _state(row['state'])
+        elif isinstance(row, dict) and 'done' in row:
+          yield number, _from_row(row)
+      except (KeyError, TypeError) as error:
+        raise fields.UsageError(
+          f'line {number} of {path} is not of this version ({error}); move the '
+          'file away.'
+        ) from error
+
+
+def told(line: str, nodes: Sequence[str], each: int) -> Event | None:
+  """What training has found and appended to the same file.
+
+  Args:
+    line: of the file.
+    nodes: of the generation.
+    each: ranks on a node.
+
+  Returns:
+    The event; None for lines of supervisors and of other programs.
+  """
+  with contextlib.suppress(LookupError, TypeError, ValueError):
+    row = json.loads(line)
+    if (
+      row['kind'] in _TOLD and row['source'] == 'trainer' and 'done' not in row
+    ):
+      rank = row.get('rank')
+      return Event(
+        time_s=float(row['time']),
+        kind=row['kind'],
+        node=None if rank is None else nodes[rank // each],
+        rank=rank,
+        step=row['step'],
+        detail=str(row['seen']),
+        source='trainer',
+        good_step=row.get('good_step'),
+      )
+  return None
+
+
+def last_state(path: pathlib.Path) -> State | None:
+  """The state after the last line; None where no supervisor has written."""
+  state = None
+  for _, entry in read(path) if path.exists() else ():
+    if isinstance(entry, State):
+      state = entry
+    elif state is not None:
+      state, _ = decide_lib.decide(state, entry[0])
+  return state
+
+
+def _filled(value: Any) -> dict[str, Any]:
+  """Fields of a dataclass that differ from their defaults."""
+  return {
+    field.name: getattr(value, field.name)
+    for field in dataclasses.fields(value)
+    if getattr(value, field.name) != field.default
+  }
+
+
+def _from_row(row: dict[str, Any]) -> tuple[Event, Action]:
+  row = {k: v if k == 'progress' else _tuples(v) for k, v in row.items()}
+  action = Action(**row.pop('done'))
+  progress = tuple(events.Progress(**rank) for rank in row.pop('progress', ()))
+  event = Event(
+    time_s=row.pop('time'), detail=row.pop('seen'), progress=progress, **row
+  )
+  return event, action
+
+
+def _state(row: dict[str, Any]) -> State:
+  row = {key: _tuples(value) for key, value in row.items()}
+  policy = {key: _tuples(value) for key, value in row.pop('policy').items()}
+  return State(policy=state_lib.Policy(**policy), **row)
+
+
+def _tuples(value: Any) -> Any:
+  return tuple(map(_tuples, value)) if isinstance(value, list) else value

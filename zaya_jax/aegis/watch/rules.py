@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+r"""Rules: which lines and counters mean what. Data, in TOML files.
+
+    [[rule]]
+    name = 'nic_down'        # Becomes the kind of the event.
+    source = 'kern'          # kern, journal, trainer or metrics.
+    pattern = '(?P<who>\w+).*Link down'  # `who` tells one card from another.
+    severity = 'critical'    # info, warn, drain_later or critical.
+    scope = 'node'           # rank, node or job.
+    grace_s = 30             # Nothing happens if within it
+    clear = '(?P<who>\w+).*Link up'     # this is seen of the same one.
+
+`unless` is a pattern that excludes a line, `count` and `within_s` ask for so
+many (of a counter: so much more), `debounce_s` is how long the same is not
+told again, `action` overrides what the severity stands for. Each file is tested
+when it is read: all `examples` must match, and no line of `all_clear`.
+"""
+
+import dataclasses
+import difflib
+import pathlib
+import re
+import tomllib
+import types
+import typing
+from typing import Any, Literal
+
+from zaya_jax.aegis.decide import events
+from zaya_jax.config import fields
+
+SHIPPED = pathlib.Path(__file__).parent / 'rules'
+
+_ACTIONS = {
+  'info': 'ignore',
+  'warn': 'warn',
+  'drain_later': 'checkpoint_and_drain',
+  'critical': 'replace_node',
+}
+# The kinds of `events` that lines may bring about.
+_ALLOWED = ('out_of_memory', 'loss_spike', 'not_finite', 'save_failed')
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rule:
+  """One rule, as the text above says."""
+
+  name: str
+  source: Literal['kern', 'journal', 'trainer', 'metrics']
+  pattern: re.Pattern[str]
+  severity: Literal['info', 'warn', 'drain_later', 'critical']
+  scope: Literal['rank', 'node', 'job']
+  action: events.ActionKind = 'warn'
+  unless: re.Pattern[str] | None = None
+  clear: re.Pattern[str] | None = None
+  count: int = 1
+  within_s: float = 0.0
+  debounce_s: float = 60.0
+  grace_s: float = 0.0
+  examples: tuple[str, ...] = ()
+  all_clear: tuple[str, ...] = ()
+
+  def find(self, text: str) -> re.Match[str] | None:
+    """The match of a line, unless the line is excluded."""
+    if self.unless and self.unless.search(text):
+      return None
+    return self.pattern.search(text)
+
+
+def load(paths: typing.Iterable[str | pathlib.Path] = ()) -> tuple[Rule, ...]:
+  """Reads rule files.
+
+  Args:
+    paths: files, or folders of .toml files; none: the shipped ones.
+
+  Raises:
+    UsageError: naming file and line, if any rule of any file is wrong.
+  """
+  found: dict[str, Rule] = {}
+  for path in map(pathlib.Path, paths or (SHIPPED,)):
+    for file in sorted(path.glob('*.toml')) if path.is_dir() else (path,):
+      for rule, line in _read(file):
+        if rule.name in found:
+          _refuse(file, line, f'the name {rule.name!r} is taken')
+        found[rule.name] = rule
+  if not found:
+    raise fields.UsageError(f'{list(map(str, paths))} have no rules.')
+  return tuple(found.values())
+
+
+def _read(path: pathlib.Path) -> list[tuple[Rule, int]]:
+  try:
+    text = path.read_text(encoding='utf-8')
+    tables = tomllib.loads(text)
+  except OSError as error:
+    raise fields.UsageError(
+      f'the rules {path} cannot be read: {error.strerror}.'
+    ) from error
+  except UnicodeDecodeError as error:
+    line = error.object[: error.start].count(b'\n') + 1
+    _refuse(path, line, 'it is not UTF-8')
+  except tomllib.TOMLDecodeError as error:
+    found = re.search(r'line (\d+)', str(error))
+    _refuse(path, found[1] if found else 'the last', f'no TOML: {error}')
+  lines = _Lines(text)
+  for key in tables:
+    if key != 'rule' or not isinstance(tables[key], list):
+      _refuse(
+        path, lines.of(-1, key), f'{key!r} is unknown; rules are [[rule]]'
+      )
+  return [
+    _check(path, lines, number, table)
+    for number, table in enumerate(tables.get('rule', ()))
+  ]
+
+
+class _Lines:
+  """Where the keys of each table are, which tomllib does not tell."""
+
+  def __init__(self, text: str):
+    self._lines = text.splitlines()
+    self._starts = [
+      number
+      for number, line in enumerate(self._lines, start=1)
+      if re.match(r'\s*\[\[\s*rule\s*\]\]', line)
+    ]
+
+  def of(self, table: int, key: str) -> int:
+    """The line of a key, else of its table, which -1 is none of."""
+    first = self._starts[table] if table >= 0 else 1
+    last = [*self._starts, len(self._lines) + 1][table + 1]
+    for number in range(first, last):
+      if re.match(rf'\W*{re.escape(key)}\b', self._lines[number - 1]):
+        return number
+    return first
+
+
+def _check(
+  path: pathlib.Path, lines: _Lines, number: int, table: dict[str, Any]
+) -> tuple[Rule, int]:
+  known = {field.name: field for field in dataclasses.fields(Rule)}
+  hints = typing.get_type_hints(Rule)
+
+  def refuse(key: str, why: str) -> typing.NoReturn:
+    _refuse(path, lines.of(number, key), why)
+
+  for key, value in table.items():
+    if key not in known:
+      near = difflib.get_close_matches(key, known, 1)
+      refuse(key, f'{key!r} is unknown' + (f'; {near[0]!r}?' if near else ''))
+    if why := _fault(value, hints[key]):
+      refuse(key, f'{key} = {value!r} {why}')
+  for key, field in known.items():
+    if field.default is dataclasses.MISSING and key not in table:
+      refuse('name', f'{key!r} is missing')
+  for key in {'pattern', 'unless', 'clear'} & table.keys():
+    try:
+      table[key] = re.compile(table[key])
+    except re.error as error:
+      refuse(key, f'{key} is no regular expression: {error}')
+  for key in {'examples', 'all_clear'} & table.keys():
+    table[key] = tuple(table[key])
+  rule = Rule(**{'action': _ACTIONS[table['severity']]} | table)
+  for key, wanted in (('examples', True), ('all_clear', False)):
+    for text in getattr(rule, key):
+      if bool(rule.find(text)) != wanted:
+        refuse(key, f'the rule {"misses" if wanted else "matches"} {text!r}')
+  for key, why in _CONTRADICTIONS.items():
+    if why[0](rule):
+      refuse(key, f'{key} = {table.get(key)!r}: {why[1]}')
+  return rule, lines.of(number, 'name')
+
+
+_CONTRADICTIONS = {
+  'name': (
+    lambda rule: rule.name in set(events.KINDS) - set(_ALLOWED),
+    'no line can mean this',
+  ),
+  'source': (
+    lambda rule: (
+      rule.source == 'trainer' and rule.action in events.NODE_ACTIONS
+    ),
+    'what a trainer prints never acts on a node; choose another severity or '
+    'action',
+  ),
+  'scope': (
+    lambda rule: rule.action == 'replace_node' and rule.scope == 'job',
+    'only a rule about a node can replace one',
+  ),
+  'grace_s': (
+    lambda rule: bool(rule.grace_s) != bool(rule.clear),
+    'grace_s and clear go together',
+  ),
+  'within_s': (
+    lambda rule: (rule.count > 1) != (rule.within_s > 0),
+    'count and within_s go together',
+  ),
+}
+
+
+def _fault(value: Any, hint: Any) -> str:
+  """Why a value is none of a type; '' if it is."""
+  if typing.get_origin(hint) is Literal:
+    options = typing.get_args(hint)
+    return '' if value in options else f'must be one of {", ".join(options)}'
+  if typing.get_origin(hint) is tuple:
+    texts = isinstance(value, list) and all(isinstance(x, str) for x in value)
+    return '' if texts else 'must be a list of texts'
+  if typing.get_origin(hint) is types.UnionType or hint not in (int, float):
+    text = isinstance(value, str) and bool(value)
+    return '' if text else 'must be a text'
+  number = isinstance(value, (int, hint)) and not isinstance(value, bool)
+  least = 1 if hint is int else 0
+  if not number or not least <= value < 1e9:
+    return f'must be a number, at least {least}'
+  return ''
+
+
+def _refuse(path: pathlib.Path, line: Any, why: str) -> typing.NoReturn:
+  raise fields.UsageError(f'{path}, line {line}: {why}.')

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The newest valid checkpoint: whose seal holds, all of its files read.
+
+All processes of a run look together, and each reads its share of the files.
+"""
+
+import logging
+import os
+from typing import Any
+
+from zaya_jax.checkpoint import errors, folders, seal
+from zaya_jax.runtime import processes
+
+_verified: dict[str, Any] = {}  # By path, what its files were: read once.
+
+
+def resolve(source: str) -> str:
+  """The checkpoint that a path means; all of its files have been verified.
+
+  Args:
+    source: one checkpoint, a folder of checkpoints, or a run directory, of
+      which the newest valid checkpoint is taken.
+
+  Returns:
+    The absolute path of a checkpoint.
+
+  Raises:
+    CheckpointError: if there is none, or none is valid.
+  """
+  path = os.path.abspath(source)
+  if folders.is_checkpoint(path):
+    verify(path)
+    return path
+  for folder in (folders.root(path), path):
+    step = newest(folder)
+    if step is not None:
+      return os.path.join(folder, str(step))
+  raise errors.CheckpointError(
+    f'{source} holds no complete checkpoint; name a run directory with '
+    'checkpoints/STEP in it, or one such checkpoint.',
+    errors.USAGE,
+  )
+
+
+def newest(folder: str, *, repair: bool = False) -> int | None:
+  """The step of the newest checkpoint in `folder` whose seal holds.
+
+  Args:
+    folder: of checkpoints.
+    repair: renames newer ones that do not count to bad/STEP-REASON.
+
+  Returns:
+    None if there is no checkpoint.
+
+  Raises:
+    CheckpointError: if there are some and none is valid; they stay.
+  """
+  broken = {}
+  for name in processes.first_says(lambda: folders.numbered(folder)):
+    try:
+      verify(os.path.join(folder, name))
+    except seal.BrokenError as error:
+      broken[name] = error
+      continue
+    break
+  else:
+    found = [f'{step} ({error.reason})' for step, error in broken.items()]
+    if found and processes.first_says(lambda: _has_files(folder, broken)):
+      raise errors.CheckpointError(
+        f'{folder} holds no valid checkpoint: {", ".join(found)}. Name the key '
+        'that they were sealed with (--checkpoint.seal_key_file), seal what '
+        'you trust with --mode=checkpoints --checkpoint.action=seal --source='
+        'CHECKPOINT, or start anew with another --run_dir.'
+      )
+    name = None
+  for bad, error in broken.items():
+    if repair and processes.process() == 0:
+      folders.set_aside(os.path.join(folder, bad), error.reason)
+    elif not repair:
+      logging.warning('%s', error)
+  return None if name is None else int(name)
+
+
+def verify(directory: str) -> dict[str, Any]:
+  """What the seal of a checkpoint says, if it holds; reads all files, once.
+
+  Raises:
+    BrokenError: the same in all processes.
+  """
+  count = processes.processes()
+  before = _stats(directory)
+  if before and _verified.get(directory) == before:
+    return seal.read(directory)
+  found, body = None, None
+  try:
+    body = folders.check(directory, share=(processes.process(), count))
+  except seal.BrokenError as error:
+    found = [error.reason, error.what]
+  if found := processes.first_found(found):
+    raise seal.BrokenError(directory, *found)
+  _verified[directory] = before
+  return body
+
+
+def _has_files(folder: str, names: Any) -> bool:
+  """Whether there is more in these directories than nothing."""
+  paths = (os.path.join(folder, name) for name in names)
+  return any(files for path in paths for _, _, files in os.walk(path))
+
+
+def _stats(directory: str) -> list[Any]:
+  """What tells whether a file was written since."""
+  return sorted(
+    (path, stat.st_size, stat.st_mtime_ns, stat.st_ino)
+    for folder, _, names in os.walk(directory)
+    for path in (os.path.join(folder, name) for name in names)
+    for stat in [os.lstat(path)]
+  )

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arrays of a checkpoint that are read part by part, as they are asked for."""
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import tensorstore
+
+from zaya_jax.checkpoint import arrays, errors, folders, seal
+from zaya_jax.checkpoint.reading import reader
+
+
+class Leaf:
+  """An array on disk.
+
+  Attributes:
+    shape: of the whole.
+    dtype: as stored.
+  """
+
+  def __init__(self, directory: str, store: Any):
+    self._directory = directory
+    self._store = store
+    self._rows, self._block = slice(0), None  # What was read last.
+    self.shape = tuple(store.shape)
+    self.dtype = np.dtype(store.dtype.numpy_dtype)
+
+  def __getitem__(self, index: tuple[int, ...]) -> np.ndarray:
+    """The part at `index` of the first axes; () is the whole.
+
+    Whole chunks are read, and the last one is kept: parts in order are read
+    once.
+
+    Raises:
+      CheckpointError: if a file is damaged.
+    """
+    try:
+      if not index:
+        return self._store.read().result()
+      if index[0] not in range(self._rows.start or 0, self._rows.stop):
+        size = max(1, self._store.chunk_layout.read_chunk.shape[0])
+        first = index[0] // size * size
+        self._block = None  # Not both at once.
+        self._rows = slice(first, min(first + size, self.shape[0]))
+        self._block = self._store[self._rows].read().result()
+    except reader.FAILURES as error:
+      raise _damaged(self._directory, error) from error
+    return self._block[(index[0] - self._rows.start, *index[1:])]
+
+  @property
+  def rows(self) -> int:
+    """How many rows of the first axis are stored, and so read, at once."""
+    chunk = self._store.chunk_layout.read_chunk.shape
+    return max(1, chunk[0]) if chunk else 1
+
+  def blocks(
+    self, rows: int = 0
+  ) -> Iterator[tuple[tuple[int, ...], np.ndarray]]:
+    """Yields (index of the first element, values) of some rows at a time.
+
+    Args:
+      rows: how many; 0: as they are stored.
+
+    Raises:
+      CheckpointError: if a file is damaged.
+    """
+    if not self.shape:
+      yield (), self[()]
+      return
+    rows = rows or self.rows
+    for first in range(0, self.shape[0], rows):
+      place = slice(first, min(first + rows, self.shape[0]))
+      try:
+        block = self._store[place].read().result()
+      except reader.FAILURES as error:
+        raise _damaged(self._directory, error) from error
+      yield (first, *(0,) * (len(self.shape) - 1)), block
+
+
+def leaves(directory: str) -> dict[str, Leaf]:
+  """The arrays of a complete checkpoint by path, 'params/embed'; none is read.
+
+  Raises:
+    CheckpointError: if it is damaged.
+  """
+  state = os.path.join(directory, folders.STATE)
+  names = arrays.named(reader.stored(directory))
+  try:
+    about = seal.load_json(directory, f'{folders.STATE}/_METADATA')
+    driver = 'zarr3' if about.get('use_zarr3') else 'zarr'
+    stores = {
+      name: tensorstore.open(
+        {
+          'driver': driver,
+          'kvstore': {
+            'driver': 'ocdbt',
+            'base': {'driver': 'file', 'path': state},
+            'path': name.replace('/', '.') + '/',
+          },
+        },
+        open=True,
+        read=True,
+      )
+      for name in names
+    }
+    return {name: Leaf(directory, s.result()) for name, s in stores.items()}
+  except reader.FAILURES as error:
+    raise _damaged(directory, error) from error
+
+
+def _damaged(directory: str, error: Exception) -> errors.CheckpointError:
+  return errors.CheckpointError(
+    f'Checkpoint {directory} is damaged ({errors.cause(error)}); name an older '
+    'one.'
+  )

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training states written, sealed, copied and thinned out."""

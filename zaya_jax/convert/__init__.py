@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From and to other programs: import, export, and the conformance kit."""

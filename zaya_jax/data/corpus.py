@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The data of a run: prepared if need be, checked, opened."""
+
+import functools
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from typing import Self
+
+import numpy as np
+
+from pipelines import loader as loader_lib
+from pipelines import manifest as manifest_lib
+from pipelines import mixture
+from pipelines import tokenizer as tokenizer_lib
+from zaya_jax import config as config_lib
+from zaya_jax.data import prepare
+from zaya_jax.runtime import processes
+
+
+class Corpus:
+  """The training loader, the held-out text and the tokenizer of a run.
+
+  Attributes:
+    loader: endless iterator of training batches.
+    tokenizer: of the shards.
+    val: what is known of the held-out text of the first folder; None: it has
+      none.
+  """
+
+  def __init__(
+    self, config: config_lib.Config, shard: tuple[int, int] = (0, 1)
+  ):
+    """Prepares `--data.input` where the shards do not exist, and opens them.
+
+    Args:
+      config: of the run.
+      shard: which part of each batch to read, of how many.
+
+    Raises:
+      UsageError: if there is nothing to read, or the model's vocabulary is
+        smaller than the tokenizer's.
+      DataError: if the text or the shards cannot be used.
+    """
+    self._config = config
+    self._shard = {'shard_index': shard[0], 'shard_count': shard[1]}
+    dirs = config.data.dir or (os.path.join(config.run_dir, 'data'),)
+    self._val_dir = mixture.parse(dirs)[0].directory
+    if config.data.input:
+      _check_planned_vocabulary(config, self._val_dir)
+      processes.first_says(
+        lambda: bool(prepare.shards(config.data, self._val_dir))
+      )
+    elif not config.data.dir and not os.path.exists(dirs[0]):
+      raise config_lib.UsageError(
+        '--data.input= and --data.dir= are both empty; name a text to '
+        "prepare ('stdlib' is on every machine) or prepared shards."
+      )
+    self.tokenizer = manifest_lib.load_tokenizer(self._val_dir)
+    _check_tokenizer_flag(config.data, self._val_dir)
+    _check_vocabulary(config, self.tokenizer.name, self.tokenizer.vocab_size)
+    self.loader = loader_lib.make_train_loader(
+      dirs,
+      seq_len=config.data.seq_len,
+      batch_size=config.data.batch_size,
+      seed=config.seed,
+      **self._shard,
+    )
+    self.val = self.loader.manifests[0].splits.get('val')
+
+  def __enter__(self) -> Self:
+    return self
+
+  def __exit__(self, *unused) -> None:
+    self.loader.close()
+
+  @property
+  def has_chats(self) -> bool:
+    """Whether a part of the data are conversations."""
+    return any(m.template_sha256 for m in self.loader.manifests)
+
+  @functools.cached_property
+  def sha256(self) -> str:
+    """Identifies the shards of all folders."""
+    shards = [
+      [shard.sha256 for split in m.splits.values() for shard in split.shards]
+      for m in self.loader.manifests
+    ]
+    return hashlib.sha256(json.dumps(shards).encode()).hexdigest()
+
+  def val_batches(
+    self, max_batches: int = 0
+  ) -> Iterator[dict[str, np.ndarray]]:
+    """Held-out windows in order; 0: all of them."""
+    data = self._config.data
+    return loader_lib.eval_batches(
+      self._val_dir,
+      seq_len=data.seq_len,
+      batch_size=data.batch_size,
+      max_batches=max_batches,
+      **self._shard,
+      data=self.loader.manifests[0],
+    )
+
+  def check_tokenizer(self, sha256: str) -> None:
+    """Refuses to go on with other tokens than those trained on.
+
+    Raises:
+      UsageError: if the tokenizer of the shards is another one.
+    """
+    if sha256 != self.tokenizer.sha256:
+      raise config_lib.UsageError(
+        f'{self._val_dir} was tokenized with {self.tokenizer.name} (sha256 '
+        f'{self.tokenizer.sha256[:12]}) and the checkpoint in --run_dir='
+        f'{self._config.run_dir} with another tokenizer ({sha256[:12]}); use '
+        'the shards of that run, or another --run_dir.'
+      )
+
+
+def _check_planned_vocabulary(config: config_lib.Config, folder: str) -> None:
+  """Refuses too small a vocabulary before time is spent on preparing."""
+  if os.path.exists(os.path.join(folder, manifest_lib.FILE_NAME)):
+    return
+  name, size = config.data.tokenizer, config.data.train_tokenizer
+  if size:
+    _check_vocabulary(config, f'of --data.train_tokenizer={size}', size)
+  else:
+    _check_vocabulary(config, name, tokenizer_lib.load(name).vocab_size)
+
+
+def _check_tokenizer_flag(data: config_lib.DataConfig, folder: str) -> None:
+  """Refuses shards that were made with another tokenizer than is named."""
+  # With --data.input, `prepare` has compared; 'bytes' may be just the default.
+  if not data.input and data.tokenizer != 'bytes':
+    named = tokenizer_lib.load(data.tokenizer)
+    manifest_lib.load(folder).check_tokenizer(named)
+
+
+def _check_vocabulary(config: config_lib.Config, name: str, size: int) -> None:
+  if config.model.vocab_size < size:
+    raise config_lib.UsageError(
+      f'--model.vocab_size={config.model.vocab_size} is smaller than the '
+      f'{size} tokens of the tokenizer {name}; set it to {-(-size // 64) * 64}.'
+    )

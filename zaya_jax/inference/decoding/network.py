@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The network once more, for decoding: the same function, laid out for speed.
+
+Reading weights and cache from memory is all the time of a token. So `prepare`
+joins what is read together (the projections of attention, both convolutions),
+casts what every step would cast, and stores matrices as [out, in], which a GPU
+reads fastest for one token; layers are unrolled, and their caches are apart, so
+that each is updated in place. The maths of training (`ops.cca`, `router`,
+`layers`) is used where it does not depend on the layout.
+
+Axis letters: B rows, L new tokens, D residual width, H query heads, K key/value
+heads, C channels of a head, Z channels that the convolutions mix, R router
+width, S rows of the cache, V vocabulary.
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+import ops
+from ops.cca import reference as cca_ops
+from zaya_jax import config as config_lib
+from zaya_jax.inference.decoding import cache as cache_lib
+from zaya_jax.model import layers, moe, router
+from zaya_jax.parallel.context import tree
+
+
+def prepare(
+  config: config_lib.ModelConfig,
+  params: dict[str, Any],
+  buffers: dict[str, Any],
+) -> dict[str, Any]:
+  """Weights laid out for decoding; `layers` is a tuple with a dict each."""
+  dtype = layers.compute_dtype(config)
+  top = {k: v for k, v in params.items() if k != 'layers'}
+  for name in ('embed', 'head'):
+    if name in top:
+      top[name] = top[name].astype(dtype)
+  stack = {**params['layers']}
+  stack['router'] = {**stack['router'], **buffers['layers']['router']}
+  return {
+    **top,
+    'layers': tuple(
+      _prepare_layer(config, jax.tree.map(lambda a, n=n: a[n], stack), dtype)
+      for n in range(config.num_layers)
+    ),
+  }
+
+
+def _prepare_layer(config, layer, dtype):
+  attn = layer['attn']
+  names = ('q', 'k', 'v_current', 'v_delayed')
+  kernel_GCX, kernel_bias_Z = cca_ops.joint_kernel(
+    *(
+      attn[f'conv_{name}']
+      for name in ('depthwise', 'depthwise_bias', 'grouped', 'grouped_bias')
+    )
+  )
+  groups, c, _ = kernel_GCX.shape
+  # Lags from the oldest to the newest, as their samples come: [G, out, in].
+  kernel = kernel_GCX.reshape(groups, c, -1, c)[:, :, ::-1]
+  kernel = kernel.transpose(0, 3, 2, 1).reshape(groups, c, -1)
+  rows = lambda w: w.swapaxes(-1, -2)
+  fused = {
+    'qkv': rows(jnp.concatenate([attn[n] for n in names], -1)).astype(dtype),
+    'kernel': kernel.astype(dtype),
+    'kernel_bias': kernel_bias_Z,
+    'temperature': attn['temperature'],
+    'out': rows(attn['out']).astype(dtype),
+  }
+  if config.attention_bias:
+    fused['qkv_bias'] = jnp.concatenate([attn[f'{n}_bias'] for n in names])
+    fused['out_bias'] = attn['out_bias']
+  matrices = ('down', 'fc1', 'fc2', 'out')
+  return {
+    **layer,
+    'attn': fused,
+    'router': {
+      k: rows(v) if k in matrices else v for k, v in layer['router'].items()
+    },
+    'experts': {k: rows(v).astype(dtype) for k, v in layer['experts'].items()},
+  }
+
+
+def init_cache(
+  config: config_lib.ModelConfig,
+  weights: dict[str, Any],
+  batch: int,
+  size: int,
+) -> cache_lib.Cache:
+  """An empty cache of `size` tokens for `batch` rows, in the compute type."""
+  dtype = layers.compute_dtype(config)
+  n, kv_heads, c = config.num_layers, config.num_kv_heads, config.head_dim
+  kv = (batch, kv_heads, size, c)
+  delayed = jnp.zeros((n, batch, kv_heads * c // 2), dtype)
+  if config.attention_bias:
+    # Before the first token stands the projection of a zero vector.
+    biases = [w['attn']['qkv_bias'] for w in weights['layers']]
+    first_NX = jnp.stack(biases)[:, -delayed.shape[-1] :].astype(dtype)
+    delayed += first_NX[:, None]
+  return cache_lib.Cache(
+    k=tuple(jnp.zeros(kv, dtype) for _ in range(n)),
+    v=tuple(jnp.zeros(kv, dtype) for _ in range(n)),
+    conv=jnp.zeros((n, batch, config.conv_context, config.d_qk), dtype),
+    delayed=delayed,
+    length=jnp.int32(0),
+    valid=jnp.zeros((batch, size), bool),
+    position=jnp.zeros((batch,), jnp.int32),
+  )
+
+
+def forward(
+  config: config_lib.ModelConfig,
+  weights: dict[str, Any],
+  tokens_BL: jax.Array,
+  cache: cache_lib.Cache,
+  mask_BL: jax.Array | None = None,
+  axis: str | None = None,
+) -> tuple[jax.Array, cache_lib.Cache]:
+  """Appends tokens to the cache.
+
+  Args:
+    config: of the model.
+    weights: of `prepare`.
+    tokens_BL: [B, L] int32.
+    cache: the state before these tokens, with room for them.
+    mask_BL: [B, L] bool, False for padding, which only comes before the first
+      token of a row; None: no padding.
+    axis: the mesh axis over which the rows of the cache are divided, inside of
+      `jax.shard_map`; None: they are not.
+
+  Returns:
+    [B, L, D] after the final norm, in the compute type, and the new state.
+  """
+  dtype = layers.compute_dtype(config)
+  real_BL = jnp.ones(tokens_BL.shape, bool) if mask_BL is None else mask_BL
+  positions_BL = cache.position[:, None] + jnp.maximum(
+    jnp.cumsum(real_BL, axis=1) - 1, 0
+  )
+  valid_BS = _write(axis, cache.valid, real_BL, cache.length, 1)
+  x_BLD = layers.affine(
+    weights['embed'][tokens_BL], weights['input_scale'], weights['input_bias']
+  )
+  state_BLR = jnp.zeros((*tokens_BL.shape, config.d_router), jnp.float32)
+  states = []
+  for n, w in enumerate(weights['layers']):
+    rope, window = _reach(config, n, positions_BL)
+    h_BLD = layers.rms_norm(x_BLD, w['attn_norm'], config.norm_eps, dtype)
+    if mask_BL is not None:
+      h_BLD = jnp.where(mask_BL[..., None], h_BLD, 0)
+    rows = {'offset': cache.length, 'valid_BS': valid_BS, 'window': window}
+    old = (cache.k[n], cache.v[n], cache.conv[n], cache.delayed[n])
+    o_BLD, new = _attend(config, w['attn'], h_BLD, rope, old, axis, rows)
+    states.append(new)
+    x_BLD = layers.merge(w['attn_merge'], o_BLD, x_BLD)
+    h_BLD = layers.rms_norm(x_BLD, w['moe_norm'], config.norm_eps, dtype)
+    y_BLD, state_BLR = _experts(config, w, h_BLD, state_BLR)
+    x_BLD = layers.merge(w['moe_merge'], y_BLD, x_BLD)
+  x_BLD = layers.rms_norm(x_BLD, weights['final_norm'], config.norm_eps, dtype)
+  k, v, conv, delayed = zip(*states, strict=True)
+  return x_BLD, cache_lib.Cache(
+    k=k,
+    v=v,
+    conv=jnp.stack(conv),
+    delayed=jnp.stack(delayed),
+    length=cache.length + tokens_BL.shape[1],
+    valid=valid_BS,
+    position=cache.position + jnp.sum(real_BL, axis=1, dtype=jnp.int32),
+  )
+
+
+def logits(
+  config: config_lib.ModelConfig, weights: dict[str, Any], x_BLD: jax.Array
+) -> jax.Array:
+  """[B, L, V] float32 of the final hidden states."""
+  head = weights['embed'] if config.tie_embeddings else weights['head']
+  out = _linear(x_BLD, head)
+  return out + weights['head_bias'][None, None] if config.head_bias else out
+
+
+def _reach(config, n, positions_BL):
+  """The rotary table of layer `n`, and its window if it slides."""
+  slides = n in config.sliding_layers
+  theta = config.sliding_rope_theta if slides else config.rope_theta
+  rope = layers.rope_table(positions_BL, config.d_rope, theta)
+  return rope, config.sliding_window if slides else None
+
+
+def _attend(config, w, h_BLD, rope, state, axis, rows):
+  k_BKSC, v_BKSC, conv_BTZ, delayed_BX = state
+  batch, length, _ = h_BLD.shape
+  heads, kv_heads = config.num_heads, config.num_kv_heads
+  split = [heads * config.head_dim, config.d_qk]
+  out_BLX = _linear(h_BLD, w['qkv'], w.get('qkv_bias')).astype(h_BLD.dtype)
+  q_BLX, k_BLX, v_BLX = jnp.split(out_BLX, split, axis=-1)
+  z_BLZ = out_BLX[..., : config.d_qk]
+  past_BTZ = jnp.concatenate([conv_BTZ, z_BLZ], axis=1)
+  y_BLZ = _convolve(w, past_BTZ, length)
+  mean_q, mean_k = cca_ops.qk_mean(q_BLX, k_BLX, heads, kv_heads)
+  y_q, y_k = jnp.split(y_BLZ, split[:1], axis=-1)
+  q_BLHC = cca_ops.normalize(y_q.reshape(mean_q.shape) + mean_q)
+  k_BLKC = cca_ops.normalize(y_k.reshape(mean_k.shape) + mean_k)
+  k_BLKC *= w['temperature'][None, None, :, None]
+  q_BLHC = cca_ops.rotate(q_BLHC, *rope)
+  k_BLKC = cca_ops.rotate(k_BLKC, *rope)
+  current_BLX, delayed_BLX = jnp.split(v_BLX, 2, axis=-1)
+  delayed_BLX = jnp.concatenate([delayed_BX[:, None], delayed_BLX], axis=1)
+  v_BLKC = jnp.concatenate([current_BLX, delayed_BLX[:, :-1]], axis=-1)
+  write = lambda old, new: _write(
+    axis, old, new.swapaxes(1, 2), rows['offset'], 2
+  )
+  k_BKSC = write(k_BKSC, k_BLKC)
+  v_BKSC = write(v_BKSC, v_BLKC.reshape(k_BLKC.shape))
+  attention = ops.cached_attention
+  if axis:
+    attention = functools.partial(tree.attention, axis=axis)
+  o_BLHC = attention(q_BLHC, k_BKSC, v_BKSC, **rows)
+  o_BLX = o_BLHC.astype(h_BLD.dtype).reshape(batch, length, -1)
+  state = (k_BKSC, v_BKSC, past_BTZ[:, length:], delayed_BLX[:, -1])
+  return _linear(o_BLX, w['out'], w.get('out_bias')), state
+
+
+def _write(axis, old, new, offset, dim):
+  """`old` with `new` at row `offset` of dimension `dim`."""
+  if axis:
+    return tree.write(old, new, offset, axis=axis, dim=dim)
+  new = new.astype(old.dtype)
+  return jax.lax.dynamic_update_slice_in_dim(old, new, offset, axis=dim)
+
+
+def _convolve(w, past_BTZ, length):
+  """[B, L, Z] float32: both convolutions, of the last L samples."""
+  groups, c, mixed = w['kernel'].shape
+  past_BTGC = past_BTZ.reshape(*past_BTZ.shape[:2], groups, c)
+  lags = mixed // c
+  windows_BLGX = jnp.concatenate(
+    [past_BTGC[:, lag : lag + length] for lag in range(lags)], axis=-1
+  )
+  y_BLGC = jnp.einsum(
+    'BLGX,GCX->BLGC',
+    windows_BLGX,
+    w['kernel'],
+    preferred_element_type=jnp.float32,
+  )
+  return (
+    y_BLGC.reshape(past_BTZ.shape[0], length, -1) + w['kernel_bias'][None, None]
+  )
+
+
+def _experts(config, w, h_BLD, state_BLR):
+  r = w['router']
+  h32_BLD = h_BLD.astype(jnp.float32)
+  own_BLR = _linear(h32_BLD, r['down'], r['down_bias'])
+  state_BLR = own_BLR + r['eda'][None, None] * state_BLR
+  a_BLR = layers.rms_norm(state_BLR, r['norm'], config.norm_eps)
+  a_BLR = router.gelu(_linear(a_BLR, r['fc1'], r['fc1_bias']))
+  a_BLR = router.gelu(_linear(a_BLR, r['fc2'], r['fc2_bias']))
+  probs_BLX = router.softmax(_linear(a_BLR, r['out']))
+  choice_BL, weight_BL = router.choose(probs_BLX, r['balance_bias'])
+  y_TD = ops.expert_mlp_rows(
+    h_BLD.reshape(-1, h_BLD.shape[-1]),
+    choice_BL.reshape(-1),
+    w['experts']['gate_up'],
+    w['experts']['down'],
+  )
+  routes = router.Routes(
+    choice=choice_BL, weight=weight_BL, probs=probs_BLX, state=state_BLR
+  )
+  y_BLD = moe.weigh(y_TD.reshape(h_BLD.shape), h_BLD, routes, config.skip)
+  return y_BLD, state_BLR
+
+
+def _linear(x_BLD, w_FD, bias_F=None):
+  """X @ w^T + bias in float32."""
+  out = jnp.einsum(
+    'BLD,FD->BLF', x_BLD, w_FD, preferred_element_type=jnp.float32
+  )
+  return out if bias_F is None else out + bias_F[None, None]

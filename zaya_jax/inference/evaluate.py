@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""--mode=eval: how well a model predicts a text, as one JSON object.
+
+A run is scored with the data settings it was trained with, so that its
+held-out text gives the number that training reported. With `--eval.tasks` it
+is scored by lm-evaluation-harness instead, one JSON object for each task.
+"""
+
+import json
+import math
+import os
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+import numpy as np
+
+from pipelines import loader, manifest, mixture
+from zaya_jax import config as config_lib
+from zaya_jax.checkpoint.reading import finder
+from zaya_jax.hub import folder as hub_folder
+from zaya_jax.inference import load as load_lib
+from zaya_jax.inference import model as model_lib
+from zaya_jax.inference import score
+from zaya_jax.parallel import mesh as mesh_lib
+
+# What transformers takes where a config.json does not say.
+_LONGEST = 131072
+
+
+def main(config: config_lib.Config) -> None:
+  """Scores `--eval.text`, `--eval.tasks`, or the held-out text of the run.
+
+  Prints bits_per_byte, nll (nats per token), tokens and bytes; of a task the
+  metrics that it defines.
+
+  Raises:
+    UsageError: if there is no model, no text or task, or no tokenizer.
+    CheckpointError: if the run holds no complete checkpoint.
+    FolderError: if the Hugging Face folder cannot be read.
+    DataError: if the shards cannot be used, or have another tokenizer.
+  """
+  source = config.source or config.run_dir
+  if not source:
+    raise config_lib.UsageError(
+      '--mode=eval needs --source=DIR (or --run_dir=DIR): the model.'
+    )
+  if config.eval.tasks:
+    return _tasks(config, source)
+  # A run says how it was trained; a folder gets what the flags say.
+  model, trained = load_lib.load(source), _config_of(source)
+  data = trained.data if trained else config.data
+  if config.eval.text:
+    batches, num_bytes = _text(config.eval.text, model, data)
+    nats, tokens = _score(model, data, batches)
+  else:
+    folder = _folder(config, trained)
+    found = manifest.verify(folder)
+    batches, bytes_per_token = _held_out(folder, found, model, data)
+    nats, tokens = _score(model, data, batches)
+    num_bytes = tokens * bytes_per_token
+  print(
+    f'note: scored in windows of {data.seq_len} tokens (--data.seq_len); only '
+    'scores of equal windows compare.',
+    file=sys.stderr,
+  )
+  nll = nats / tokens
+  result = {
+    'bits_per_byte': score.bits_per_byte(nll, num_bytes / tokens),
+    'nll': nll,
+    'tokens': int(tokens),
+    'bytes': round(num_bytes),
+  }
+  print(json.dumps(result), flush=True)
+
+
+def _tasks(config: config_lib.Config, source: str) -> None:
+  """Prints one line for each task, and the harness' table to stderr."""
+  asked = config.eval
+  if asked.text:
+    raise config_lib.UsageError(
+      '--eval.tasks and --eval.text are two evaluations; leave out one of them.'
+    )
+  try:
+    from zaya_jax.inference import harness
+  except ImportError as error:
+    raise config_lib.UsageError(
+      f'--eval.tasks needs lm-evaluation-harness ({error}); run pip install '
+      'lm-eval.'
+    ) from error
+  manager = harness.find_tasks(asked.tasks, asked.task_dir)
+  model = load_lib.load(source)
+  if model.tokenizer is None:
+    raise config_lib.UsageError(
+      f'--eval.tasks needs a tokenizer and --source={source} has none; put a '
+      'tokenizer.json into its folder.'
+    )
+  results = harness.evaluate(
+    model,
+    manager,
+    max_length=model.max_positions or _max_length(source),
+    num_fewshot=None if asked.num_fewshot < 0 else asked.num_fewshot,
+    limit=asked.limit or None,
+    seed=config.seed,
+  )
+  print(harness.table(results), file=sys.stderr)
+  for name, metrics in results['results'].items():
+    numbers = {k: v for k, v in metrics.items() if _is_number(v)}
+    # The harness writes METRIC,FILTER, where most have no filter.
+    numbers = {k.removesuffix(',none'): v for k, v in numbers.items()}
+    print(json.dumps({'task': name, **numbers}), flush=True)
+
+
+def _is_number(value: Any) -> bool:
+  return isinstance(value, float | int) and math.isfinite(value)
+
+
+def _max_length(source: str) -> int:
+  """Tokens of a context where no config.json tells."""
+  trained = _config_of(source)
+  return trained.data.seq_len if trained else _LONGEST
+
+
+def _config_of(source: str) -> config_lib.Config | None:
+  """The settings of a run; None for a Hugging Face folder."""
+  if hub_folder.is_folder(source):
+    return None
+  run_dir = os.path.dirname(os.path.dirname(finder.resolve(source)))
+  flagfile = os.path.join(run_dir, 'config.flags')
+  # The run may have been moved since.
+  return config_lib.Config.from_flagfile(flagfile, run_dir=run_dir)
+
+
+def _text(
+  path: str, model: model_lib.Model, data: config_lib.DataConfig
+) -> tuple[Iterable[dict[str, np.ndarray]], int]:
+  """Batches of a text file, and its size in bytes."""
+  if model.tokenizer is None:
+    raise config_lib.UsageError(
+      f'--eval.text={path} cannot be read by a model without a tokenizer; put '
+      'a tokenizer.json into its folder.'
+    )
+  text = score.read_text(path)
+  batches = loader.text_batches(
+    text, model.tokenizer, seq_len=data.seq_len, batch_size=data.batch_size
+  )
+  return batches, len(text.encode())
+
+
+def _folder(
+  config: config_lib.Config, trained: config_lib.Config | None
+) -> str:
+  """The shards whose held-out part is scored."""
+  chosen = config.data.dir or (trained.data.dir if trained else ())
+  if not chosen and trained is None:
+    raise config_lib.UsageError(
+      '--mode=eval of a Hugging Face folder needs a text: --eval.text=FILE, or '
+      '--data.dir=DIR of shards that its tokenizer made.'
+    )
+  if not chosen:
+    return os.path.join(trained.run_dir, 'data')
+  return mixture.parse(chosen)[0].directory
+
+
+def _held_out(
+  folder: str,
+  found: manifest.Manifest,
+  model: model_lib.Model,
+  data: config_lib.DataConfig,
+) -> tuple[Iterable[dict[str, np.ndarray]], float]:
+  """Batches of the held-out part of a folder, and its bytes per token."""
+  if model.tokenizer is not None:
+    found.check_tokenizer(model.tokenizer)
+  if found.vocab_size > model.config.vocab_size:
+    raise config_lib.UsageError(
+      f'{folder} has {found.vocab_size} different tokens ({found.tokenizer}) '
+      f'and the model only {model.config.vocab_size}; prepare the text with '
+      'the tokenizer of the model.'
+    )
+  if 'val' not in found.splits:
+    raise config_lib.UsageError(
+      f'{folder} holds nothing out (--data.val_fraction=0); name a text with '
+      '--eval.text=FILE.'
+    )
+  batches = loader.eval_batches(
+    folder, seq_len=data.seq_len, batch_size=data.batch_size, data=found
+  )
+  return batches, found.splits['val'].bytes_per_token
+
+
+def _score(
+  model: model_lib.Model,
+  data: config_lib.DataConfig,
+  batches: Iterable[dict[str, np.ndarray]],
+) -> tuple[float, float]:
+  """Sums of nats and tokens, on as many devices as divide a batch."""
+  devices = math.gcd(jax.device_count(), data.batch_size)
+  mesh = mesh_lib.make_mesh(config_lib.MeshConfig(replica=devices))
+  params, buffers = jax.device_put(
+    (model.params, model.buffers), mesh_lib.sharding(mesh)
+  )
+  with jax.set_mesh(mesh):
+    eval_step = jax.jit(score.make_eval_step(model.config))
+    return score.score(eval_step, mesh, params, buffers, batches)

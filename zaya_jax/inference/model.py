@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model with its parameters: logits of tokens, and text from prompts.
+
+Axis letters: B prompts, L positions, V vocabulary.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pipelines import tokenizer as tokenizer_lib
+from zaya_jax import config as config_lib
+from zaya_jax.inference.decoding import decoder as decoder_lib
+from zaya_jax.model import zaya
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Model:
+  """A network with its parameters, ready to be called.
+
+  Attributes:
+    config: the shape of the network.
+    params: nested dict of float32 arrays.
+    buffers: nested dict, the balancing bias.
+    tokenizer: None where a Hugging Face folder has none.
+    stop_ids: tokens that end a text.
+    max_positions: the longest text that it was made for; None: not known.
+    on_note: told when something long begins, such as compiling, and when a
+      prompt is longer than `max_positions`.
+    context: devices among which decoding divides its cache.
+  """
+
+  config: config_lib.ModelConfig
+  params: dict[str, Any]
+  buffers: dict[str, Any]
+  tokenizer: tokenizer_lib.Tokenizer | None
+  stop_ids: tuple[int, ...] = ()
+  max_positions: int | None = None
+  on_note: Callable[[str], None] = lambda note: None
+  context: int = 1
+
+  @functools.cached_property
+  def decoder(self) -> decoder_lib.Decoder:
+    """The weights laid out for decoding; made when first needed."""
+    return decoder_lib.Decoder(
+      self.config,
+      self.params,
+      self.buffers,
+      self.tokenizer.vocab_size if self.tokenizer else None,
+      self.on_note,
+      self.context,
+    )
+
+  def __call__(
+    self,
+    tokens: Any,
+    attention_mask: Any = None,
+    segment_ids: Any = None,
+    positions: Any = None,
+  ) -> jax.Array:
+    """Logits of a batch.
+
+    Args:
+      tokens: [B, L] int.
+      attention_mask: [B, L], 0 for padding.
+      segment_ids: [B, L] int, the document of each token, 0 for padding.
+      positions: [B, L] int, for the rotary embedding.
+
+    Returns:
+      [B, L, V] float32.
+
+    Raises:
+      ValueError: if `tokens` is not [B, L] int.
+    """
+    tokens = jnp.asarray(tokens)
+    if tokens.ndim != 2 or not jnp.issubdtype(tokens.dtype, jnp.integer):
+      raise ValueError(
+        f'tokens must be [B, L] int, got {list(tokens.shape)} {tokens.dtype}.'
+      )
+    inputs = {
+      'attention_mask': attention_mask,
+      'segment_ids': segment_ids,
+      'positions': positions,
+    }
+    inputs = {k: jnp.asarray(v) for k, v in inputs.items() if v is not None}
+    return _logits(self.config, self.params, self.buffers, tokens, inputs)
+
+  def generate(
+    self,
+    prompts: str | Sequence[str | np.ndarray],
+    max_tokens: int = 64,
+    temperature: float = 0.0,
+    top_p: float = 1.0,
+    seed: int = 0,
+    stop: Sequence[str] = (),
+    on_text: Callable[[str], None] | None = None,
+  ) -> list[str]:
+    """Continues texts.
+
+    Args:
+      prompts: one text or several, or their tokens, [L] int each, which are
+        taken as they are; shorter ones are padded on the left.
+      max_tokens: tokens to add at most; a text ends earlier at a stop token.
+      temperature: 0: the likeliest token.
+      top_p: samples from the likeliest tokens of this total probability.
+      seed: of the samples.
+      stop: texts before which a continuation ends.
+      on_text: called with the text of the first prompt as it grows.
+
+    Returns:
+      The continuations, without the prompts.
+
+    Raises:
+      UsageError: if the model has no tokenizer.
+    """
+    if self.tokenizer is None:
+      raise config_lib.UsageError(
+        'The model has no tokenizer; put a tokenizer.json into its folder.'
+      )
+    prompts = [prompts] if isinstance(prompts, str) else prompts
+    if not len(prompts):
+      return []
+    rows = [self._encode(prompt) for prompt in prompts]
+    longest = max(map(len, rows))
+    if self.max_positions and longest > self.max_positions:
+      self.on_note(
+        f'note: a prompt has {longest:,} tokens, more than the '
+        f'{self.max_positions:,} that the model was made for '
+        '(max_position_embeddings).'
+      )
+    texts = [_Text(self.tokenizer, stop) for _ in rows]
+    how = {'temperature': temperature, 'top_p': top_p, 'seed': seed}
+    for next_B in self.tokens(rows, max_tokens, **how):
+      for text, token in zip(texts, next_B, strict=True):
+        text.push(token)
+      if on_text:
+        on_text(texts[0].take())
+      if all(text.done for text in texts):
+        break
+    for text in texts:
+      text.finish()
+    if on_text:
+      on_text(texts[0].take())
+    return [text.whole for text in texts]
+
+  def _encode(self, prompt: str | np.ndarray) -> np.ndarray:
+    if isinstance(prompt, str):
+      ids = self.tokenizer.encode(prompt)
+      return np.insert(ids, 0, self.tokenizer.bos_id)
+    return np.asarray(prompt)
+
+  def tokens(
+    self, rows: Sequence[np.ndarray], max_tokens: int, **how: float
+  ) -> Iterator[list[int]]:
+    """Like `decoding.Decoder.tokens`, until all rows have ended.
+
+    Yields:
+      A list of B ints; -1 for a row that has ended.
+    """
+    done_B = np.zeros(len(rows), bool)
+    for token_B in self.decoder.tokens(rows, max_tokens, **how):
+      done_B |= np.isin(token_B, self.stop_ids)
+      yield np.where(done_B, -1, token_B).tolist()
+      if done_B.all():
+        return
+
+
+class _Text:
+  """A continuation as it grows, up to the first of some stop texts."""
+
+  def __init__(self, tokenizer: tokenizer_lib.Tokenizer, stop: Sequence[str]):
+    self._decoder = tokenizer.stream_decoder()
+    self._stop = [text for text in stop if text]
+    self._taken = 0  # Characters given to the user.
+    self.whole = ''
+    self.done = False
+
+  def push(self, token: int) -> None:
+    """Appends a token; -1: the text has ended."""
+    if self.done:
+      return
+    if token < 0:
+      self.finish()
+    else:
+      self._append(self._decoder.push(token))
+
+  def finish(self) -> None:
+    """Ends the text, with what the decoder still holds."""
+    if not self.done:
+      self._append(self._decoder.flush())
+      self.done = True
+
+  def take(self) -> str:
+    """What is new, and sure not to be the beginning of a stop text."""
+    ready = len(self.whole)
+    if not self.done:
+      ready -= max((_overlap(self.whole, s) for s in self._stop), default=0)
+    piece = self.whole[self._taken : ready]
+    self._taken = max(self._taken, ready)
+    return piece
+
+  def _append(self, piece: str) -> None:
+    self.whole += piece
+    ends = [self.whole.find(text) for text in self._stop]
+    if found := [end for end in ends if end >= 0]:
+      self.whole = self.whole[: min(found)]
+      self.done = True
+
+
+def _overlap(text: str, stop: str) -> int:
+  """Characters at the end of `text` with which `stop` begins."""
+  for size in range(min(len(text), len(stop)), 0, -1):
+    if text.endswith(stop[:size]):
+      return size
+  return 0
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _logits(config, params, buffers, tokens_BL, inputs):
+  return zaya.bind(config, params, buffers)(tokens_BL, **inputs)

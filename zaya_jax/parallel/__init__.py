@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The device mesh, and which device holds which part of an array."""

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""--plan.compile=rocm: the step compiled for MI300X, in a child process.
+
+The child runs in an environment of its own (`make rocm-venv`): where the plugin
+is installed, jax complains in every process that there is no AMD GPU.
+"""
+
+import json
+import os
+import pathlib
+import subprocess
+from typing import Any
+
+from zaya_jax import config as config_lib
+from zaya_jax.config import flags
+from zaya_jax.plan.compile import contracts
+
+ROOT = pathlib.Path(__file__).parents[3]
+_TIMEOUT_S = 1800
+# Compiled as it would run. (Of its flags triton_gemm=false is needed: products
+# in Triton that nothing has tuned, for want of a GPU, may not compile.)
+_ENVIRONMENT = ROOT / 'deploy' / 'mi300x.env'
+
+
+class CompileError(RuntimeError):
+  """The step did not compile."""
+
+  exit_code = 1
+
+
+def compile_step(
+  config: config_lib.Config, home: pathlib.Path = ROOT / '.venv-rocm'
+) -> dict[str, Any]:
+  """What XLA:ROCm says of the training step.
+
+  Args:
+    config: of the run; --plan.devices devices are compiled for.
+    home: the environment with the plugin and the libraries it wants.
+
+  Returns:
+    seconds and host_bytes that it took; arguments and temporary, bytes of a
+    device; what `hlo.read` returns; rematerialized, how often the compiler
+    warned that it would gather an array whole to divide it anew.
+
+  Raises:
+    UsageError: if there is no such environment, or the step refuses the mesh.
+    CompileError: if the compiler gives up.
+  """
+  if config.plan.chip != 'mi300x':
+    raise config_lib.UsageError(
+      f'--plan.compile=rocm compiles for mi300x and not for --plan.chip='
+      f'{config.plan.chip}; choose one of the two.'
+    )
+  python = home / 'bin' / 'python'
+  if not python.exists():
+    raise config_lib.UsageError(
+      f'--plan.compile=rocm needs the compiler in {home}; '
+      'run make rocm-venv once.'
+    )
+  kept = ('PATH', 'HOME', 'TMPDIR')
+  environment = {k: os.environ[k] for k in kept if k in os.environ}
+  done = subprocess.run(
+    [python, '-m', 'zaya_jax.plan.compile.rocm_child'],
+    input=flags.to_flagfile(config),
+    capture_output=True,
+    text=True,
+    timeout=_TIMEOUT_S,
+    check=False,
+    env={
+      **environment,
+      'JAX_PLATFORMS': 'cpu',
+      'JAX_TRACEBACK_FILTERING': 'off',  # So that the error is what ends it.
+      'LD_LIBRARY_PATH': str(home / 'stubs'),
+      'PYTHONPATH': str(ROOT),
+      'XLA_FLAGS': _xla_flags(),
+    },
+  )
+  if not done.returncode:
+    warnings = done.stderr.count(contracts.WARNING)
+    return {**json.loads(done.stdout), 'rematerialized': warnings}
+  last = (done.stderr.strip().splitlines() or ['nothing was said'])[-1]
+  if done.returncode == config_lib.UsageError.exit_code:
+    raise config_lib.UsageError(last)
+  raise CompileError(f'--plan.compile=rocm failed: {last}')
+
+
+def _xla_flags() -> str:
+  lines = _ENVIRONMENT.read_text().splitlines()
+  return next(x for x in lines if x.startswith('XLA_FLAGS=')).partition('=')[2]
+
+
+def compare(plan: dict[str, Any], compiled: dict[str, Any]) -> dict[str, Any]:
+  """The compiler's numbers beside those of the formulas: [formula, compiler].
+
+  What a step keeps is in its arguments, with the batch; what it makes in
+  passing is temporary.
+  """
+  held = plan['memory']
+  kept = held['parameters'] + held['optimizer']
+  total = compiled['arguments'] + compiled['temporary']
+  sent = {}
+  for collective in plan['collectives']:
+    kind = collective['kind'].replace('permute', 'collective-permute')
+    sent[kind] = sent.get(kind, 0) + collective['bytes']
+  found = {}
+  for kind, counted in compiled['collectives'].items():
+    kind = kind.removeprefix('ragged-')
+    found[kind] = found.get(kind, 0) + counted['bytes']
+  kinds = sorted({*sent, *found})
+  return {
+    'memory kept': [kept, compiled['arguments']],
+    'memory in passing': [held['total'] - kept, compiled['temporary']],
+    'memory together': [held['total'], total],
+    **{k: [sent.get(k, 0), found.get(k, 0)] for k in kinds},
+  }

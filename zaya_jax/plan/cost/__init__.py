@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Formulas: bytes, collectives and seconds of a step."""

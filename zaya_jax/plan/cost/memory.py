@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bytes of one device, by kind.
+
+What a run keeps is counted leaf by leaf from the shapes of its real state;
+what a step makes in passing is a formula of the engines in `ops`.
+"""
+
+import dataclasses
+import functools
+import math
+
+import jax
+
+from ops.cross_entropy import chunked
+from zaya_jax import config as config_lib
+from zaya_jax.optim import groups as groups_lib
+from zaya_jax.parallel import mesh, partition
+from zaya_jax.plan.cost import division, newton_schulz
+from zaya_jax.train import step
+
+_ROWS = 2048  # Of a block, in `context.blocks`.
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Leaf:
+  """One array of the parameters, and where it is.
+
+  Attributes:
+    name: its path.
+    shape: whole.
+    muon: whether Muon updates it.
+    held: mesh axes that divide it.
+    cut: axes that divide its optimizer state further.
+    copied: axes along which that state has copies.
+    dim: the dimension that these axes divide, but for `expert`; None: none.
+    shards: devices among which it is divided.
+    parts: devices among which its state is divided.
+  """
+
+  name: str
+  shape: tuple[int, ...]
+  muon: bool
+  held: tuple[str, ...]
+  cut: tuple[str, ...]
+  copied: tuple[str, ...]
+  dim: int | None
+  shards: int
+  parts: int
+
+  @property
+  def size(self) -> int:
+    """Elements."""
+    return math.prod(self.shape)
+
+  @property
+  def nbytes(self) -> float:
+    """Of what one device holds, float32."""
+    return 4 * self.size / self.shards
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Memory:
+  """Bytes of one device."""
+
+  parameters: float
+  optimizer: float
+  gradients: float
+  activations: float  # Kept for the backward pass.
+  logits: float  # Of the chunk of tokens that the loss is at, and its head.
+  temporary: float  # Of one layer backward or of Newton-Schulz, beyond that.
+
+  @property
+  def total(self) -> float:
+    """All kinds together."""
+    return sum(dataclasses.astuple(self))
+
+
+def leaves(config: config_lib.Config, layout: division.Layout) -> list[Leaf]:
+  """The parameters of a run, placed as `parallel.partition` places them."""
+  params = _state(config).params
+  groups = jax.tree.leaves(
+    groups_lib.label(params, optimizer=config.optim.name)
+  )
+  found = jax.tree_util.tree_leaves_with_path(params)
+  return [
+    _leaf(groups_lib.name(path), leaf.shape, group == 'muon', layout)
+    for (path, leaf), group in zip(found, groups, strict=True)
+  ]
+
+
+def _leaf(name, shape, muon, layout) -> Leaf:
+  before = partition.param_spec(name, shape, layout.sizes)
+  after = partition.part_spec(name, shape, layout.sizes)
+  held, both = mesh.axes_of(before), mesh.axes_of(after)
+  order = lambda axes: tuple(a for a in division.AXES if a in axes)
+  live = {a for a in division.AXES if layout.sizes[a] > 1}
+  divided = (d for d, axes in enumerate(after) if axes not in (None, 'expert'))
+  return Leaf(
+    name=name,
+    shape=shape,
+    muon=muon,
+    held=order(held),
+    cut=order(both - held),
+    copied=order(live - both),
+    dim=next(divided, None),
+    shards=layout.size(order(held)),
+    parts=layout.size(order(both)),
+  )
+
+
+def checkpoint_bytes(config: config_lib.Config) -> int:
+  """Of a saved state: parameters, optimizer, buffers and counters."""
+  return sum(_nbytes(leaf) for leaf in jax.tree.leaves(_state(config)))
+
+
+def optimizer_bytes(
+  config: config_lib.Config, layout: division.Layout
+) -> tuple[float, float]:
+  """Optimizer states that are divided among all, and those that are not.
+
+  Returns:
+    Bytes of one device: divided among all that hold the same parameter, and
+    those of which some hold copies, for nothing divides them.
+  """
+  parts, whole = 0.0, 0.0
+  for leaf in leaves(config, layout):
+    held = 4 * leaf.size / leaf.parts * (1 if leaf.muon else 2)
+    parts, whole = (
+      (parts, whole + held) if leaf.copied else (parts + held, whole)
+    )
+  whole += sum(map(_nbytes, jax.tree.leaves(_state(config).balance_state)))
+  return parts, whole
+
+
+def cache_bytes(model: config_lib.ModelConfig, width: int) -> int:
+  """Keys and values of one token in all layers, when decoding."""
+  return 2 * width * model.num_layers * model.num_kv_heads * model.head_dim
+
+
+def plan(
+  config: config_lib.Config,
+  layout: division.Layout,
+  width: int,
+  remat: str | None = None,
+) -> Memory:
+  """The memory of a device.
+
+  Args:
+    config: of the run.
+    layout: of the step.
+    width: bytes of an element in matrix products.
+    remat: instead of --model.remat.
+  """
+  model, found = config.model, leaves(config, layout)
+  held = sum(leaf.nbytes for leaf in found)
+  kept = layer_activations(model, width) * layout.tokens
+  saved = {
+    'none': kept,
+    'cheap': dear_activations(model, width) * layout.tokens,
+    'block': 4 * (model.d_model + model.d_router) * layout.tokens,
+  }[remat or model.remat]
+  stacks = newton_schulz.stacks(config, layout, found)
+  logits = _logits(config, layout, width)
+  work = max(
+    kept + _layer_work(config, layout, found, width),
+    newton_schulz.workspace(stacks, width),
+  )
+  return Memory(
+    parameters=held,
+    optimizer=sum(optimizer_bytes(config, layout)),
+    # This device's own, whole, with a second set for the sum over parts; and
+    # its slices of the sum over devices, if they are other arrays. Those of
+    # experts are in the compute type, as is the copy of their matrices, which
+    # lives as long.
+    gradients=held * (2 if layout.parts > 1 else 1)
+    + sum(
+      4 * leaf.size / leaf.parts
+      for leaf in found
+      if layout.parts > 1 or leaf.parts > leaf.shards
+    ),
+    activations=model.num_layers * saved,
+    logits=logits,
+    temporary=max(0.0, work - logits),
+  )
+
+
+def layer_activations(model: config_lib.ModelConfig, width: int) -> float:
+  """Bytes of a token in one layer that the backward pass needs.
+
+  The residual stream before, between and in both merges, the router's input
+  and the weighted output are float32; norms, projections and sorted tokens are
+  in the compute type. Scores of attention and hidden units of experts are made
+  anew by their own backward passes.
+  """
+  kv = model.num_kv_heads * model.head_dim
+  heads = model.num_heads * model.head_dim
+  wide = 10 * model.d_model + 4 * model.d_qk
+  wide += 8 * model.d_router + 2 * model.num_classes
+  return 4 * wide + width * (
+    5 * model.d_model + 2 * model.d_qk + 2 * kv + heads
+  )
+
+
+def dear_activations(model: config_lib.ModelConfig, width: int) -> float:
+  """The same with --model.remat=cheap: what products and kernels made.
+
+  The residual stream between layers and between their merges, and the router's
+  products, are float32. In the compute type there are the normed streams,
+  projections, queries, keys, what attention and the experts give, and of the
+  experts also their hidden units and two derivatives of each.
+  """
+  heads = (model.num_heads + model.num_kv_heads) * model.head_dim
+  values = model.num_kv_heads * model.head_dim
+  wide = 2 * model.d_model + 8 * model.d_router + model.num_classes
+  return 4 * wide + width * (
+    4 * model.d_model + 3 * model.d_expert + model.d_qk + values + 2 * heads
+  )
+
+
+def score_bytes(config: config_lib.Config, layout: division.Layout) -> float:
+  """Of one block of attention's scores, float32.
+
+  A quarter of the queries meets all keys (`ops.attention`); where rows are
+  divided, blocks of queries meet blocks of keys (`context.blocks`).
+  """
+  rows, keys = layout.rows * config.model.num_heads, layout.seq_len
+  queries = min(layout.columns, max(128, -(-layout.columns // 4)))
+  if layout.sizes['context'] > 1:
+    queries = keys = min(_ROWS, -(-layout.columns // 2))
+  return 4.0 * rows * queries * keys
+
+
+@functools.lru_cache(maxsize=8)
+def _state(config):
+  return jax.eval_shape(step.make_init(config))
+
+
+def _nbytes(leaf) -> int:
+  return math.prod(leaf.shape) * leaf.dtype.itemsize
+
+
+def _layer_work(config, layout, found, width) -> float:
+  """Scores with their gradients, a layer's weights, gradients and slots."""
+  per_layer = sum(
+    leaf.nbytes / 4 * (layout.sizes['fsdp'] if 'fsdp' in leaf.held else 1)
+    for leaf in found
+    if leaf.name.startswith('layers/')
+  )
+  per_layer /= config.model.num_layers
+  # What arrives from all peers, goes back, and the gradients of both.
+  peers = layout.sizes['expert']
+  slots = 4 * width * peers * layout.tokens * config.model.d_model
+  return (
+    3 * score_bytes(config, layout)
+    + (4 + width) * per_layer
+    + (slots if peers > 1 else 0)
+  )
+
+
+def _logits(config, layout, width) -> float:
+  """Logits, float32, their gradient, and the head, in the compute type.
+
+  With FSDP the head is also gathered, float32, and so is its gradient.
+  """
+  vocab = config.model.vocab_size
+  chunk = chunked.chunk_tokens(layout.tokens, vocab)
+  head = width + (8 if layout.sizes['fsdp'] > 1 else 0)
+  return float(vocab) * (chunk * (4 + width) + config.model.d_model * head)

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The time of a step: a roofline for each part of it, and the network.
+
+A part takes the longer of its FLOPs at the rate of large products and its
+bytes at the bandwidth of the memory. This is what the machine allows, not a
+prediction: `--plan.efficiency` brings in what was measured.
+"""
+
+import dataclasses
+
+from ops.cross_entropy import chunked
+from zaya_jax import config as config_lib
+from zaya_jax.model import flops as flops_lib
+from zaya_jax.plan.cost import division, memory, newton_schulz, traffic
+from zaya_jax.runtime import chips as chips_lib
+
+_SCORE_PASSES = 8  # Reads and writes of attention's scores, both ways.
+_KEPT_PASSES = 4  # Of activations: write and read, forward and backward.
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Part:
+  """A part of a step, on one device."""
+
+  name: str
+  flops: float
+  bytes: float
+  seconds: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Times:
+  """A step, in the order in which it passes.
+
+  Attributes:
+    parts: of the forward and the backward pass.
+    update: parts of the optimizer.
+    exposed: seconds of collectives that nothing hides.
+    hidden: seconds of collectives behind the backward pass.
+  """
+
+  parts: list[Part]
+  update: list[Part]
+  exposed: float
+  hidden: float
+
+  @property
+  def compute(self) -> float:
+    """Seconds of the forward and the backward pass."""
+    return sum(part.seconds for part in self.parts)
+
+  @property
+  def step(self) -> float:
+    """Seconds of a step."""
+    update = sum(part.seconds for part in self.update)
+    return self.compute + self.exposed + update
+
+
+def plan(
+  config: config_lib.Config,
+  layout: division.Layout,
+  chip: chips_lib.Chip,
+  collectives: list[traffic.Collective],
+) -> Times:
+  """The times of one step."""
+  parts = _passes(config, layout, chip)
+  # The backward pass is two thirds of both.
+  room = sum(part.seconds for part in parts) * 2 / 3
+  late = sum(c.seconds for c in collectives if c.hidden)
+  exposed = sum(c.seconds for c in collectives if not c.hidden)
+  return Times(
+    parts=parts,
+    update=_update(config, layout, chip),
+    exposed=exposed + max(0.0, late - room),
+    hidden=min(late, room),
+  )
+
+
+def executed(model: config_lib.ModelConfig, seq_len: int) -> dict[str, float]:
+  """FLOPs of a token as computed: what is made anew counts again."""
+  counted = flops_lib.per_token(model, seq_len)
+  again = 1 / 3 if model.remat == 'block' else 0.0  # One more forward pass.
+  blocks = min(4, max(1, seq_len // 128))
+  return {
+    'projections': counted.projections * (1 + again),
+    'convolutions': counted.convolutions * (1 + again),
+    # Backward makes the scores anew; blocks of queries see up to their end.
+    'attention': counted.attention * (1 + again + 1 / 6) * (1 + 1 / blocks),
+    'router': counted.router * (1 + again),
+    # Backward makes the hidden units anew: two of three matrices.
+    'experts': counted.experts * (1 + again + 2 / 9),
+    'head': counted.head,
+  }
+
+
+def _passes(config, layout, chip) -> list[Part]:
+  model, leaves = config.model, memory.leaves(config, layout)
+  tokens = layout.tokens * layout.parts
+  flops = executed(model, layout.seq_len)
+  passes = (4 if model.remat == 'block' else 3) * layout.parts
+  reads = lambda name: (
+    passes
+    * sum(
+      (4 + 2 * chip.width) * leaf.size
+      for leaf in leaves
+      if leaf.name.startswith(name)
+    )
+  )
+  # Of all queries with all keys.
+  scores = 4.0 * model.num_heads * tokens * layout.seq_len
+  # Each chunk of tokens reads the head twice and its gradient, which it writes.
+  chunks = tokens / chunked.chunk_tokens(layout.tokens, model.vocab_size)
+  head = model.vocab_size * model.d_model * (8 + 2 * chip.width)
+  kept = memory.layer_activations(model, chip.width) * tokens
+  read = {
+    'projections': reads('layers/attn'),
+    'attention': _SCORE_PASSES * scores * model.num_layers * 0.625,
+    'router': reads('layers/router'),
+    'experts': reads('layers/experts') / layout.sizes['expert'],
+    'head': chunks * head,
+  }
+  found = [
+    _part(config, chip, name, cost * tokens, read.get(name, 0.0))
+    for name, cost in flops.items()
+  ]
+  elementwise = _KEPT_PASSES * kept * model.num_layers
+  return [*found, _part(config, chip, 'elementwise', 0.0, elementwise)]
+
+
+def _update(config, layout, chip) -> list[Part]:
+  leaves = memory.leaves(config, layout)
+  # Reads and writes in float32: gradient, states, update of a device's share;
+  # parameters and updates of all that it holds.
+  parts = sum(4 * leaf.size / leaf.parts for leaf in leaves)
+  moved = 8 * parts + 3 * sum(leaf.nbytes for leaf in leaves)
+  iterations = config.optim.newton_schulz_steps
+  stacks = newton_schulz.stacks(config, layout, leaves)
+  flops = newton_schulz.busiest(stacks, iterations)
+  return [
+    _part(config, chip, 'Newton-Schulz', flops, 0.0),
+    _part(config, chip, 'update', 0.0, moved),
+  ]
+
+
+def _part(config, chip, name, flops, moved) -> Part:
+  longer = max(flops / chip.rate, moved / chip.bandwidth)
+  seconds = longer / config.plan.efficiency
+  return Part(name=name, flops=flops, bytes=moved, seconds=seconds)

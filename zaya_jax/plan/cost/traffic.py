@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The collectives of a step, with bytes, axes and seconds.
+
+A collective takes the bytes that each device sends over the bandwidth between
+them, and a latency for each halving of the group. Between nodes, gathers and
+reductions use the network cards of all devices that take part in a node.
+"""
+
+import collections
+import dataclasses
+import math
+
+from zaya_jax import config as config_lib
+from zaya_jax.parallel import expert_exchange, partition
+from zaya_jax.plan.cost import division, memory, newton_schulz
+from zaya_jax.runtime import chips as chips_lib
+
+EFFICIENCY = 0.8  # Of a link, for large messages.
+LATENCY = 15e-6  # Seconds, for each halving of a group.
+
+_SENT = {
+  'all-gather': lambda n: (n - 1) / n,
+  'reduce-scatter': lambda n: (n - 1) / n,
+  'all-to-all': lambda n: (n - 1) / n,
+  'all-reduce': lambda n: 2 * (n - 1) / n,
+  'permute': lambda n: 1.0,
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Collective:
+  """One kind of message of a step.
+
+  Attributes:
+    what: is sent.
+    kind: of collective.
+    axes: of the mesh, over which it goes.
+    count: calls in a step.
+    bytes: of all calls of a step together, on one device: the larger of what
+      goes in and what comes out of each.
+    seconds: of all calls.
+    local: devices of a group that share a node.
+    size: devices of a group.
+    hidden: whether it can run behind the backward pass.
+  """
+
+  what: str
+  kind: str
+  axes: tuple[str, ...]
+  count: int
+  bytes: float
+  seconds: float
+  local: int
+  size: int
+  hidden: bool = False
+
+
+def plan(
+  config: config_lib.Config, layout: division.Layout, chip: chips_lib.Chip
+) -> list[Collective]:
+  """The collectives of a step, over axes of more than one device."""
+  found = [
+    *_parameters(config, layout, chip),
+    *_experts(config, layout, chip),
+    *_context(config, layout, chip),
+  ]
+  counted = 4 * (config.model.num_layers * config.model.num_classes + 3)
+  found.append(('loss, norm, load', 'all-reduce', division.AXES, 4, counted))
+  made = [_make(layout, chip, *known) for known in found]
+  return [c for c in made if c.size > 1]
+
+
+def seconds(
+  layout: division.Layout,
+  chip: chips_lib.Chip,
+  kind: str,
+  axes: tuple[str, ...],
+  count: int,
+  total: float,
+) -> float:
+  """Of `count` collectives of `total` bytes together."""
+  size, local = layout.size(axes), layout.local(axes, chip.node)
+  if size == 1:
+    return 0.0
+  rate = chip.local_rate(local) if local > 1 else math.inf
+  if local < size:
+    # Each device talks to each other node itself in an all-to-all.
+    cards = (size - 1) / (size - local) if kind == 'all-to-all' else local
+    rate = min(rate, chip.nic * cards)
+  sent = total * _SENT[kind](size)
+  return sent / (rate * EFFICIENCY) + count * LATENCY * math.ceil(
+    math.log2(size)
+  )
+
+
+def _make(layout, chip, what, kind, axes, count, total) -> Collective:
+  axes = tuple(axis for axis in axes if layout.sizes[axis] > 1)
+  return Collective(
+    what=what,
+    kind=kind,
+    axes=axes,
+    count=count,
+    bytes=total,
+    seconds=seconds(layout, chip, kind, axes, count, total),
+    local=layout.local(axes, chip.node),
+    size=layout.size(axes),
+    # Only those of FSDP are ready, and sent, before the backward pass ends.
+    hidden=what == 'layer gradients',
+  )
+
+
+def _parameters(config, layout, chip):
+  """FSDP gathers each layer, with remat twice; ZeRO-1 sums and gathers once.
+
+  All in float32 but for what Muon computes, in the type of its iteration. What
+  no axis divides is reduced whole.
+  """
+  leaves = memory.leaves(config, layout)
+  again = 1 if config.model.remat == 'none' else 2
+  fsdp = layout.sizes['fsdp']
+  found = collections.defaultdict(lambda: [0, 0.0])
+
+  def add(what, kind, axes, calls, total):
+    known = found[what, kind, axes]
+    known[0] += calls
+    known[1] += total
+
+  for leaf in leaves:
+    calls = layers = 1
+    if leaf.name.startswith('layers/'):
+      layers = config.model.num_layers
+      calls = layers if leaf.nbytes > partition.STACK_BYTES else 1
+    if 'fsdp' in leaf.held:
+      times = again if layers > 1 else 1
+      each = layout.parts * leaf.nbytes * fsdp
+      one = layout.parts * layers
+      add('weights', 'all-gather', ('fsdp',), times * one, times * each)
+      add('layer gradients', 'reduce-scatter', ('fsdp',), one, each)
+    if leaf.cut:
+      add('gradients', 'reduce-scatter', leaf.cut, calls, leaf.nbytes)
+      what = 'updates of Muon' if leaf.muon else 'updates'
+      total = leaf.nbytes * (chip.width / 4 if leaf.muon else 1)
+      add(what, 'all-gather', leaf.cut, calls, total)
+    if leaf.copied:
+      held = 4 * leaf.size / leaf.parts
+      add('gradients', 'all-reduce', leaf.copied, calls, held)
+  for stack in newton_schulz.stacks(config, layout, leaves):
+    kind, calls = ('all-gather', 1) if stack.whole else ('all-to-all', 2)
+    add('Muon', kind, stack.axes, calls, chip.width * calls * stack.sent)
+  for (what, kind, axes), (calls, total) in found.items():
+    yield what, kind, axes, calls, total
+
+
+def _experts(config, layout, chip):
+  """Tokens to their experts and back, forward, backward and again by remat.
+
+  Where the load is about even, one message holds them all.
+  """
+  passes = 6 if config.model.remat == 'block' else 4
+  calls = passes * config.model.num_layers * layout.parts
+  peers = layout.sizes['expert']
+  rows = peers * expert_exchange.capacity(layout.tokens, peers)
+  each = chip.width * rows * config.model.d_model
+  yield 'tokens', 'all-to-all', ('expert',), calls, calls * each
+
+
+def _context(config, layout, chip):
+  """Keys and values of whole rows, their gradients, and what convolutions see.
+
+  Keys and values are gathered forward and backward, or passed on n - 1 times in
+  each pass; their gradients are float32. The halo of each of a device's two
+  chunks comes from a neighbor.
+  """
+  model, n = config.model, layout.sizes['context']
+  again = 2 if model.remat == 'block' else 1
+  layers = model.num_layers * layout.parts
+  part = layers * layout.rows * layout.columns * 2
+  part *= model.num_kv_heads * model.head_dim
+  axes = ('context',)
+  if config.mesh.context_mode == 'ring':
+    calls, each = layers * (n - 1), part * (n - 1)
+    times = again + 1
+    yield (
+      'keys, values',
+      'permute',
+      axes,
+      times * calls,
+      (times * chip.width * each),
+    )
+    yield 'their gradients', 'permute', axes, calls, 4 * each
+  else:
+    yield (
+      'keys, values',
+      'all-gather',
+      axes,
+      2 * layers,
+      (2 * chip.width * part * n),
+    )
+    yield 'their gradients', 'reduce-scatter', axes, layers, 4 * part * n
+  width = model.d_qk + model.num_kv_heads * model.head_dim // 2
+  calls = 2 * (again + 1) * layers
+  tokens = max(model.conv_context, 1) * layout.rows
+  yield 'halo', 'permute', axes, calls, calls * chip.width * tokens * width

@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plan as a picture: bars of memory, and a step from left to right."""
+
+import dataclasses
+import itertools
+from typing import Any
+
+from zaya_jax.metrics import text
+from zaya_jax.plan.show import svg, tables
+
+_WIDTH, _MARGIN, _LABEL = 960, 24, 150
+_BAR, _GAP, _LINE = 30, 12, 20  # Heights.
+_MEMORY = {
+  'parameters': 'blue', 'optimizer': 'violet', 'gradients': 'orange',
+  'activations': 'green', 'logits': 'pink', 'temporary': 'olive',
+}  # fmt: skip
+_PARTS = {
+  'projections': 'blue', 'convolutions': 'sand', 'attention': 'green',
+  'router': 'pink', 'experts': 'orange', 'head': 'violet',
+  'elementwise': 'olive', 'Newton-Schulz': 'teal', 'update': 'grey',
+}  # fmt: skip
+_NETWORK = 'red'
+# After the backward pass.
+_UPDATES = ('updates', 'updates of Muon')
+_LATE = ('gradients', 'Muon', *_UPDATES, 'loss, norm, load')
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Span:
+  """What one lane does from `start` for `seconds`."""
+
+  lane: str
+  phase: str
+  name: str
+  kind: str
+  start: float
+  seconds: float
+
+
+def draw(plan: dict[str, Any]) -> str:
+  """SVG of the plan of `planner.make`."""
+  title = tables.title(plan)
+  held, time = plan['memory'], plan['time']
+  spare = held['capacity'] - held['total']
+  summary = (
+    f'{tables.nbytes(held["total"])} of {tables.nbytes(held["capacity"])}'
+    f' in use, {tables.nbytes(abs(spare))} '
+    f'{"left" if spare >= 0 else "MISSING"}; a step of '
+    f'{text.short(plan["tokens"]["step"])} tokens in '
+    f'{tables.seconds(time["step"])}, {text.short(time["tokens_per_second"])} '
+    f'tokens/s, MFU {time["mfu"]:.1%}'
+  )
+  page = svg.Drawing(_WIDTH, title, summary)
+  page.text(_MARGIN, 40, title, size=20, bold=True)
+  page.text(_MARGIN, 64, summary, kind='quiet')
+  y = _memory(page, plan, 104)
+  y = _step(page, plan, y + 36)
+  page.text(
+    _MARGIN, y + 20, 'By formula: what the machine allows, not a prediction.',
+    size=12, kind='quiet',
+  )  # fmt: skip
+  return page.render(y + 40)
+
+
+def timeline(plan: dict[str, Any]) -> list[Span]:
+  """One step: the lanes compute and network, without a hole between them.
+
+  A third of the passes is forward. Messages of single layers are drawn
+  together, at the end of their pass; gradients run behind the backward pass as
+  far as the plan hides them.
+  """
+  time, spans, now = plan['time'], [], 0.0
+  sent = [c for c in plan['collectives'] if not c['hidden']]
+  late = [c for c in sent if c['what'] in _LATE]
+  hidden = time['network_hidden']
+  reduced = sum(c['seconds'] for c in plan['collectives'] if c['hidden'])
+
+  def add(lane, phase, name, kind, seconds, start=None):
+    nonlocal now
+    start = now if start is None else start
+    spans.append(
+      Span(
+        lane=lane, phase=phase, name=name, kind=kind, start=start,
+        seconds=seconds,
+      )
+    )  # fmt: skip
+    now = max(now, start + seconds)
+
+  for phase, share in (('forward', 1 / 3), ('backward', 2 / 3)):
+    parts = time['parts'] if phase == 'forward' else time['parts'][::-1]
+    for part in parts:
+      kind = _PARTS[part['name']]
+      add('compute', phase, part['name'], kind, part['seconds'] * share)
+    if phase == 'backward' and hidden:
+      add('network', phase, 'gradients, hidden', f'{_NETWORK}-hatched', hidden,
+          now - hidden)  # fmt: skip
+    for c in sent:
+      if c['what'] == 'their gradients':  # Those of keys and values.
+        part = float(phase == 'backward')
+      else:
+        part = share
+      if c not in late:
+        add('network', phase, c['what'], _NETWORK, c['seconds'] * part)
+  if reduced > hidden:
+    add('network', 'update', 'gradients', _NETWORK, reduced - hidden)
+  for c in late:
+    if c['what'] not in _UPDATES:
+      add('network', 'update', c['what'], _NETWORK, c['seconds'])
+  for part in time['update']:
+    kind = _PARTS[part['name']]
+    add('compute', 'update', part['name'], kind, part['seconds'])
+  for c in late:
+    if c['what'] in _UPDATES:
+      add('network', 'update', c['what'], _NETWORK, c['seconds'])
+  return [span for span in spans if span.seconds]
+
+
+def _memory(page, plan, y):
+  """Stacked bars, one under the other, and the capacity of the chip."""
+  held, bars = plan['memory'], {}
+  kinds = {kind: held[kind] for kind in _MEMORY}
+  for remat, activations in held['activations_by_remat'].items():
+    bars[f'remat {remat}'] = {**kinds, 'activations': activations}
+  bars[f'remat {held["remat"]}'] = kinds
+  if compiled := plan.get('compiled'):
+    bars['XLA:ROCm'] = {
+      'kept': compiled['arguments'], 'in passing': compiled['temporary']
+    }  # fmt: skip
+  colors = {**_MEMORY, 'kept': 'grey', 'in passing': 'teal'}
+  most = max(held['capacity'], *(sum(b.values()) for b in bars.values()))
+  scale = _scale(most)
+  page.text(_MARGIN, y, 'Memory of a device', size=15, bold=True)
+  top = y = y + 36
+  for name, parts in bars.items():
+    chosen = name in (f'remat {held["remat"]}', 'XLA:ROCm')
+    page.text(_MARGIN, y + 20, name, bold=chosen)
+    x = _LABEL
+    for kind, size in parts.items():
+      tip = f'{kind}: {tables.nbytes(size)}'
+      _block(page, x, y, size * scale, colors[kind], kind, tip)
+      x += size * scale
+    total = tables.nbytes(sum(parts.values()))
+    page.text(x + 8, y + 20, total, bold=chosen)
+    y += _BAR + _GAP
+  x = _LABEL + held['capacity'] * scale
+  page.rect(x - 1, top - 6, 2, y - top, 'ink')
+  words = f'{plan["chip"]["name"]} has {tables.nbytes(held["capacity"])}'
+  page.text(x, top - 12, words, size=12, anchor='end', bold=True)
+  used = {kind: size for bar in bars.values() for kind, size in bar.items()}
+  used.update(kinds)
+  return _legend(
+    page, y + 14, [(c, k, tables.nbytes(used[k])) for k, c in colors.items()
+                   if k in used]
+  )  # fmt: skip
+
+
+def _step(page, plan, y):
+  """The two lanes of a step, phases above them."""
+  spans = timeline(plan)
+  end = max(s.start + s.seconds for s in spans)
+  scale = _scale(end)
+  page.text(_MARGIN, y, 'One step', size=15, bold=True)
+  y += 36
+  for phase, found in itertools.groupby(spans, lambda s: s.phase):
+    found = list(found)
+    start = min(s.start for s in found if 'hidden' not in s.name)
+    stop = max(s.start + s.seconds for s in found)
+    x, width = _LABEL + start * scale, (stop - start) * scale
+    for words in (f'{phase} {tables.seconds(stop - start)}', phase):
+      if svg.measure(words, 12) < width:
+        page.text(x, y - 6, words, size=12, kind='quiet')
+        break
+    page.rect(x, y - 2, width - 2, 2, 'quiet')
+  for lane in ('compute', 'network'):
+    y += 6
+    page.text(_MARGIN, y + 20, lane)
+    for s in spans:
+      if s.lane == lane:
+        tip = f'{s.name}, {s.phase}: {tables.seconds(s.seconds)}'
+        x = _LABEL + s.start * scale
+        _block(page, x, y, s.seconds * scale, s.kind, s.name, tip)
+    y += _BAR + 2
+  page.text(_LABEL, y + 16, '0', size=12, kind='quiet')
+  words = tables.seconds(end)
+  x = _LABEL + end * scale
+  page.text(x, y + 16, words, size=12, kind='quiet', anchor='end')
+  time = plan['time']
+  entries = [
+    (_PARTS[p['name']], p['name'], tables.seconds(p['seconds']))
+    for p in (*time['parts'], *time['update'])
+  ]
+  for kind, name in (('', 'exposed'), ('-hatched', 'hidden')):
+    if seconds := time[f'network_{name}']:
+      words = f'network, {name}', tables.seconds(seconds)
+      entries.append((_NETWORK + kind, *words))
+  return _legend(page, y + 40, entries)
+
+
+def _scale(most: float) -> float:
+  """Of bars that leave room for a number behind them."""
+  return (_WIDTH - _LABEL - _MARGIN - 64) / most
+
+
+def _block(page, x, y, width, kind, name, tip):
+  page.rect(x, y, max(width - 1, 0.75), _BAR, kind, tip=tip)
+  if svg.measure(name, 11) + 8 < width and 'hatched' not in kind:
+    page.text(x + 4, y + 19, name, size=11, kind='on')
+
+
+def _legend(page, y, entries):
+  """Swatches with names and numbers in columns; returns the next y."""
+  columns, width = 4, (_WIDTH - 2 * _MARGIN) / 4
+  for i, (kind, name, value) in enumerate(entries):
+    x = _MARGIN + i % columns * width
+    line = y + i // columns * _LINE
+    page.rect(x, line - 10, 12, 12, kind)
+    page.text(x + 20, line, name, size=12)
+    page.text(x + width - 24, line, value, size=12, anchor='end')
+  return y + -(-len(entries) // columns) * _LINE

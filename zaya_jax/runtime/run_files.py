@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run writes of itself: config.flags, config.json, incidents.jsonl."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import platform
+import time
+from importlib import metadata
+from typing import Any
+
+import jax
+
+from zaya_jax import config as config_lib
+from zaya_jax.config import flags
+
+_PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'grain')
+
+
+def write(config: config_lib.Config, *, device: jax.Device, count: int) -> None:
+  """Writes config.flags, which repeats the run, and config.json, for people.
+
+  Args:
+    config: of the run.
+    device: one of its devices.
+    count: how many there are.
+  """
+  run_dir = pathlib.Path(config.run_dir)
+  facts = {
+    'config': dataclasses.asdict(config),
+    'devices': {
+      'platform': device.platform,
+      'kind': device.device_kind,
+      'count': count,
+    },
+    'versions': {
+      'python': platform.python_version(),
+      **{name: metadata.version(name) for name in _PACKAGES},
+    },
+  }
+  _replace(run_dir / 'config.flags', flags.to_flagfile(config))
+  _replace(run_dir / 'config.json', json.dumps(facts, indent=2) + '\n')
+
+
+def incident(run_dir: str, **row: Any) -> None:
+  """Appends a line to incidents.jsonl; it is on disk when this returns.
+
+  Args:
+    run_dir: the run directory.
+    **row: kind, step and seen, and more for machines; None is left out.
+  """
+  known = {key: value for key, value in row.items() if value is not None}
+  line = json.dumps({'time': time.time(), **known}) + '\n'
+  path = pathlib.Path(run_dir) / 'incidents.jsonl'
+  with path.open('a', encoding='utf-8') as file:
+    file.write(line)
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _replace(path: pathlib.Path, text: str) -> None:
+  """Writes a file whole or not at all."""
+  partial = path.with_name(path.name + '.partial')
+  partial.write_text(text, encoding='utf-8')
+  os.replace(partial, path)

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training: `run` is the page to read first."""

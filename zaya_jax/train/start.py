@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a run begins: anew, from the parameters of another, or going on."""
+
+import dataclasses
+import os
+from typing import Any
+
+import jax
+
+from zaya_jax import config as config_lib
+from zaya_jax.checkpoint import arrays, meta
+from zaya_jax.checkpoint.reading import finder, reader
+from zaya_jax.checkpoint.writing import fast as fast_lib
+from zaya_jax.checkpoint.writing import manager
+from zaya_jax.config import flags
+from zaya_jax.data import corpus as corpus_lib
+from zaya_jax.hub import folder as hub_folder
+from zaya_jax.hub import names as hub_names
+from zaya_jax.runtime import processes, rank
+from zaya_jax.train import state as state_lib
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Start:
+  """Where a run begins.
+
+  Attributes:
+    state: of `step` steps done.
+    step: 0 unless the run goes on.
+    tokens: trained on so far.
+    metrics: the newest ones known.
+    notes: what to tell the user.
+    fast: where copies of states go; None: nowhere.
+  """
+
+  state: state_lib.TrainState
+  step: int = 0
+  tokens: int = 0
+  metrics: dict[str, float] = dataclasses.field(default_factory=dict)
+  notes: tuple[str, ...] = ()
+  fast: fast_lib.FastTier | None = None
+
+
+def restore_or_init(
+  config: config_lib.Config,
+  mesh: jax.sharding.Mesh,
+  corpus: corpus_lib.Corpus,
+  saved: manager.Manager,
+) -> Start:
+  """The newest fast copy or checkpoint, or the state of step 0.
+
+  Sets the position in the data where the run goes on.
+
+  Raises:
+    UsageError: if the settings do not let it go on.
+    CheckpointError: if the checkpoint is of another model, or damaged.
+  """
+  init = state_lib.make_init(config)
+  with jax.set_mesh(mesh):
+    abstract = arrays.on_mesh(jax.eval_shape(init), mesh)
+  fast, copy, newest = None, None, None
+  if config.checkpoint.fast:
+    fast = fast_lib.FastTier(config.run_dir, config.checkpoint, mesh, abstract)
+    copy = fast.restore()
+  if not copy:
+    newest = saved.latest_step()  # Bad ones are out of the way now.
+    copy = fast and fast.restore()
+  newest = copy.step if copy else newest
+  if newest is None:
+    state = _initialize(init, mesh)
+    if not config.restore:
+      return Start(state=state, fast=fast)
+    state, notes = _with_params_of(config, state, corpus)
+    return Start(state=state, notes=tuple(notes), fast=fast)
+  _check_goes_on(config, newest)
+  about = copy.meta if copy else reader.read_meta(saved.directory(newest))
+  if 'step' not in about['arrays']:
+    raise config_lib.UsageError(
+      f'--run_dir={config.run_dir} holds imported parameters and no optimizer; '
+      f'train in another --run_dir with --restore={config.run_dir}.'
+    )
+  if 'recent' not in about['arrays']:
+    raise config_lib.UsageError(
+      f'--run_dir={config.run_dir} holds checkpoints of an older zaya_jax, '
+      'which did not remember the loss and gradient norm of the last steps; go '
+      f'on from its parameters in another --run_dir with '
+      f'--restore={config.run_dir}.'
+    )
+  changes = meta.check_same_model(about, config)
+  if about['dataset_sha256'] != corpus.sha256:
+    changes.append('the shards: their content is not what it was')
+  corpus.check_tokenizer(about['tokenizer_sha256'])
+  if copy:
+    state, corpus.loader.state = copy.state, about['data_index']
+  else:
+    state, corpus.loader.state, about = saved.restore(newest, abstract)
+  resumed = f'resumed at step {newest} (data index {corpus.loader.state:,})'
+  if copy:
+    resumed += f' from {copy.where}'
+  if skipped := rank.batches_to_skip(newest):
+    corpus.loader.state += skipped * config.data.batch_size
+    resumed += f', {skipped} batches are left out'
+  return Start(
+    state=state,
+    step=newest,
+    tokens=about['tokens'],
+    metrics=about['metrics'],
+    notes=(resumed, *(f'changed: {change}' for change in changes)),
+    fast=fast,
+  )
+
+
+def _check_goes_on(config, newest) -> None:
+  if not config.resume:
+    raise config_lib.UsageError(
+      f'--run_dir={config.run_dir} holds a checkpoint of step {newest} and '
+      '--noresume is set; choose another --run_dir, or drop --noresume.'
+    )
+  if newest > config.num_steps:
+    raise config_lib.UsageError(
+      f'--num_steps={config.num_steps} is less than the {newest} steps that '
+      f'--run_dir={config.run_dir} has done; raise it, or choose another '
+      '--run_dir.'
+    )
+
+
+def _initialize(init, mesh) -> state_lib.TrainState:
+  options = {}
+  if mesh.devices.flat[0].platform == 'cpu':
+    # This code runs once: to optimize it would take longer than to run it.
+    options['xla_backend_optimization_level'] = 0
+  with jax.set_mesh(mesh):
+    return jax.jit(init).lower().compile(compiler_options=options)()
+
+
+def _with_params_of(
+  config: config_lib.Config,
+  state: state_lib.TrainState,
+  corpus: corpus_lib.Corpus,
+) -> tuple[state_lib.TrainState, list[str]]:
+  """The state with the parameters of --restore, and what to tell about it."""
+  source, folder = config.restore, hub_folder.is_folder(config.restore)
+  directory = source if folder else finder.resolve(source)
+  run_dir = source if folder else os.path.dirname(os.path.dirname(directory))
+  if folder:
+    model = hub_folder.read_config(source)
+  else:
+    model = meta.model_config(reader.read_meta(directory))
+  model = dataclasses.replace(
+    model, **{k: getattr(config.model, k) for k in meta.HARMLESS}
+  )
+  theirs = dataclasses.replace(config, model=model)
+  changes = flags.differences(theirs, config, 'model')
+  wanted = {'params': state.params, 'buffers': state.buffers}
+  if folder:
+    found = _read_folder(source, model, wanted, changes)
+  else:
+    abstract = jax.tree.map(
+      lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding),
+      wanted,
+    )
+    found = reader.restore_params(directory, abstract)
+  notes = [f'parameters of {source}', *(f'changed: {x}' for x in changes)]
+  tokenizer = hub_folder.read_tokenizer(run_dir, model)
+  if tokenizer and tokenizer.sha256 != corpus.tokenizer.sha256:
+    notes.append(
+      f'changed: the tokenizer, {tokenizer.name} -> {corpus.tokenizer.name}'
+    )
+  elif tokenizer and processes.process() == 0:
+    hub_folder.keep_files(run_dir, config.run_dir)  # For an export of this run.
+    if corpus.has_chats:
+      hub_folder.add_stop_ids(config.run_dir, tokenizer.stop_ids)
+  return dataclasses.replace(state, **found), notes
+
+
+def _read_folder(source, model, wanted, changes) -> dict[str, Any]:
+  """Arrays of a Hugging Face folder, one at a time, where `wanted` are."""
+  found = {}
+  for part, leaves in hub_folder.find_leaves(source, model).items():
+    there = hub_names.flatten(wanted[part])
+    shapes = {path: leaf.shape for path, leaf in leaves.items()}
+    if shapes != {path: array.shape for path, array in there.items()}:
+      raise config_lib.UsageError(
+        f'--restore={source} is another model than that of the flags '
+        f'({", ".join(changes)}); use its flags: --mode=import writes them.'
+      )
+    found[part] = hub_names.nest(
+      {
+        path: jax.device_put(leaves[path].read(array.dtype), array.sharding)
+        for path, array in there.items()
+      }
+    )
+  return found

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The training state: what a run carries from step to step."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from zaya_jax import config as config_lib
+from zaya_jax.config import fields
+from zaya_jax.model import zaya
+from zaya_jax.optim import balance, spikes
+from zaya_jax.optim import optimizer as optimizer_lib
+from zaya_jax.parallel import partition, zigzag
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainState:
+  """All that a run carries from step to step, but for the data's integer.
+
+  Attributes:
+    step: int32 scalar, steps done, skipped ones included.
+    params: nested dict of float32 arrays.
+    buffers: nested dict, the balancing bias [N, X] float32.
+    opt_state: optax state of `params`.
+    balance_state: optax state of `buffers`.
+    skipped: int32 scalar, steps refused so far for NaN, Inf or a spike.
+    bad_steps: int32 scalar, of these in a row until now.
+    recent: [2, W] float32, loss and gradient norm of the last steps.
+    held: int32 scalar, 1 while a refused step waits for `skip` or `release`.
+    rng: uint32 data of a jax.random key, for samples.
+  """
+
+  step: jax.Array
+  params: dict[str, Any]
+  buffers: dict[str, Any]
+  opt_state: optax.OptState
+  balance_state: optax.OptState
+  skipped: jax.Array
+  bad_steps: jax.Array
+  recent: jax.Array
+  held: jax.Array
+  rng: jax.Array
+
+
+def check(config: config_lib.Config, device_mesh: jax.sharding.Mesh) -> None:
+  """Whether the axes of a mesh divide what they are to divide.
+
+  Raises:
+    UsageError: naming the first that does not, and what would.
+  """
+  sizes = device_mesh.shape
+  across = device_mesh.size // sizes['context']
+  parts = across * config.optim.accumulation
+  if config.data.batch_size % parts:
+    raise config_lib.UsageError(
+      f'--data.batch_size={config.data.batch_size} must be a multiple of '
+      f'{parts}: {across} groups of devices times --optim.accumulation='
+      f'{config.optim.accumulation}; change one of them, or use fewer devices '
+      'with --mesh.replica.'
+    )
+  experts = config.model.num_experts
+  if experts % sizes['expert']:
+    raise config_lib.UsageError(
+      f'--mesh.expert={sizes["expert"]} does not divide '
+      f'--model.num_experts={experts}; choose one of '
+      f'{fields.divisors(experts)}.'
+    )
+  zigzag.check(config.data.seq_len, sizes['context'], config.model.conv_context)
+
+
+def make_init(config: config_lib.Config) -> Callable[[], TrainState]:
+  """A function that makes the state of step 0; run it under jit."""
+  optimizer = optimizer_lib.make_optimizer(config.optim, config.num_steps)
+  balancer = balance.make_balancer(config.optim)
+
+  def init() -> TrainState:
+    model_key, sample_key = jax.random.split(jax.random.key(config.seed))
+    params, buffers = zaya.init(config.model, model_key)
+    params = partition.place(params)
+    return TrainState(
+      step=jnp.int32(0),
+      params=params,
+      buffers=buffers,
+      opt_state=optimizer.init(partition.divide(params)),
+      balance_state=balancer.init(buffers),
+      skipped=jnp.int32(0),
+      bad_steps=jnp.int32(0),
+      recent=spikes.init(),
+      held=jnp.int32(0),
+      rng=jax.random.key_data(sample_key),
+    )
+
+  return init
+
+
+def skip(
+  state: TrainState, loss: jax.Array, grad_norm: jax.Array
+) -> TrainState:
+  """Counts the step that is held as refused, with what it measured."""
+  now_2 = jnp.stack([loss, grad_norm])
+  return dataclasses.replace(state, **counted(state, now_2, jnp.bool_(False)))
+
+
+def release(state: TrainState) -> TrainState:
+  """Forgets the step that is held: it may be taken once more."""
+  return dataclasses.replace(state, held=jnp.int32(0))
+
+
+def counted(state, now_2, good):
+  """The counters after a step."""
+  bad = jnp.int32(~good)
+  return {
+    'step': state.step + 1,
+    'skipped': state.skipped + bad,
+    'bad_steps': (state.bad_steps + bad) * bad,
+    'recent': spikes.remember(state.recent, now_2),
+    'held': jnp.int32(0),
+  }

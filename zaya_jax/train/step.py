@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One training step: a pure function of the state and a batch."""
+
+import dataclasses
+import functools
+import os
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from ops import dispatch
+from zaya_jax import config as config_lib
+from zaya_jax.optim import balance, muon, spikes
+from zaya_jax.optim import optimizer as optimizer_lib
+from zaya_jax.optim import schedule as schedule_lib
+from zaya_jax.parallel import partition
+from zaya_jax.train import gradients
+from zaya_jax.train import state as state_lib
+
+# Of a step that may be held back, for the host: whether it was, and each
+# device's part of the loss.
+HELD, LOSSES = 'guard/held', 'guard/losses'
+
+
+def settings(config: config_lib.Config) -> tuple[Any, ...]:
+  """All that the program of `make_train_step` is made of."""
+  names = ('num_steps', 'model', 'mesh', 'ops', 'optim', 'guard')
+  return tuple(getattr(config, name) for name in names)
+
+
+def compiler_options() -> dict[str, bool]:
+  """XLA's, for the program of `make_train_step`, where it is to run here.
+
+  On CUDA products are cuBLAS's. To try Triton's is half of compiling, none that
+  was measured made a step faster, and as long as XLA may choose, it copies
+  results of Newton-Schulz to their place (docs/performance.md). Whoever names
+  the flag in XLA_FLAGS decides.
+  """
+  name = 'xla_gpu_enable_triton_gemm'
+  if dispatch.platform() != 'cuda' or name in os.environ.get('XLA_FLAGS', ''):
+    return {}
+  return {name: False}
+
+
+def make_train_step(
+  config: config_lib.Config, hold: bool = False
+) -> Callable[
+  [state_lib.TrainState, gradients.Batch],
+  tuple[state_lib.TrainState, dict[str, jax.Array]],
+]:
+  """The step of a run: (state, batch) -> (state, measured).
+
+  A step whose loss or gradient norm is NaN, Inf or a spike is refused: of the
+  state nothing changes but the counters.
+
+  Args:
+    config: of the run.
+    hold: after a refused step no step changes anything, counters included,
+      until `skip` or `release`; so the host, which reads late, can execute it
+      again from the same state. Then `measured` has `HELD` and `LOSSES` too.
+  """
+  optimizer = optimizer_lib.make_optimizer(config.optim, config.num_steps)
+  balancer = balance.make_balancer(config.optim)
+  schedule = schedule_lib.make_schedule(config.optim, config.num_steps)
+  num_experts = config.model.num_experts
+
+  def train_step(state: state_lib.TrainState, batch: gradients.Batch):
+    loss, grads, load_NX, losses_D = gradients.each_and_sum(
+      config, state.params, state.buffers, batch
+    )
+    grad_norm = optax.tree.norm(grads)
+    now_2 = jnp.stack([loss, grad_norm])
+    good = jnp.all(jnp.isfinite(now_2))
+    good &= ~spikes.is_spike(state.recent, now_2, config.guard.spike_limit)
+    apply = good & (state.held == 0)
+    updates, opt_state = optimizer.update(
+      grads, state.opt_state, partition.divide(state.params), apply=apply
+    )
+    buffers, balance_state = balance.update(
+      balancer, state.buffers, state.balance_state, load_NX, num_experts
+    )
+    counted = state_lib.counted(state, now_2, good)
+    if hold:
+      counted = _where(apply, counted, {k: getattr(state, k) for k in counted})
+      counted['held'] = jnp.int32(~apply)
+    arrays = {'buffers': buffers, 'balance_state': balance_state}
+    new = dataclasses.replace(
+      state,
+      params=partition.apply_updates(state.params, updates, apply),
+      opt_state=muon.select(apply, opt_state, state.opt_state),
+      **_where(apply, arrays, {k: getattr(state, k) for k in arrays}),
+      **counted,
+    )
+    measured = {
+      'train/loss': loss,
+      'optim/grad_norm': grad_norm,
+      'optim/lr': schedule(_updates_done(state)),
+      'optim/skipped': new.skipped,
+      'optim/bad_steps': new.bad_steps,
+      'moe/load': load_NX,
+      'moe/bias': new.buffers['layers']['router']['balance_bias'],
+      **load_metrics(load_NX, num_experts),
+    }
+    return new, measured | ({HELD: new.held, LOSSES: losses_D} if hold else {})
+
+  return train_step
+
+
+def _where(condition, new, old):
+  return jax.tree.map(functools.partial(jnp.where, condition), new, old)
+
+
+def load_metrics(load_NX: jax.Array, num_experts: int) -> dict[str, jax.Array]:
+  """How evenly tokens spread over experts.
+
+  Args:
+    load_NX: [N, X] tokens that chose each class.
+    num_experts: E.
+
+  Returns:
+    moe/load_max and moe/load_min: the most and the least loaded expert of any
+    layer, 1.0 being an even share; moe/entropy: entropy of the load over ln E,
+    the mean over layers; moe/skip: share of tokens that no expert computes.
+  """
+  total_N = jnp.maximum(jnp.sum(load_NX, axis=1), 1.0)
+  routed_N = jnp.maximum(jnp.sum(load_NX[:, :num_experts], axis=1), 1.0)
+  share_NE = load_NX[:, :num_experts] / routed_N[:, None]
+  entropy_N = -jnp.sum(jax.scipy.special.xlogy(share_NE, share_NE), axis=1)
+  even = jnp.log(jnp.maximum(num_experts, 2))
+  return {
+    'moe/load_max': jnp.max(share_NE) * num_experts,
+    'moe/load_min': jnp.min(share_NE) * num_experts,
+    'moe/entropy': jnp.mean(entropy_N) / even,
+    'moe/skip': jnp.mean(1.0 - routed_N / total_N),
+  }
+
+
+def _updates_done(state):
+  return state.step - state.skipped
