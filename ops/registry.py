@@ -18,7 +18,6 @@ FUNCTIONS = {
   'cca': 'cca_prologue',
   'cross_entropy': 'linear_cross_entropy',
   'experts': 'expert_mlp',
-  'muon_apply': 'muon_apply',
   'muon_momentum': 'muon_momentum',
   'newton_schulz': 'newton_schulz',
   'residual_rms_norm': 'residual_rms_norm',

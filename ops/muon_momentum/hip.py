@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All tensors in one launch: ops/native/muon_update.hip."""
+"""All tensors in one launch: ops/native/muon_momentum.hip."""
 
 from collections.abc import Sequence
 

@@ -50,7 +50,7 @@ def test_tries_end_with_the_first_that_the_tool_survives(monkeypatch):
   ('engine', 'ran'), [('xla', 'ran small\n'), ('hip', '')]
 )
 def test_case_is_run_by_an_engine_that_takes_it(engine, ran, capsys):
-  memcheck.run_case('muon_apply', engine, 'small')
+  memcheck.run_case('muon_momentum', engine, 'small')
   assert capsys.readouterr().out == ran
 
 

@@ -20,6 +20,9 @@ from zaya_jax import config as config_lib
 
 _LINE = re.compile(r'--?[A-Za-z][\w.]*(=.*)?')
 _BOOLEANS = {'true': True, '1': True, 'false': False, '0': False}
+# Flags that are gone without a successor: config.flags of an old run, which has
+# every setting, goes on repeating it.
+_REMOVED = ('--ops.muon_apply',)
 _HEADER = '# Every setting of one run; --flagfile=THIS_FILE repeats it.\n\n'
 
 
@@ -210,7 +213,7 @@ def _expand(args: Sequence[str], values: absl_flags.FlagValues) -> list[str]:
 
 
 def _lines(path: str, values: absl_flags.FlagValues) -> list[str]:
-  """The lines of a flagfile and of those it includes, without comments."""
+  """The lines of a flagfile and of those it includes that set something."""
   try:
     lines = values.read_flags_from_files([f'--flagfile={path}'])
   except absl_flags.CantOpenFlagFileError as error:
@@ -222,7 +225,8 @@ def _lines(path: str, values: absl_flags.FlagValues) -> list[str]:
     raise config_lib.UsageError(
       f'--flagfile={path} is not a text file in UTF-8.'
     ) from error
-  return [line for line in lines if not line.startswith(('#', '//'))]
+  left_out = ('#', '//', *(f'{name}=' for name in _REMOVED))
+  return [line for line in lines if not line.startswith(left_out)]
 
 
 def _line(line: str, path: str) -> str:

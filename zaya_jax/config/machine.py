@@ -103,9 +103,6 @@ class OpsConfig:
   muon_momentum: Literal['auto', 'hip', 'xla'] = field(
     'auto', 'Momentum of Muon, many matrices at a time.'
   )
-  muon_apply: Literal['auto', 'hip', 'xla'] = field(
-    'auto', 'Applies the updates of Muon, with weight decay.'
-  )
 
   def __post_init__(self) -> None:
     fields.check(self, 'ops.', renamed=_RENAMED)

@@ -66,7 +66,6 @@ BUDGETS = {
   'experts': Resources(256, 65536, 2, mfma=64, wide=16),
   # Arithmetic is nothing; as many waves as there can be wait for memory.
   'muon_momentum': Resources(64, 0, 8, wide=12),
-  'muon_apply': Resources(64, 0, 8, wide=12),
   # One pass: a row in registers, reduced through LDS.
   'residual_rms_norm': Resources(96, 64, 5, wide=16),
   'residual_rms_norm_back': Resources(168, 64, 3, wide=22),

@@ -213,6 +213,15 @@ def test_any_text_survives_a_flagfile(tmp_path, prompt):
   assert flags.to_flagfile(read) == text
 
 
+def test_flagfile_of_a_run_from_before_a_flag_was_removed(tmp_path):
+  path = _file(tmp_path, '--num_steps=7\n--ops.muon_apply=auto\n--seed=2\n')
+  assert flags.parse_flagfile(path) == flags.parse(
+    ['--num_steps=7', '--seed=2']
+  )
+  with pytest.raises(config.UsageError, match='--ops.muon_apply is not a flag'):
+    flags.parse(['--ops.muon_apply=auto'])
+
+
 def test_floats_keep_every_bit(tmp_path):
   optim = config.OptimConfig(lr=0.1 + 0.2, lr_final=0)
   text = flags.to_flagfile(config.Config(optim=optim))

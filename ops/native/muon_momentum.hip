@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Muon's arithmetic on many tensors in one launch, one pass over memory: the
-// momentum before Newton-Schulz and the parameters after it.
+// Muon's momentum of many tensors in one launch, one pass over memory.
 #include "handler.h"
 
 namespace {
@@ -13,11 +12,10 @@ constexpr int kTensors = 64;
 constexpr int kThreads = 256, kTurns = 4, kBlock = kThreads * 8 * kTurns;
 
 struct Tensor {
-  const void *x, *y;  // momentum and gradient, or parameter and direction
+  const void *x, *y;  // momentum and gradient
   void *out, *ahead;
   int64_t size;
   int32_t first_block;
-  float scale;
 };
 struct Table {
   Tensor tensors[kTensors];
@@ -73,22 +71,6 @@ __device__ __forceinline__ void momentum(const Table& table,
   });
 }
 
-template <class Direction>
-__device__ __forceinline__ void apply(const Table& table, const float* lr,
-                                      float weight_decay) {
-  const Tensor& t = of_block(table);
-  float rate = *lr;
-  each(t, [&](int64_t at, int count) {
-    float p[8], o[8];
-    load8(static_cast<const f32*>(t.x) + at, count, p);
-    load8(static_cast<const Direction*>(t.y) + at, count, o);
-    ZAYA_UNROLL
-    for (int i = 0; i < 8; ++i)
-      p[i] -= rate * (t.scale * o[i] + weight_decay * p[i]);
-    store8(static_cast<f32*>(t.out) + at, count, p);
-  });
-}
-
 }  // namespace
 
 #define MOMENTUM(grad, ahead)                                      \
@@ -105,21 +87,11 @@ MOMENTUM(bf16, f32)
 MOMENTUM(bf16, bf16)
 MOMENTUM(bf16, f16)
 
-#define APPLY(direction)                                           \
-  extern "C" __global__ __launch_bounds__(kThreads) void           \
-      muon_apply_##direction(Table table, const float* lr,         \
-                             float weight_decay) {                 \
-    apply<direction>(table, lr, weight_decay);                     \
-  }
-APPLY(f32)
-APPLY(bf16)
-APPLY(f16)
-
-// Fills tables of x = args[0 .. n), y = args[n .. 2n), out = rets[0 .. n) and,
-// if there are more, ahead = rets[n .. 2n); launch(grid, table) for each.
+// Fills tables of x = args[0 .. n), y = args[n .. 2n), out = rets[0 .. n) and
+// ahead = rets[n .. 2n); launch(grid, table) for each.
 template <class Launch>
 static ffi::Error for_tables(ffi::RemainingArgs args, ffi::RemainingRets rets,
-                             size_t n, const float* scales, Launch launch) {
+                             size_t n, Launch launch) {
   Table table;
   table.count = 0;
   int64_t blocks = 0;
@@ -134,11 +106,10 @@ static ffi::Error for_tables(ffi::RemainingArgs args, ffi::RemainingRets rets,
     int64_t mine = (size + kBlock - 1) / kBlock;
     if (table.count == kTensors || blocks + mine > INT32_MAX) flush();
     if (!mine) continue;
-    bool two = rets.size() == 2 * n;
     table.tensors[table.count++] = Tensor{
         x.untyped_data(), y.untyped_data(), out->untyped_data(),
-        two ? (*rets.get<ffi::AnyBuffer>(n + i))->untyped_data() : nullptr,
-        size, int32_t(blocks), scales ? scales[i] : 1.f};
+        (*rets.get<ffi::AnyBuffer>(n + i))->untyped_data(), size,
+        int32_t(blocks)};
     blocks += mine;
   }
   flush();
@@ -158,7 +129,7 @@ static ffi::Error muon_momentum(hipStream_t stream,
   auto ahead = (*rets.get<ffi::AnyBuffer>(n))->element_type();
 #define CASE(grad_type, GRAD, ahead_type, AHEAD)                             \
   if (grad == ffi::DataType::GRAD && ahead == ffi::DataType::AHEAD)          \
-    return for_tables(args, rets, n, nullptr, [&](dim3 grid, Table& table) { \
+    return for_tables(args, rets, n, [&](dim3 grid, Table& table) {          \
       ZAYA_LAUNCH(muon_momentum_##grad_type##_##ahead_type, NoShared, grid,  \
                   dim3(kThreads), stream, table, factor, changes, decay,     \
                   nesterov);                                                 \
@@ -180,36 +151,5 @@ ZAYA_HANDLER(muon_momentum, muon_momentum,
                  .Arg<ffi::Buffer<ffi::S32>>()
                  .Attr<float>("decay")
                  .Attr<int32_t>("nesterov")
-                 .RemainingArgs()
-                 .RemainingRets());
-
-static ffi::Error muon_apply(hipStream_t stream, ffi::Buffer<ffi::F32> lr,
-                             float weight_decay, ffi::Span<const float> scales,
-                             ffi::RemainingArgs args, ffi::RemainingRets rets) {
-  size_t n = args.size() / 2;
-  if (!n) return ffi::Error::Success();
-  auto direction = (*args.get<ffi::AnyBuffer>(n)).element_type();
-  const float* rate = lr.typed_data();
-#define CASE(type, TYPE)                                               \
-  if (direction == ffi::DataType::TYPE)                                \
-    return for_tables(args, rets, n, scales.begin(),                   \
-                      [&](dim3 grid, Table& table) {                   \
-                        ZAYA_LAUNCH(muon_apply_##type, NoShared, grid, \
-                                    dim3(kThreads), stream, table, rate, \
-                                    weight_decay);                     \
-                      });
-  CASE(f32, F32)
-  CASE(bf16, BF16)
-  CASE(f16, F16)
-#undef CASE
-  return ffi::Error::InvalidArgument("muon_apply: no kernel of this type");
-}
-
-ZAYA_HANDLER(muon_apply, muon_apply,
-             Bind()
-                 .Ctx<Stream>()
-                 .Arg<ffi::Buffer<ffi::F32>>()
-                 .Attr<float>("weight_decay")
-                 .Attr<ffi::Span<const float>>("scales")
                  .RemainingArgs()
                  .RemainingRets());
