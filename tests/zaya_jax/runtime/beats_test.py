@@ -19,7 +19,7 @@ def slot():
 
 WRITER = """
 import sys
-from zaya_jax.aegis import beats
+from zaya_jax.runtime import beats
 
 writer = beats.Slot(int(sys.argv[1]))
 writer.enter('step', 7)

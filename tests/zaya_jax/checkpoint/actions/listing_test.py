@@ -12,7 +12,7 @@ from zaya_jax.checkpoint.actions import hashing, listing
 SCRIPT = """
 import sys
 from zaya_jax import config
-from zaya_jax.checkpoint import listing
+from zaya_jax.checkpoint.actions import listing
 listing.main(config.Config(source=sys.argv[1]))
 """
 

@@ -152,12 +152,12 @@ def test_copies_of_something_else_are_not_used(run, change, monkeypatch):
 
 
 def test_copy_after_a_checkpoint_that_is_gone_is_not_used(run, monkeypatch):
-  monkeypatch.setattr(fast.layout, 'steps', lambda root: [2])
+  monkeypatch.setattr(fast.folders, 'steps', lambda root: [2])
   run.save(4)
   assert_restored(run, 4)
-  monkeypatch.setattr(fast.layout, 'steps', lambda root: [2, 5])
+  monkeypatch.setattr(fast.folders, 'steps', lambda root: [2, 5])
   assert run.open().restore() is None  # The checkpoint is newer.
-  monkeypatch.setattr(fast.layout, 'steps', lambda root: [])
+  monkeypatch.setattr(fast.folders, 'steps', lambda root: [])
   assert run.open().restore() is None
 
 

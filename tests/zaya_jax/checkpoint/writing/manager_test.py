@@ -19,7 +19,8 @@ import os, resource, signal, sys, time
 import jax.numpy as jnp
 import numpy as np
 from zaya_jax import config
-from zaya_jax.checkpoint import errors, manager
+from zaya_jax.checkpoint import errors
+from zaya_jax.checkpoint.writing import manager
 
 def save(step):
   w = np.random.default_rng(step).random(size, np.float32)
@@ -193,8 +194,8 @@ def test_of_processes_who_fails_says_why_and_who_waited_only_that(
   waited = TimeoutError('async_write_complete')
   waited.__cause__ = jax.errors.JaxRuntimeError('DEADLINE_EXCEEDED')
   with make_manager(timeout_s=7) as checkpoints, monkeypatch.context() as two:
-    two.setattr(manager.distributed, 'processes', lambda: 2)
-    two.setattr(manager.distributed, 'fail', ended.append)
+    two.setattr(manager.processes, 'processes', lambda: 2)
+    two.setattr(manager.processes, 'fail', ended.append)
     checkpoints._give_up(6, waited)
     checkpoints._give_up(6, OSError('File too large'))
   assert [error.exit_code for error in ended] == [75, 3]
