@@ -16,7 +16,7 @@ from zaya_jax import config as config_lib
 from zaya_jax.optim import groups as groups_lib
 from zaya_jax.parallel import mesh, partition
 from zaya_jax.plan.cost import division, newton_schulz
-from zaya_jax.train import step
+from zaya_jax.train import state as state_lib
 
 _ROWS = 2048  # Of a block, in `context.blocks`.
 
@@ -232,7 +232,7 @@ def score_bytes(config: config_lib.Config, layout: division.Layout) -> float:
 
 @functools.lru_cache(maxsize=8)
 def _state(config):
-  return jax.eval_shape(step.make_init(config))
+  return jax.eval_shape(state_lib.make_init(config))
 
 
 def _nbytes(leaf) -> int:
