@@ -18,7 +18,6 @@ import jax
 
 from benchmarks import record
 from zaya_jax import config as config_lib
-from zaya_jax.config import flags
 
 # Flags of --mesh, with N for the number of devices.
 MESHES = {
@@ -64,7 +63,7 @@ def make_config(
   mesh: str, devices: int, args: argparse.Namespace, more: Sequence[str]
 ) -> config_lib.Config:
   """The run of a case: rows per device stay the same; flags in `more` win."""
-  return flags.parse(
+  return config_lib.Config.parse(
     [
       *MODEL,
       *MESHES[mesh].replace('N', str(devices)).split(),

@@ -34,14 +34,14 @@ def measure_ours(args: argparse.Namespace, more: list[str]) -> None:
 
   from benchmarks import scaling
   from ops import dispatch
-  from zaya_jax.config import flags
+  from zaya_jax import config as config_lib
   from zaya_jax.model import zaya
   from zaya_jax.parallel import mesh as mesh_lib
   from zaya_jax.train import gradients
   from zaya_jax.train import state as state_lib
 
   for layers in args.layers:
-    config = flags.parse(
+    config = config_lib.Config.parse(
       [
         f'--flagfile={record.ROOT}/configs/zaya1_8b.flags',
         '--model.remat=none',

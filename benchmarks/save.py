@@ -40,7 +40,7 @@ _FULL = ['--flagfile=configs/zaya1_8b.flags', '--model.num_layers=8']
 
 def worker(args) -> None:
   """One process of the run; process 0 prints the result as JSON."""
-  from zaya_jax.config import flags
+  from zaya_jax import config as config_lib
   from zaya_jax.runtime import processes
 
   place = [
@@ -48,7 +48,7 @@ def worker(args) -> None:
     f'--distributed.processes={args.processes}',
     f'--distributed.process={args.process}',
   ]
-  config = flags.parse(
+  config = config_lib.Config.parse(
     [
       *(_FULL if args.full else _SMALL),
       f'--run_dir={args.folder}/run',

@@ -23,7 +23,6 @@ import numpy as np
 
 from benchmarks import cases, updates
 from zaya_jax import config as config_lib
-from zaya_jax.config import flags
 from zaya_jax.model import zaya
 from zaya_jax.optim import groups
 from zaya_jax.parallel import batch as batch_lib
@@ -211,7 +210,7 @@ def _plan(config) -> dict[str, Any]:
 def _changed(config) -> list[str]:
   """The flags that are not those of the configuration of 8B parameters."""
   published = config_lib.Config.from_flagfile(cases.MODEL[0].partition('=')[2])
-  return flags.differences(published, config)
+  return published.differences(config)
 
 
 if __name__ == '__main__':

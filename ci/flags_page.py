@@ -6,6 +6,7 @@ PYTHONPATH=. python ci/flags_page.py
 
 import pathlib
 
+from zaya_jax import config as config_lib
 from zaya_jax import main as main_lib
 from zaya_jax.config import flags
 
@@ -25,7 +26,7 @@ Python, `--model.d_model=256` is
 def page() -> str:
   """The page, one table for each section."""
   lines = [_INTRO]
-  for title, summary, settings in flags.sections():
+  for title, summary, settings in flags.sections(config_lib.Config):
     lines += [
       f'## {title}',
       '',

@@ -11,7 +11,7 @@ import pathlib
 import sys
 import time
 
-from zaya_jax.config import flags
+from zaya_jax import config as config_lib
 from zaya_jax.plan import planner
 
 FLAGFILE = pathlib.Path(__file__).parents[1] / 'configs' / 'zaya1_8b.flags'
@@ -41,7 +41,7 @@ def main() -> int:
 
 def plan(words):
   """What the compiler says of a run, beside the formulas."""
-  config = flags.parse(
+  config = config_lib.Config.parse(
     [
       f'--flagfile={FLAGFILE}',
       '--plan.devices=1024',

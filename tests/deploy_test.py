@@ -16,7 +16,6 @@ from tests.support import fake_srun
 from zaya_jax import config as config_lib
 from zaya_jax.aegis.supervisor import hooks
 from zaya_jax.aegis.watch import watch
-from zaya_jax.config import flags
 from zaya_jax.runtime import launcher
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -187,7 +186,7 @@ def test_supervised_job_is_queued_again_only_where_that_helps(
   assert job.wait(60) == code
   told = tmp_path / 'scontrol'
   assert told.exists() == (code in (75, 137))
-  found = flags.parse((tmp_path / 'flags').read_text().splitlines())
+  found = config_lib.Config.parse((tmp_path / 'flags').read_text().splitlines())
   assert found.mode == 'supervise' and found.aegis.nodes == ('a1', 'a2')
   assert found.aegis.spares == 1
   hooks.check('--aegis.drain', found.aegis.drain)
@@ -214,7 +213,9 @@ def test_systemd_restarts_only_where_that_helps():
   service = unit['Service']
   assert service['RestartPreventExitStatus'].split() == ['2', '3', '4', '93']
   words = service['ExecStart'].split()
-  found = flags.parse([w for w in words[3:] if '--flagfile' not in w])
+  found = config_lib.Config.parse(
+    [w for w in words[3:] if '--flagfile' not in w]
+  )
   assert found.mode == 'supervise' and found.aegis.port
   watch.parse(found.aegis.logs)
 
@@ -226,7 +227,7 @@ def test_jobset_starts_every_process():
   job = group['template']['spec']
   pod = job['template']['spec']
   (container,) = pod['containers']
-  config = flags.parse(
+  config = config_lib.Config.parse(
     [x for x in container['args'] if not x.startswith('--flagfile')]
   )
   assert job['completionMode'] == 'Indexed'

@@ -17,7 +17,11 @@ from zaya_jax.config import flags
 
 ROOT = documents.ROOT
 PAGES = {str(p.relative_to(ROOT)): p for p in documents.PAGES}
-KNOWN = {s.name for _, _, settings in flags.sections() for s in settings}
+KNOWN = {
+  s.name
+  for _, _, settings in flags.sections(config_lib.Config)
+  for s in settings
+}
 _FLAG = re.compile(r'--(?:no)?([a-z]+\.[a-z][a-z_0-9]*)')
 # What cannot run here, or is run by a test of its own.
 NOT_RUN = (
@@ -98,12 +102,14 @@ def test_commands_are_understood(page, monkeypatch):
       if not word.startswith('--flagfile=')
       or (ROOT / word.partition('=')[2]).is_file()
     ]
-    flags.parse([word for word in mine if word != '--help'])
+    config_lib.Config.parse([word for word in mine if word != '--help'])
 
 
 def test_a_renamed_flag_is_an_error():
   with pytest.raises(config_lib.UsageError, match='Did you mean'):
-    flags.parse(['--flagfile=configs/quickstart.flags', '--model.d_modell=3'])
+    config_lib.Config.parse(
+      ['--flagfile=configs/quickstart.flags', '--model.d_modell=3']
+    )
 
 
 def test_presets_are_those_of_the_repository():

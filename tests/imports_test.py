@@ -113,11 +113,7 @@ def _arrows(imports: dict[str, list[str]]) -> dict[str, set[str]]:
   for module, names in imports.items():
     for name in names:
       target = name if name in imports else name.rpartition('.')[0]
-      if (
-        target in imports
-        and target != module
-        and (module, target) != ('zaya_jax.config', 'zaya_jax.config.flags')
-      ):
+      if target in imports and target != module:
         arrows[module].add(target)
   return arrows
 

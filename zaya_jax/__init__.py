@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """zaya_jax trains ZAYA1 models in JAX.
 
-Importing the package is light: `Config` and its sections need no jax. `train`,
-`load`, `activations` and `plan_run` are fetched, and jax with them, when they
-are first used.
+Importing the package is light: `Config` and its sections need no jax. `load`,
+`activations` and `plan_run` are imported, and jax with them, on first use;
+`train` is a package that can be called, and imports jax then.
 """
 
 import importlib
-import sys
-import types
 from typing import Any
 
+from zaya_jax import train
 from zaya_jax.config import (
   CheckpointConfig,
   Config,
@@ -52,26 +51,7 @@ _LAZY = {
   'activations': 'zaya_jax.inference.load:activations',
   'load': 'zaya_jax.inference.load:load',
   'plan_run': 'zaya_jax.plan.planner:make',
-  'train': 'zaya_jax.train.run:train',
 }
-
-
-class _Package(types.ModuleType):
-  """A package whose `train` is always the function.
-
-  Importing the submodule of the same name makes Python set the attribute to
-  that module. Here the function that the module is named after takes its
-  place, whoever imports it and when. `from zaya_jax.train import ...` and
-  `importlib.import_module('zaya_jax.train')` are not concerned.
-  """
-
-  def __setattr__(self, name: str, value: Any) -> None:
-    if name in _LAZY and isinstance(value, types.ModuleType):
-      value = getattr(value, name)
-    super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:

@@ -68,7 +68,7 @@ def main(argv: Sequence[str]) -> int:
     print(help_text(), flush=True)
     return 0
   try:
-    config = flags.parse(argv[1:])
+    config = config_lib.Config.parse(argv[1:])
     _check_alone(config)
   except config_lib.UsageError as error:
     return _fail(error, error.exit_code)
@@ -79,7 +79,7 @@ def main(argv: Sequence[str]) -> int:
 def help_text() -> str:
   """One line or two for every flag, by section: default, meaning, bounds."""
   lines = [_INTRO]
-  for title, summary, settings in flags.sections():
+  for title, summary, settings in flags.sections(config_lib.Config):
     lines.append(f'{title}: {summary}')
     for setting in settings:
       lines += _entry(setting)

@@ -15,7 +15,6 @@ from lm_eval.models import huggingface
 from tests.support import runs, tiny
 from zaya_jax import config as config_lib
 from zaya_jax import main
-from zaya_jax.config import flags
 from zaya_jax.inference import harness
 from zaya_jax.inference import lm_eval as adapter
 from zaya_jax.inference import load as load_lib
@@ -77,7 +76,7 @@ def folders(tmp_path_factory):
     runs.save(run, shape)
   data = config_lib.DataConfig(seq_len=LENGTH)
   config = config_lib.Config(run_dir=str(run), model=shape, data=data)
-  (run / 'config.flags').write_text(flags.to_flagfile(config))
+  (run / 'config.flags').write_text(config.to_flagfile())
   export = ['--mode=export', f'--source={run}', f'--output={out}']
   assert main.main(['zaya_jax', *export]) == 0
   return run, out

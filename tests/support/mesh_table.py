@@ -19,7 +19,6 @@ import numpy as np
 from tests.support import tiny
 from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import arrays
-from zaya_jax.config import flags
 from zaya_jax.parallel import batch as batch_lib
 from zaya_jax.parallel import mesh as mesh_lib
 from zaya_jax.runtime import processes
@@ -35,7 +34,7 @@ def losses(mesh_flags: Sequence[str]) -> list[float]:
     num_steps=STEPS,
     model=tiny.config(num_layers=1, num_experts=4),
     data=config_lib.DataConfig(seq_len=LENGTH, batch_size=ROWS),
-    mesh=flags.parse(mesh_flags).mesh,
+    mesh=config_lib.Config.parse(mesh_flags).mesh,
     optim=config_lib.OptimConfig(warmup_steps=2, lr=1e-2),
   )
   whole = _initial_state(

@@ -4,11 +4,10 @@
 import pathlib
 
 from zaya_jax import config
-from zaya_jax.config import flags
 
 FLAGFILE = pathlib.Path(__file__).parents[2] / 'configs' / 'zaya1_8b.flags'
 
 
 def parse(*words: str) -> config.Config:
   """The preset, then `words`."""
-  return flags.parse([f'--flagfile={FLAGFILE}', *words])
+  return config.Config.parse([f'--flagfile={FLAGFILE}', *words])

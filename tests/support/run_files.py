@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from zaya_jax import config as config_lib
-from zaya_jax.config import flags
 
 HOSTILE = (
   '</script><script>document.title="taken"</script>'
@@ -51,7 +50,7 @@ def write(
     'versions': {'python': '3.11.7', 'jax': '0.10.2'},
   }
   (folder / 'config.json').write_text(json.dumps(facts))
-  (folder / 'config.flags').write_text(flags.to_flagfile(config))
+  (folder / 'config.flags').write_text(config.to_flagfile())
   rng = np.random.default_rng(0)
   rows, loads = [], []
   for step in [1, *range(every, (done or num_steps) + 1, every)]:

@@ -8,7 +8,6 @@ from tests.support import tiny
 from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import meta
 from zaya_jax.checkpoint.writing import manager
-from zaya_jax.config import flags
 
 
 def save(
@@ -22,7 +21,7 @@ def save(
   params, buffers = tiny.arrays(model)
   about = meta.describe(
     config,
-    flags=flags.to_flagfile(config),
+    flags=config.to_flagfile(),
     tokenizer_sha256=tokenizer_lib.load(tokenizer).sha256,
     dataset_sha256='',
     tokens=12345,

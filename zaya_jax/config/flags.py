@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings on the command line: dataclass fields to absl flags, and back.
+"""Dataclass fields to absl flags, and back.
 
-`ModelConfig.d_model` is `--model.d_model`; a field of `Config` itself is bare.
-absl parses the types and finds the flags; bounds and rules that span several
-flags are those of `zaya_jax.config`, so they hold in Python as well. Nothing
-here touches absl's global flags: a notebook and a test may parse at will.
+A field `d_model` of the section `model` is `--model.d_model`; a field of the
+outer dataclass itself is bare. absl parses the types and finds the flags;
+bounds and rules across flags are those of the dataclasses, so they hold in
+Python too. absl's global flags are not touched: a notebook and a test may parse
+at will.
 """
 
 import dataclasses
@@ -12,17 +13,18 @@ import json
 import re
 import typing
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from absl import flags as absl_flags
 
-from zaya_jax import config as config_lib
+from zaya_jax.config import fields
 
 _LINE = re.compile(r'--?[A-Za-z][\w.]*(=.*)?')
 _BOOLEANS = {'true': True, '1': True, 'false': False, '0': False}
 # Flags that are gone without a successor: config.flags of an old run, which has
 # every setting, goes on repeating it.
 _REMOVED = ('--ops.muon_apply',)
+_C = TypeVar('_C')
 _HEADER = '# Every setting of one run; --flagfile=THIS_FILE repeats it.\n\n'
 
 
@@ -35,65 +37,36 @@ class Setting:
   field: dataclasses.Field
 
 
-def sections() -> Iterator[tuple[str, str, list[Setting]]]:
+def sections(cls: type) -> Iterator[tuple[str, str, list[Setting]]]:
   """Yields (title, what it is about, its settings), the run itself first."""
-  hints = typing.get_type_hints(config_lib.Config)
-  yield 'run', _summary(config_lib.Config), _settings(config_lib.Config, '')
-  for name, kind in hints.items():
+  yield 'run', _summary(cls), _settings(cls, '')
+  for name, kind in typing.get_type_hints(cls).items():
     if dataclasses.is_dataclass(kind):
       yield name, _summary(kind), _settings(kind, f'{name}.')
 
 
-def define(flag_values: absl_flags.FlagValues) -> None:
-  """Adds one flag per setting to `flag_values`."""
-  for _, _, settings in sections():
-    for setting in settings:
-      _define_one(setting, flag_values)
-
-
-def build(flag_values: absl_flags.FlagValues) -> config_lib.Config:
-  """Makes the config out of parsed flags.
-
-  Raises:
-    UsageError: if a value breaks a bound or a rule of `zaya_jax.config`.
-  """
-  return _build(config_lib.Config, '', flag_values)
-
-
-def parse(args: Sequence[str]) -> config_lib.Config:
-  """Reads a command line; of two settings of one flag the later one wins.
-
-  Args:
-    args: `--name=value` words, `--flagfile=PATH` among them.
-
-  Raises:
-    UsageError: in one sentence, for whatever is wrong with them.
-  """
+def parse(cls: type[_C], args: Sequence[str]) -> _C:
+  """Reads a command line into a dataclass. Raises UsageError."""
   values = absl_flags.FlagValues()
-  define(values)
+  for _, _, settings in sections(cls):
+    for setting in settings:
+      _define(setting, values)
   try:
     left = values(['zaya_jax', *_expand(args, values)])[1:]
   except absl_flags.UnrecognizedFlagError as error:
-    raise config_lib.UsageError(_unknown(error.flagname, values)) from error
+    raise fields.UsageError(_unknown(error.flagname, values)) from error
   except (absl_flags.Error, ValueError) as error:
     text = str(error).removeprefix('flag ')
-    raise config_lib.UsageError(f'{text.rstrip(".")}.') from error
+    raise fields.UsageError(f'{text.rstrip(".")}.') from error
   if left:
-    raise config_lib.UsageError(
-      f'{left[0]!r} is not a flag; write --name=value.'
-    )
-  return build(values)
+    raise fields.UsageError(f'{left[0]!r} is not a flag; write --name=value.')
+  return _build(cls, '', values)
 
 
-def parse_flagfile(path: str) -> config_lib.Config:
-  """Reads one flagfile. Raises UsageError, as `parse` does."""
-  return parse([f'--flagfile={path}'])
-
-
-def to_flagfile(config: config_lib.Config) -> str:
-  """Writes every setting, so that `parse_flagfile` gives `config` again."""
+def to_flagfile(config: Any) -> str:
+  """Writes every setting as a line that `parse` reads again."""
   lines = [_HEADER]
-  for title, summary, settings in sections():
+  for title, summary, settings in sections(type(config)):
     lines.append(f'# {title}: {summary}\n')
     for setting in settings:
       lines.append(f'--{setting.name}={_quote(_text(setting, config))}\n')
@@ -101,18 +74,10 @@ def to_flagfile(config: config_lib.Config) -> str:
   return ''.join(lines[:-1])
 
 
-def differences(
-  before: config_lib.Config, after: config_lib.Config, section: str = ''
-) -> list[str]:
-  """Lists the flags that differ, as `--model.d_model: 256 -> 512`.
-
-  Args:
-    before: the older settings.
-    after: the newer ones.
-    section: only flags of this section, for example 'model'; empty: all.
-  """
+def differences(before: _C, after: _C, section: str) -> list[str]:
+  """Lists the flags of a section (empty: of all) that differ."""
   found = []
-  for title, _, settings in sections():
+  for title, _, settings in sections(type(before)):
     for setting in settings if section in ('', title) else []:
       old, new = _text(setting, before), _text(setting, after)
       if old != new:
@@ -155,7 +120,7 @@ class _Parser(absl_flags.ArgumentParser):
     return self._what
 
 
-def _define_one(setting: Setting, values: absl_flags.FlagValues) -> None:
+def _define(setting: Setting, values: absl_flags.FlagValues) -> None:
   flag = absl_flags.Flag(
     parser=_parser(setting.kind),
     serializer=None,
@@ -207,7 +172,7 @@ def _expand(args: Sequence[str], values: absl_flags.FlagValues) -> list[str]:
     if '=' not in arg and rest:
       path = rest.pop(0)
     if not path:
-      raise config_lib.UsageError('--flagfile= needs the path of a file.')
+      raise fields.UsageError('--flagfile= needs the path of a file.')
     expanded += [_line(line, path) for line in _lines(path, values)]
   return expanded
 
@@ -218,11 +183,11 @@ def _lines(path: str, values: absl_flags.FlagValues) -> list[str]:
     lines = values.read_flags_from_files([f'--flagfile={path}'])
   except absl_flags.CantOpenFlagFileError as error:
     reason = error.__context__
-    raise config_lib.UsageError(
+    raise fields.UsageError(
       f'--flagfile={path} cannot be read: {reason.strerror}: {reason.filename}.'
     ) from error
   except UnicodeDecodeError as error:
-    raise config_lib.UsageError(
+    raise fields.UsageError(
       f'--flagfile={path} is not a text file in UTF-8.'
     ) from error
   left_out = ('#', '//', *(f'{name}=' for name in _REMOVED))
@@ -232,7 +197,7 @@ def _lines(path: str, values: absl_flags.FlagValues) -> list[str]:
 def _line(line: str, path: str) -> str:
   """Checks one line of a flagfile and removes the quotes of its value."""
   if not _LINE.fullmatch(line):
-    raise config_lib.UsageError(
+    raise fields.UsageError(
       f'--flagfile={path}: {line!r} is not a flag; every line is '
       '--name=value, or a comment that starts with #.'
     )
@@ -241,18 +206,18 @@ def _line(line: str, path: str) -> str:
     try:
       return f'{name}={json.loads(value)}'
     except json.JSONDecodeError as error:
-      raise config_lib.UsageError(
+      raise fields.UsageError(
         f'--flagfile={path}: the quoted value in {line!r} is not a JSON string.'
       ) from error
   if re.search(r'\s#', value):
-    raise config_lib.UsageError(
+    raise fields.UsageError(
       f'--flagfile={path}: {line!r} has a comment behind the value; give '
       'the comment a line of its own, or put the value in double quotes.'
     )
   return name + equals + value
 
 
-def _text(setting: Setting, config: config_lib.Config) -> str:
+def _text(setting: Setting, config: Any) -> str:
   """The value of a setting as it stands on the command line."""
   value: Any = config
   for part in setting.name.split('.'):
@@ -264,7 +229,7 @@ def _text(setting: Setting, config: config_lib.Config) -> str:
   if isinstance(value, tuple):
     words = [str(x) for x in value]
     if bad := [x for x in words if not x or ',' in x]:
-      raise config_lib.UsageError(
+      raise fields.UsageError(
         f'--{setting.name} cannot hold {bad[0]!r}: commas separate its values.'
       )
     return ','.join(words)

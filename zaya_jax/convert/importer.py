@@ -16,7 +16,6 @@ from pipelines import tokenizer as tokenizer_lib
 from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import folders, meta
 from zaya_jax.checkpoint.writing import stream
-from zaya_jax.config import flags
 from zaya_jax.hub import aside
 from zaya_jax.hub import folder as hub_folder
 from zaya_jax.hub import names as hub_names
@@ -76,7 +75,7 @@ def _write_aside(output, source, settings, found, tokenizer) -> None:
   total = sum(leaf.nbytes for part in found.values() for leaf in part.values())
   with aside.folder(output, int(total * _HEADROOM)) as partial:
     hub_folder.keep_files(source, partial)
-    text = flags.to_flagfile(settings)
+    text = settings.to_flagfile()
     with open(os.path.join(partial, 'config.flags'), 'w') as file:
       file.write(text)
     about = meta.describe(

@@ -13,7 +13,6 @@ from typing import Any
 import jax
 
 from zaya_jax import config as config_lib
-from zaya_jax.config import flags
 
 _PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'grain')
 
@@ -39,7 +38,7 @@ def write(config: config_lib.Config, *, device: jax.Device, count: int) -> None:
       **{name: metadata.version(name) for name in _PACKAGES},
     },
   }
-  _replace(run_dir / 'config.flags', flags.to_flagfile(config))
+  _replace(run_dir / 'config.flags', config.to_flagfile())
   _replace(run_dir / 'config.json', json.dumps(facts, indent=2) + '\n')
 
 

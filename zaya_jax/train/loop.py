@@ -9,7 +9,6 @@ import numpy as np
 
 from ops import dispatch
 from zaya_jax.checkpoint import meta
-from zaya_jax.config import flags
 from zaya_jax.inference import model as model_lib
 from zaya_jax.inference import score
 from zaya_jax.optim import groups
@@ -211,7 +210,7 @@ class Loop:
     loss = float(np.asarray(measured['train/loss']))
     return meta.describe(
       self.config,
-      flags=flags.to_flagfile(self.config),
+      flags=self.config.to_flagfile(),
       tokenizer_sha256=self.corpus.tokenizer.sha256,
       dataset_sha256=self.corpus.sha256,
       tokens=self.tokens,

@@ -9,7 +9,6 @@ from zaya_jax import config as config_lib
 from zaya_jax import metrics
 from zaya_jax.checkpoint import lock, seal
 from zaya_jax.checkpoint.writing import manager
-from zaya_jax.config import flags
 from zaya_jax.data import corpus as corpus_lib
 from zaya_jax.model import flops
 from zaya_jax.parallel import mesh as mesh_lib
@@ -52,7 +51,7 @@ def train(config: config_lib.Config) -> int:
 def _must_agree(config) -> str:
   """The settings that all processes of a run must share, one a line."""
   place = config_lib.DistributedConfig()
-  return flags.to_flagfile(dataclasses.replace(config, distributed=place))
+  return dataclasses.replace(config, distributed=place).to_flagfile()
 
 
 def _train(config) -> int:

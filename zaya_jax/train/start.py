@@ -12,7 +12,6 @@ from zaya_jax.checkpoint import arrays, meta
 from zaya_jax.checkpoint.reading import finder, reader
 from zaya_jax.checkpoint.writing import fast as fast_lib
 from zaya_jax.checkpoint.writing import manager
-from zaya_jax.config import flags
 from zaya_jax.data import corpus as corpus_lib
 from zaya_jax.hub import folder as hub_folder
 from zaya_jax.hub import names as hub_names
@@ -150,7 +149,7 @@ def _with_params_of(
     model, **{k: getattr(config.model, k) for k in meta.HARMLESS}
   )
   theirs = dataclasses.replace(config, model=model)
-  changes = flags.differences(theirs, config, 'model')
+  changes = theirs.differences(config, 'model')
   wanted = {'params': state.params, 'buffers': state.buffers}
   if folder:
     found = _read_folder(source, model, wanted, changes)

@@ -14,7 +14,10 @@ from zaya_jax.config import flags
 CONFIGS = sorted(
   (pathlib.Path(__file__).parents[3] / 'configs').glob('*.flags')
 )
-SETTINGS = [s for _, _, settings in flags.sections() for s in settings]
+SETTINGS = [
+  s for _, _, settings in flags.sections(config.Config) for s in settings
+]
+parse, read_file = config.Config.parse, config.Config.from_flagfile
 
 
 def _other(setting):
@@ -58,36 +61,25 @@ def test_every_flag_is_read_and_written(setting):
   text = VALUES.get(setting.name) or _other(setting)
   if setting.kind is int:
     text = str(int(float(text)))
-  read = flags.parse(
-    [f'--{setting.name}={text}', *COMPANIONS.get(setting.name, [])]
-  )
+  read = parse([f'--{setting.name}={text}', *COMPANIONS.get(setting.name, [])])
   value = _get(read, setting.name)
   assert value != setting.field.default
-  assert f'\n--{setting.name}=' in flags.to_flagfile(read)
+  assert f'\n--{setting.name}=' in read.to_flagfile()
   (found,) = [
     d
-    for d in flags.differences(config.Config(), read)
+    for d in config.Config().differences(read)
     if d.startswith(f'--{setting.name}: ')
   ]
   assert ' -> ' in found
 
 
 def test_no_arguments_give_the_defaults():
-  assert flags.parse([]) == config.Config()
-
-
-def test_define_and_build_work_on_flags_of_ones_own():
-  values = absl_flags.FlagValues()
-  flags.define(values)
-  values(['program', '--model.d_model=512', '--noresume'])
-  built = flags.build(values)
-  assert built.model.d_model == 512
-  assert not built.resume
+  assert parse([]) == config.Config()
 
 
 def test_global_flags_stay_as_they_are():
   before = set(absl_flags.FLAGS)
-  flags.parse(['--num_steps=3'])
+  parse(['--num_steps=3'])
   assert set(absl_flags.FLAGS) == before
 
 
@@ -101,20 +93,20 @@ def test_global_flags_stay_as_they_are():
   ],
 )
 def test_booleans(args, expected):
-  assert flags.parse(args).model.tie_embeddings is expected
+  assert parse(args).model.tie_embeddings is expected
 
 
 def test_later_list_replaces_the_earlier():
-  read = flags.parse(['--data.dir=a,b@2', '--data.dir=c'])
+  read = parse(['--data.dir=a,b@2', '--data.dir=c'])
   assert read.data.dir == ('c',)
 
 
 def test_empty_list():
-  assert flags.parse(['--data.dir=a', '--data.dir=']).data.dir == ()
+  assert parse(['--data.dir=a', '--data.dir=']).data.dir == ()
 
 
 def test_value_as_a_word_of_its_own():
-  assert flags.parse(['--num_steps', '5', '--seed=2']).num_steps == 5
+  assert parse(['--num_steps', '5', '--seed=2']).num_steps == 5
 
 
 @pytest.mark.parametrize(
@@ -145,7 +137,7 @@ def test_value_as_a_word_of_its_own():
 )
 def test_wrong_arguments_give_one_sentence(args, words):
   with pytest.raises(config.UsageError) as caught:
-    flags.parse(args)
+    parse(args)
   message = str(caught.value)
   assert '\n' not in message
   assert all(word in message for word in words)
@@ -163,21 +155,21 @@ def test_flagfile_comments_blank_lines_and_indentation(tmp_path):
     '# a comment\n\n// another\n  # indented\n  --num_steps=7  \n'
     '--optim.lr=1e-2\r\n',
   )
-  read = flags.parse_flagfile(path)
+  read = read_file(path)
   assert (read.num_steps, read.optim.lr) == (7, 0.01)
 
 
 def test_order_decides_between_flagfile_and_argument(tmp_path):
   path = _file(tmp_path, '--num_steps=7\n')
-  assert flags.parse([f'--flagfile={path}', '--num_steps=8']).num_steps == 8
-  assert flags.parse(['--num_steps=8', f'--flagfile={path}']).num_steps == 7
-  assert flags.parse(['--flagfile', path]).num_steps == 7
+  assert parse([f'--flagfile={path}', '--num_steps=8']).num_steps == 8
+  assert parse(['--num_steps=8', f'--flagfile={path}']).num_steps == 7
+  assert parse(['--flagfile', path]).num_steps == 7
 
 
 def test_flagfile_may_include_another(tmp_path):
   inner = _file(tmp_path, '--seed=3\n--num_steps=4\n', 'inner.flags')
   outer = _file(tmp_path, f'--flagfile={inner}\n--num_steps=5\n')
-  read = flags.parse_flagfile(outer)
+  read = read_file(outer)
   assert (read.seed, read.num_steps) == (3, 5)
 
 
@@ -196,7 +188,7 @@ def test_flagfile_may_include_another(tmp_path):
 )
 def test_wrong_flagfile_gives_one_sentence(tmp_path, text, words):
   with pytest.raises(config.UsageError) as caught:
-    flags.parse_flagfile(_file(tmp_path, text))
+    read_file(_file(tmp_path, text))
   message = str(caught.value)
   assert '\n' not in message
   assert all(word in message for word in words)
@@ -207,35 +199,33 @@ def test_wrong_flagfile_gives_one_sentence(tmp_path, text, words):
   ['', 'def f():\n  ', 'a # b', '"quoted"', ' spaces ', 'tab\t', 'é\x00\u2028'],
 )
 def test_any_text_survives_a_flagfile(tmp_path, prompt):
-  text = flags.to_flagfile(config.Config(prompt=prompt))
-  read = flags.parse_flagfile(_file(tmp_path, text))
+  text = config.Config(prompt=prompt).to_flagfile()
+  read = read_file(_file(tmp_path, text))
   assert read.prompt == prompt
-  assert flags.to_flagfile(read) == text
+  assert read.to_flagfile() == text
 
 
 def test_flagfile_of_a_run_from_before_a_flag_was_removed(tmp_path):
   path = _file(tmp_path, '--num_steps=7\n--ops.muon_apply=auto\n--seed=2\n')
-  assert flags.parse_flagfile(path) == flags.parse(
-    ['--num_steps=7', '--seed=2']
-  )
+  assert read_file(path) == parse(['--num_steps=7', '--seed=2'])
   with pytest.raises(config.UsageError, match='--ops.muon_apply is not a flag'):
-    flags.parse(['--ops.muon_apply=auto'])
+    parse(['--ops.muon_apply=auto'])
 
 
 def test_floats_keep_every_bit(tmp_path):
   optim = config.OptimConfig(lr=0.1 + 0.2, lr_final=0)
-  text = flags.to_flagfile(config.Config(optim=optim))
-  assert flags.parse_flagfile(_file(tmp_path, text)).optim == optim
+  text = config.Config(optim=optim).to_flagfile()
+  assert read_file(_file(tmp_path, text)).optim == optim
 
 
 def test_comma_inside_a_list_is_refused():
   data = config.DataConfig(dir=('a,b',))
   with pytest.raises(config.UsageError, match="--data.dir cannot hold 'a,b'"):
-    flags.to_flagfile(config.Config(data=data))
+    config.Config(data=data).to_flagfile()
 
 
 def test_flagfile_names_every_section():
-  text = flags.to_flagfile(config.Config())
+  text = config.Config().to_flagfile()
   for f in dataclasses.fields(config.Config):
     assert f'\n--{f.name}=' in text or f'\n# {f.name}: ' in text
 
@@ -245,12 +235,12 @@ def test_differences_of_one_section():
   after = config.Config(
     num_steps=2, model=config.ModelConfig(d_model=512, skip='off')
   )
-  assert flags.differences(before, after, 'model') == [
+  assert before.differences(after, 'model') == [
     '--model.d_model: 256 -> 512',
     '--model.skip: zero -> off',
   ]
-  assert flags.differences(before, after)[0] == '--num_steps: 1000 -> 2'
-  assert not flags.differences(after, after)
+  assert before.differences(after)[0] == '--num_steps: 1000 -> 2'
+  assert not after.differences(after)
 
 
 def test_there_are_presets():
@@ -259,9 +249,9 @@ def test_there_are_presets():
 
 @pytest.mark.parametrize('path', CONFIGS, ids=lambda path: path.stem)
 def test_preset_replays_to_the_byte(tmp_path, path):
-  read = flags.parse_flagfile(str(path))
+  read = read_file(str(path))
   assert read.run_dir
-  text = flags.to_flagfile(read)
-  again = flags.parse_flagfile(_file(tmp_path, text))
+  text = read.to_flagfile()
+  again = read_file(_file(tmp_path, text))
   assert again == read
-  assert flags.to_flagfile(again) == text
+  assert again.to_flagfile() == text

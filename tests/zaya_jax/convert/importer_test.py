@@ -20,7 +20,6 @@ from tests.support import folders
 from zaya_jax import config as config_lib
 from zaya_jax import main
 from zaya_jax.checkpoint.reading import reader
-from zaya_jax.config import flags
 from zaya_jax.hub import folder as hub_folder
 
 ROOT = pathlib.Path(__file__).parents[3]
@@ -88,7 +87,9 @@ def test_run_holds_the_tensors_as_they_were(run, folder):
 def test_layout_decides_about_the_skip_class_and_says_so(run, folder):
   output, out = imported(run, folder)
   legacy = 'zaya_use_mod' in (folder / 'config.json').read_text()
-  found = flags.parse_flagfile(str(output / 'config.flags')).model.skip
+  found = config_lib.Config.from_flagfile(
+    str(output / 'config.flags')
+  ).model.skip
   assert found == ('identity' if legacy else 'zero')
   assert ('note: tokens of the skip class' in out) == legacy
 

@@ -12,7 +12,6 @@ from pipelines import tokenizer
 from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import errors, meta
 from zaya_jax.checkpoint.writing import manager
-from zaya_jax.config import flags
 from zaya_jax.model import zaya
 from zaya_jax.parallel import mesh
 from zaya_jax.train import state as state_lib
@@ -39,7 +38,7 @@ def saved(tmp_path_factory):
     state = jax.jit(state_lib.make_init(CONFIG))()
   about = meta.describe(
     CONFIG,
-    flags=flags.to_flagfile(CONFIG),
+    flags=CONFIG.to_flagfile(),
     tokenizer_sha256=tokenizer.load('bytes').sha256,
     dataset_sha256='',
     tokens=0,

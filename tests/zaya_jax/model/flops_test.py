@@ -6,7 +6,6 @@ import pathlib
 import pytest
 
 from zaya_jax import config
-from zaya_jax.config import flags
 from zaya_jax.model import flops
 
 CONFIGS = pathlib.Path(__file__).parents[3] / 'configs'
@@ -33,14 +32,14 @@ def _changed(**changes):
 
 
 def test_released_model_is_counted_to_the_last_parameter():
-  preset = flags.parse_flagfile(str(CONFIGS / 'zaya1_8b.flags'))
+  preset = config.Config.from_flagfile(str(CONFIGS / 'zaya1_8b.flags'))
   counted = flops.parameters(preset.model)
   assert counted.total == 8_840_488_784
   assert counted.active == 753_608_528
 
 
 def test_released_model_costs_about_nine_gigaflop_a_token():
-  preset = flags.parse_flagfile(str(CONFIGS / 'zaya1_8b.flags'))
+  preset = config.Config.from_flagfile(str(CONFIGS / 'zaya1_8b.flags'))
   cost = flops.per_token(preset.model, 4096)
   # Six FLOPs for each weight of a matrix that a token meets, head included.
   assert cost.head == 6 * 537_133_056
@@ -49,7 +48,7 @@ def test_released_model_costs_about_nine_gigaflop_a_token():
 
 
 def test_small_preset_has_about_20m_active_parameters():
-  preset = flags.parse_flagfile(str(CONFIGS / 'small.flags'))
+  preset = config.Config.from_flagfile(str(CONFIGS / 'small.flags'))
   assert 18e6 < flops.parameters(preset.model).active < 22e6
 
 

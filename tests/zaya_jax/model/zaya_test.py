@@ -12,7 +12,7 @@ from ops.attention import reference as attention
 from ops.cca import reference as cca_ops
 from tests.support import close, tiny
 from tests.support.reference import zaya_numpy
-from zaya_jax.config import flags
+from zaya_jax import config as config_lib
 from zaya_jax.model import flops, zaya
 
 CONFIGS = pathlib.Path(__file__).parents[3] / 'configs'
@@ -286,7 +286,7 @@ def test_parameters_are_those_that_flops_counts(model):
 
 
 def test_released_model_has_8840488784_parameters():
-  preset = flags.parse_flagfile(str(CONFIGS / 'zaya1_8b.flags'))
+  preset = config_lib.Config.from_flagfile(str(CONFIGS / 'zaya1_8b.flags'))
   assert count(preset.model) == 8_840_488_784
 
 

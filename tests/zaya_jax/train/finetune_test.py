@@ -14,7 +14,6 @@ from tests.support import tuning
 from tests.support.tuning import conversations, tune
 from zaya_jax import config as config_lib
 from zaya_jax import main
-from zaya_jax.config import flags
 from zaya_jax.inference import load as load_lib
 from zaya_jax.model import zaya
 from zaya_jax.train import gradients, inherit
@@ -55,7 +54,7 @@ def test_held_out_loss_falls(source, tuned, capsys):
 
 
 def test_model_and_tokenizer_are_those_of_the_source(source, tuned):
-  config = flags.parse_flagfile(str(tuned / 'config.flags'))
+  config = config_lib.Config.from_flagfile(str(tuned / 'config.flags'))
   theirs, ours = load_lib.load(str(source)), load_lib.load(str(tuned))
   own = {'temperature_init': 1.0, 'remat': 'none'}
   assert dataclasses.replace(theirs.config, **own) == config.model

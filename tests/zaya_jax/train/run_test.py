@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from tests.support import tiny
+from zaya_jax import config as config_lib
 from zaya_jax import main
 from zaya_jax.checkpoint import lock
-from zaya_jax.config import flags
 from zaya_jax.inference import load as load_lib
 from zaya_jax.model import flops
 
@@ -171,8 +171,8 @@ def test_run_directory_has_its_files(straight):
 
 
 def test_config_flags_repeat_the_run(straight, text):
-  again = flags.parse_flagfile(str(straight / 'config.flags'))
-  asked = flags.parse(
+  again = config_lib.Config.from_flagfile(str(straight / 'config.flags'))
+  asked = config_lib.Config.parse(
     [*SETTINGS, f'--data.input={text}', f'--run_dir={straight}']
   )
   assert again == asked
@@ -360,12 +360,16 @@ def test_generate_follows_the_seed(straight, run):
   assert len(set(sampled)) > 1
 
 
+def _model(path):
+  return config_lib.Config.from_flagfile(str(path)).model
+
+
 def small_presets():
   """The flagfiles whose models a laptop trains."""
   return [
     path
     for path in sorted((ROOT / 'configs').glob('*.flags'))
-    if flops.parameters(flags.parse_flagfile(str(path)).model).total < 20e6
+    if flops.parameters(_model(path)).total < 20e6
   ]
 
 

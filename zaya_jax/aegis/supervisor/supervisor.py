@@ -23,7 +23,7 @@ from zaya_jax.aegis.supervisor import fleet, incidents, replay, seals, site
 from zaya_jax.aegis.supervisor.account import Ledger
 from zaya_jax.aegis.watch import stragglers
 from zaya_jax.checkpoint import lock
-from zaya_jax.config import fields, flags
+from zaya_jax.config import fields
 from zaya_jax.runtime import faults, fence, rank
 
 _POLL_S = 0.1
@@ -307,7 +307,7 @@ class Supervisor:
     train = dataclasses.replace(self._config, mode='train', drill=())
     path = os.path.join(folder, 'train.flags')
     with open(path, 'w', encoding='utf-8') as file:
-      file.write(flags.to_flagfile(train))
+      file.write(train.to_flagfile())
     return path
 
 

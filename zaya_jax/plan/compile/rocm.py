@@ -12,7 +12,6 @@ import subprocess
 from typing import Any
 
 from zaya_jax import config as config_lib
-from zaya_jax.config import flags
 from zaya_jax.plan.compile import contracts
 
 ROOT = pathlib.Path(__file__).parents[3]
@@ -61,7 +60,7 @@ def compile_step(
   environment = {k: os.environ[k] for k in kept if k in os.environ}
   done = subprocess.run(
     [python, '-m', 'zaya_jax.plan.compile.rocm_child'],
-    input=flags.to_flagfile(config),
+    input=config.to_flagfile(),
     capture_output=True,
     text=True,
     timeout=_TIMEOUT_S,

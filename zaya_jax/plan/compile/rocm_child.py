@@ -19,7 +19,6 @@ import jax
 
 from ops import dispatch
 from zaya_jax import config as config_lib
-from zaya_jax.config import flags
 from zaya_jax.parallel import mesh
 from zaya_jax.plan.compile import hlo
 from zaya_jax.train import traced as traced_lib
@@ -30,7 +29,7 @@ _TARGET = pathlib.Path(__file__).with_name('mi300x.txtpb')
 def main() -> None:
   """Compiles the step of the flags on stdin."""
   lines = [line for line in sys.stdin.read().splitlines() if line[:1] == '-']
-  config = flags.parse(lines)
+  config = config_lib.Config.parse(lines)
   start = time.monotonic()
   engines = dispatch.use(**vars(config.ops))
   with engines, dispatch.compile_for('rocm'):

@@ -7,7 +7,6 @@ import pytest
 
 from tests.support import released
 from zaya_jax import config
-from zaya_jax.config import flags
 from zaya_jax.plan import planner
 from zaya_jax.plan.compile import contracts, rocm
 
@@ -38,7 +37,7 @@ def test_child_gets_every_flag_and_its_answer_is_returned(tmp_path):
   settings = released.parse('--plan.devices=8', '--seed=7')
   home = _home(tmp_path, f"{warn}; echo '{json.dumps(COMPILED)}'")
   assert rocm.compile_step(settings, home) == {**COMPILED, 'rematerialized': 2}
-  assert flags.parse_flagfile(str(tmp_path / 'flags')) == settings
+  assert config.Config.from_flagfile(str(tmp_path / 'flags')) == settings
 
 
 @pytest.mark.parametrize(
@@ -85,7 +84,7 @@ def test_formulas_stand_beside_the_compiler():
 )
 def test_formulas_are_those_of_the_compiler():
   flagfile = rocm.ROOT / 'configs' / 'quickstart.flags'
-  settings = flags.parse(
+  settings = config.Config.parse(
     [
       f'--flagfile={flagfile}',
       '--plan.devices=8',
@@ -116,7 +115,7 @@ def test_formulas_are_those_of_the_compiler():
 )
 def test_step_calls_the_kernels_without_being_told():
   flagfile = rocm.ROOT / 'configs' / 'quickstart.flags'
-  settings = flags.parse([f'--flagfile={flagfile}', '--plan.devices=8'])
+  settings = config.Config.parse([f'--flagfile={flagfile}', '--plan.devices=8'])
   kernels = rocm.compile_step(settings)['kernels']
   ours = {name for name in kernels if name.startswith('zaya_ops')}
   assert ours >= {'zaya_ops symmetric_matmul', 'zaya_ops muon_momentum'}

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import arrays
-from zaya_jax.config import flags
 from zaya_jax.parallel import mesh
 from zaya_jax.plan.cost import division, memory
 from zaya_jax.train import state as state_lib
@@ -19,7 +19,7 @@ FLAGFILE = pathlib.Path(__file__).parents[4] / 'configs' / 'quickstart.flags'
 
 
 def _parse(*words):
-  return flags.parse([f'--flagfile={FLAGFILE}', *words])
+  return config_lib.Config.parse([f'--flagfile={FLAGFILE}', *words])
 
 
 def _state(config, devices):

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All settings of a run, from flags and to flags."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from zaya_jax.config import fields, flags
+from zaya_jax.config.aegis import AegisConfig
+from zaya_jax.config.machine import (
+  BenchConfig,
+  DistributedConfig,
+  MeshConfig,
+  OpsConfig,
+  PlanConfig,
+)
+from zaya_jax.config.model import ModelConfig
+from zaya_jax.config.modes import (
+  EvalConfig,
+  ExportConfig,
+  GenerateConfig,
+  ReportConfig,
+)
+from zaya_jax.config.training import (
+  CheckpointConfig,
+  DataConfig,
+  GuardConfig,
+  LogConfig,
+  OptimConfig,
+)
+
+field = fields.field
+
+_MODES = Literal[
+  'train',
+  'prepare',
+  'eval',
+  'generate',
+  'checkpoints',
+  'import',
+  'export',
+  'conform',
+  'plan',
+  'bench',
+  'supervise',
+  'report',
+]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config:
+  """One run."""
+
+  mode: _MODES = field('train', 'What to do.')
+  run_dir: str = field('', 'Folder of the run: all that it writes.')
+  source: str = field(
+    '',
+    'What eval, generate, checkpoints, import, export, conform and report '
+    'read: a run directory, one checkpoint, or a Hugging Face folder; empty: '
+    '--run_dir. For report also several runs: A,B.',
+  )
+  output: str = field(
+    '',
+    'Folder that prepare (empty: --data.dir), import, export and conform '
+    'write, the .json or .svg file of plan (or both: a.json,a.svg), the '
+    '.json file of bench, or the .html file of report.',
+  )
+  seed: int = field(
+    0,
+    'Seed of weights, data order and samples.',
+    minimum=0,
+    maximum=2**32 - 1,
+  )
+  num_steps: int = field(1000, 'Optimizer steps of the run.', minimum=0)
+  resume: bool = field(True, 'Goes on from the newest checkpoint in run_dir.')
+  restore: str = field(
+    '',
+    'Starts a new run from the parameters of this run, checkpoint or Hugging '
+    'Face folder, which also gives --model.* where it is at its default.',
+  )
+  prompt: str = field(
+    '', 'Text to continue, by --mode=generate and during training.'
+  )
+  drill: tuple[str, ...] = field(
+    (),
+    'For --mode=supervise: faults to inject into runs of a tiny model, or all.',
+  )
+  serve: bool = field(
+    False, 'For --mode=report: serves the page, to this machine alone.'
+  )
+  model: ModelConfig = ModelConfig()
+  data: DataConfig = DataConfig()
+  optim: OptimConfig = OptimConfig()
+  guard: GuardConfig = GuardConfig()
+  mesh: MeshConfig = MeshConfig()
+  distributed: DistributedConfig = DistributedConfig()
+  checkpoint: CheckpointConfig = CheckpointConfig()
+  eval: EvalConfig = EvalConfig()
+  generate: GenerateConfig = GenerateConfig()
+  export: ExportConfig = ExportConfig()
+  ops: OpsConfig = OpsConfig()
+  plan: PlanConfig = PlanConfig()
+  bench: BenchConfig = BenchConfig()
+  aegis: AegisConfig = AegisConfig()
+  log: LogConfig = LogConfig()
+  report: ReportConfig = ReportConfig()
+
+  def __post_init__(self) -> None:
+    fields.check(self, '')
+    if self.data.batch_size % self.optim.accumulation:
+      raise fields.UsageError(
+        f'--optim.accumulation={self.optim.accumulation} does not divide '
+        f'--data.batch_size={self.data.batch_size}; choose one of '
+        f'{fields.divisors(self.data.batch_size)}.'
+      )
+
+  @classmethod
+  def parse(cls, args: Sequence[str]) -> 'Config':
+    """Reads a command line; of two settings of one flag the later one wins.
+
+    Args:
+      args: `--name=value` words, `--flagfile=PATH` among them.
+
+    Raises:
+      UsageError: in one sentence, for whatever is wrong with them.
+    """
+    return flags.parse(cls, args)
+
+  @classmethod
+  def from_flagfile(cls, path: str, **changes: Any) -> 'Config':
+    """Reads a flagfile; `changes` are top-level fields to replace.
+
+    Args:
+      path: a file of `--name=value` lines, as `configs/quickstart.flags`.
+      **changes: for example `run_dir='runs/mine'`.
+
+    Raises:
+      UsageError: if a line is not a known flag or a value breaks a rule.
+    """
+    read = cls.parse([f'--flagfile={path}'])
+    return dataclasses.replace(read, **changes)
+
+  def to_flagfile(self) -> str:
+    """Writes every setting; `from_flagfile` gives an equal config again."""
+    return flags.to_flagfile(self)
+
+  def differences(self, later: 'Config', section: str = '') -> list[str]:
+    """Lists the flags that differ, as `--model.d_model: 256 -> 512`.
+
+    Args:
+      later: the newer settings.
+      section: only flags of this section, for example 'model'; empty: all.
+    """
+    return flags.differences(self, later, section)
