@@ -15,7 +15,7 @@ from zaya_jax.runtime import beats, rank
 
 WAIT = """
 import time
-from zaya_jax.aegis import rank
+from zaya_jax.runtime import rank
 rank.wait()
 time.sleep(600)
 """
