@@ -44,7 +44,8 @@ def describe(
     tokenizer_sha256: of the tokenizer file.
     dataset_sha256: of the manifests of the prepared data.
     tokens: training tokens seen.
-    metrics: the newest known of train/loss, val/loss, val/bpb.
+    metrics: of this step: train/loss and, if it was evaluated, val/loss and
+      val/bpb.
   """
   return {
     'flags': flags,

@@ -48,19 +48,20 @@ class Loop:
     self.eval_step = jax.jit(
       score.make_eval_step(config.model, config.mesh.context_mode)
     )
-    self.metrics: dict[str, float] = {}  # The newest, for checkpoints.
+    self.scores: dict[str, float] = {}  # Of this step, for its checkpoint.
     self.tokens = 0
 
   def run(self, start: start_lib.Start, signal: stop.StopSignal) -> int:
     """Runs to `num_steps` or to a signal; returns the exit code."""
     config, loader, report = self.config, self.corpus.loader, self.report
-    state, self.metrics = start.state, dict(start.metrics)
+    state = start.state
     self.fast = start.fast
     self.tokens, measured, keep = start.tokens, None, None
     for note in (*start.notes, *_groups(config, state.params)):
       report.note(note)
     for step in range(start.step + 1, config.num_steps + 1):
       waited, window = time.monotonic(), loader.state
+      self.scores = {}
       beats.enter('data', step)
       batch = batch_lib.put_batch(self.mesh, next(loader))
       waited = time.monotonic() - waited
@@ -179,7 +180,7 @@ class Loop:
     values['val/bpb'] = score.bits_per_byte(
       values['val/loss'], val.bytes_per_token
     )
-    self.metrics |= values
+    self.scores = dict(values)
     if val.zlib_bits_per_byte:
       values['val/zlib_bpb'] = val.zlib_bits_per_byte
     self.report.evaluation(step, values)
@@ -214,7 +215,7 @@ class Loop:
       tokenizer_sha256=self.corpus.tokenizer.sha256,
       dataset_sha256=self.corpus.sha256,
       tokens=self.tokens,
-      metrics={**self.metrics, 'train/loss': loss},
+      metrics={**self.scores, 'train/loss': loss},
     )
 
   def _save(self, step, state, measured, urgent) -> None:

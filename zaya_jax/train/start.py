@@ -27,7 +27,6 @@ class Start:
     state: of `step` steps done.
     step: 0 unless the run goes on.
     tokens: trained on so far.
-    metrics: the newest ones known.
     notes: what to tell the user.
     fast: where copies of states go; None: nowhere.
   """
@@ -35,7 +34,6 @@ class Start:
   state: state_lib.TrainState
   step: int = 0
   tokens: int = 0
-  metrics: dict[str, float] = dataclasses.field(default_factory=dict)
   notes: tuple[str, ...] = ()
   fast: fast_lib.FastTier | None = None
 
@@ -103,7 +101,6 @@ def restore_or_init(
     state=state,
     step=newest,
     tokens=about['tokens'],
-    metrics=about['metrics'],
     notes=(resumed, *(f'changed: {change}' for change in changes)),
     fast=fast,
   )
