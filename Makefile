@@ -7,6 +7,7 @@
 
 PYTHON ?= python3
 ARGS ?=
+JOBS ?= 2
 
 name := $(notdir $(PYTHON))
 VENV := .venv$(if $(filter python3,$(name)),,-$(name))
@@ -15,13 +16,14 @@ ROCM := .venv-rocm
 # pyenv runs another version than its global one only when told so.
 python := $(if $(filter python3.%,$(name)),PYENV_VERSION=$(name:python%=%)) $(PYTHON)
 
-.PHONY: help quickstart test test-long lint format parity rocm-venv rocm-kernels plan-1024 \
+.PHONY: help quickstart test test-long mutants lint format parity rocm-venv rocm-kernels plan-1024 \
   bazel-test notebooks docs lock clean
 
 help:
 	@echo 'make quickstart  train a small ZAYA1 model on real text, about 3 minutes'
 	@echo 'make test        all tests that need no PyTorch, about 15 minutes'
 	@echo 'make test-long   the rest: many processes, many trials, more mutants'
+	@echo 'make mutants     small mistakes in the sources, which tests must see'
 	@echo 'make lint        ruff: rules and format'
 	@echo 'make format      let ruff write the format'
 	@echo 'make parity      compare with the Hugging Face model (installs PyTorch)'
@@ -44,6 +46,9 @@ test: $(VENV)/.dev
 
 test-long: $(VENV)/.dev
 	@$(VENV)/bin/python -m pytest -n 2 --dist=loadfile -m long $(ARGS)
+
+mutants: $(VENV)/.dev
+	@$(VENV)/bin/python -m tests.mutants.runner --jobs=$(JOBS) $(ARGS)
 
 lint: $(VENV)/.dev
 	@$(VENV)/bin/ruff check --quiet .

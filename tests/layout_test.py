@@ -27,6 +27,7 @@ NO_SOURCE = {
   'imports_test.py': 'the imports of all sources',
   'layout_test.py': 'the layout of all sources',
   'modes_test.py': 'the modes of zaya_jax.main, each with its module',
+  'mutants_test.py': 'tests/mutants/',
   'notebooks_test.py': 'notebooks/',
   'supervision_test.py': 'a supervised run, from end to end',
   'benchmarks/ring_decode_test.py': 'benchmarks/peers/ring_decode.py',
