@@ -4,9 +4,8 @@
     python -m zaya_jax.main --flagfile=configs/quickstart.flags [--name=value]
 
 The module of a mode, and jax with it, is imported only once the flags are
-known to be right. Exit codes: 0 done; 1 internal error; 2 usage; 3 data or
-checkpoint unusable; 4 numerics gave up; 75 stopped, resumable. An error that
-knows its code carries it as `exit_code`; any other keeps its traceback.
+known to be right. An error that knows its exit code (`config/exit_codes.py`)
+carries it as `exit_code`; any other keeps its traceback.
 """
 
 import contextlib
@@ -23,7 +22,7 @@ from collections.abc import Sequence
 
 from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import seal
-from zaya_jax.config import flags
+from zaya_jax.config import exit_codes, flags
 from zaya_jax.runtime import launcher, rank
 
 _MODES = {
@@ -41,7 +40,6 @@ _MODES = {
   'supervise': 'zaya_jax.aegis.supervisor.supervisor:main',
 }
 _ROUTER = 'zaya_jax.inference.microscope:main'
-_UNUSABLE, _STOPPED = 3, 75
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _HELP = ('--help', '-help', '-h', '--helpfull', '--helpshort')
 _INTRO = """\
@@ -66,7 +64,7 @@ def main(argv: Sequence[str]) -> int:
   """
   if any(arg in _HELP for arg in argv[1:]):
     print(help_text(), flush=True)
-    return 0
+    return exit_codes.DONE
   try:
     config = config_lib.Config.parse(argv[1:])
     _check_alone(config)
@@ -162,17 +160,17 @@ def _run(config: config_lib.Config) -> int:
       if signal.getsignal(number) is _end:
         signal.signal(number, signal.default_int_handler)
     with _engines(config), seal.trusting(config.checkpoint.seal_key_file):
-      return run(config) or 0
+      return run(config) or exit_codes.DONE
   except KeyboardInterrupt:
     print('zaya_jax: stopped.', file=sys.stderr)
-    return _STOPPED
+    return exit_codes.STOPPED
   except (OSError, RuntimeError, ValueError) as error:
     # What this project raises for the user derives from one of the three.
     code = getattr(error, 'exit_code', None)
     if isinstance(code, int):
       return _fail(error, code)
     if getattr(error, 'errno', None) == errno.ENOSPC:  # Nobody's bug.
-      return _fail(_disk_full(config, error), _UNUSABLE)
+      return _fail(_disk_full(config, error), exit_codes.UNUSABLE)
     raise
 
 
@@ -208,7 +206,7 @@ def _fail(error: Exception | str, code: int) -> int:
 
 def _end(*_) -> None:
   os.write(2, b'zaya_jax: stopped.\n')
-  os._exit(_STOPPED)
+  os._exit(exit_codes.STOPPED)
 
 
 def _program() -> None:
@@ -227,8 +225,8 @@ def _program() -> None:
     sys.stdout.flush()
   except BrokenPipeError:  # Who read the output, `head` say, has left.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    sys.exit(1)
-  if code == _STOPPED:
+    sys.exit(exit_codes.INTERNAL)
+  if code == exit_codes.STOPPED:
     # After an interrupted compilation jaxlib crashes when Python takes it down.
     sys.stderr.flush()
     os._exit(code)

@@ -3,8 +3,10 @@
 
 from typing import Literal
 
-USAGE = 2  # A setting is wrong; another command line would do.
-UNUSABLE = 3  # A checkpoint is damaged or cannot be written.
+from zaya_jax.config import exit_codes
+
+USAGE = exit_codes.USAGE  # A setting is wrong; another command line would do.
+UNUSABLE = exit_codes.UNUSABLE  # A checkpoint is damaged or cannot be written.
 
 _START, _END = 80, 200  # Characters shown of a long error.
 

@@ -7,6 +7,8 @@ import typing
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from zaya_jax.config import exit_codes
+
 _WORDS = {
   bool: 'true or false',
   int: 'a whole number',
@@ -18,7 +20,7 @@ _WORDS = {
 class UsageError(ValueError):
   """A command line that cannot be followed; the message is one sentence."""
 
-  exit_code = 2
+  exit_code = exit_codes.USAGE
 
 
 def field(

@@ -4,11 +4,13 @@
 import os
 import pathlib
 
+from zaya_jax.config import exit_codes
+
 
 class FencedError(RuntimeError):
   """This process belongs to a generation that was given up."""
 
-  exit_code = 75
+  exit_code = exit_codes.STOPPED
 
 
 def newest(run_dir: str) -> int:

@@ -25,9 +25,9 @@ import jax
 from jax._src import distributed as jax_distributed
 
 from zaya_jax import config as config_lib
+from zaya_jax.config import exit_codes
 from zaya_jax.runtime import beats, launcher
 
-_RESUMABLE = 75
 _ENDED, _STOP = 'zaya/ended', 'zaya/stop'
 _FOREVER_MS = 2**31 - 1  # Lost processes are found by their heartbeat.
 _SPREAD_S = 1.0  # For the others to read why this process ends.
@@ -37,7 +37,7 @@ _turns = itertools.count()
 class LostError(RuntimeError):
   """Another process is missing or gone; the same command goes on."""
 
-  exit_code = _RESUMABLE
+  exit_code = exit_codes.STOPPED
 
 
 def process() -> int:
@@ -99,16 +99,16 @@ def fail(error: BaseException) -> None:
 
   At once: Python's own way out waits for the others at a barrier of jax.
   """
-  code = getattr(error, 'exit_code', 1)
+  code = getattr(error, 'exit_code', exit_codes.INTERNAL)
   spread_s = 0.0 if beats.is_watched() else _SPREAD_S
   if isinstance(error, LostError):
     time.sleep(spread_s)  # Who has failed may say why: `_watch` ends us.
   elif is_loss(error):
     time.sleep(spread_s)
-    error, code = LostError(f'{_GONE} ({str(error)[:100]})'), _RESUMABLE
+    error, code = LostError(f'{_GONE} ({str(error)[:100]})'), exit_codes.STOPPED
   elif isinstance(error, KeyboardInterrupt):
-    error, code = LostError('stopped.'), _RESUMABLE
-  if code == 1:
+    error, code = LostError('stopped.'), exit_codes.STOPPED
+  if code == exit_codes.INTERNAL:
     logging.getLogger().error('%s', traceback.format_exc())
   _tell(str(error))
   _reason[:] = ['', code]
@@ -283,7 +283,7 @@ def _connect(
     'port is free and all were started, then repeat the command.'
   )
   # jax calls abort() when a heartbeat is missed, or process 0 gives up.
-  _reason[:] = [missing, _RESUMABLE]
+  _reason[:] = [missing, exit_codes.STOPPED]
   ctypes.CDLL(None).signal(signal.SIGABRT, _aborted)
   try:
     jax.distributed.initialize(
@@ -299,7 +299,7 @@ def _connect(
     )
   except RuntimeError as error:
     raise LostError(missing) from error
-  _reason[:] = [_GONE, _RESUMABLE]
+  _reason[:] = [_GONE, exit_codes.STOPPED]
 
 
 def _listen_at(coordinator: str) -> str | None:
@@ -342,7 +342,7 @@ def _watch() -> None:
   try:
     said = _client().blocking_key_value_get(_ENDED, _FOREVER_MS)
   except jax.errors.JaxRuntimeError:
-    said = json.dumps([_RESUMABLE, _GONE])
+    said = json.dumps([exit_codes.STOPPED, _GONE])
   code, why = json.loads(said)
   if code and not why.startswith(f'process {process()}:'):
     if process() == 0 or why == _GONE:
@@ -361,7 +361,7 @@ _GONE = (
   'another process is gone; repeat the command to go on from the newest '
   'checkpoint'
 )
-_reason = [_GONE, _RESUMABLE]  # Why jax would abort now, and the exit code.
+_reason = [_GONE, exit_codes.STOPPED]  # Why jax would abort; the exit code.
 
 
 @ctypes.CFUNCTYPE(None, ctypes.c_int)

@@ -17,6 +17,7 @@ import numpy as np
 
 from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import arrays
+from zaya_jax.config import exit_codes
 from zaya_jax.parallel import mesh as mesh_lib
 from zaya_jax.train import state as state_lib
 from zaya_jax.train import step as step_lib
@@ -31,7 +32,7 @@ Kind = Literal['refused_step', 'loss_spike', 'wrong_result', 'corrupt_replica']
 class HardwareError(RuntimeError):
   """A device that computes or remembers wrong things."""
 
-  exit_code = 1  # Restartable: without that device the run goes on.
+  exit_code = exit_codes.INTERNAL  # Without that device the run goes on.
 
 
 @dataclasses.dataclass(kw_only=True)

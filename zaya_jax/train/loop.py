@@ -9,6 +9,7 @@ import numpy as np
 
 from ops import dispatch
 from zaya_jax.checkpoint import meta
+from zaya_jax.config import exit_codes
 from zaya_jax.inference import model as model_lib
 from zaya_jax.inference import score
 from zaya_jax.optim import groups
@@ -20,13 +21,11 @@ from zaya_jax.train import guard
 from zaya_jax.train import start as start_lib
 from zaya_jax.train import step as step_lib
 
-_STOPPED = 75  # Exit code: stopped by a signal, resumable.
-
 
 class NumericsError(RuntimeError):
   """Too many steps in a row were refused."""
 
-  exit_code = 4
+  exit_code = exit_codes.NUMERICS
 
 
 class Loop:
@@ -86,7 +85,7 @@ class Loop:
         name = processes.stop_at(step, signal.name)
         report.note(f'{name}: stopped after step {step}')
         self._finish()
-        return _STOPPED
+        return exit_codes.STOPPED
     self._finish()
     return 0
 

@@ -4,11 +4,12 @@
 import signal
 
 from zaya_jax.aegis.decide import events
+from zaya_jax.config import exit_codes
 from zaya_jax.runtime import beats
 
 # How ranks end that have lost a peer; 75 is also how they end when asked to.
-SYMPTOMS = (-signal.SIGABRT, 75)
-_VERDICTS = (2, 3, 4)  # Usage, data, numerics.
+SYMPTOMS = (-signal.SIGABRT, exit_codes.STOPPED)
+_VERDICTS = (exit_codes.USAGE, exit_codes.UNUSABLE, exit_codes.NUMERICS)
 
 _EARLY = beats.PHASES[: beats.PHASES.index('step')]
 

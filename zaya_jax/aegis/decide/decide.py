@@ -5,6 +5,7 @@ import dataclasses
 
 from zaya_jax.aegis.decide import ends, events, nodes, numerics, recovery
 from zaya_jax.aegis.decide import state as state_lib
+from zaya_jax.config import exit_codes
 
 Event = events.Event
 State = state_lib.State
@@ -54,13 +55,14 @@ def _save_failed(state: State, event: Event) -> Decision:
   if count < state.policy.failed_saves:
     return state, recovery.warn(event)
   return state, recovery.stop(
-    3, f'{count} saves in a row failed; the last: {event.detail}'
+    f'{count} saves in a row failed; the last: {event.detail}',
+    code=exit_codes.UNUSABLE,
   )
 
 
 def _done(state: State, event: Event) -> Decision:
   del event
-  return state, recovery.stop(0, 'the run is complete')
+  return state, recovery.stop('the run is complete', code=exit_codes.DONE)
 
 
 def _ignore(state: State, event: Event) -> Decision:
@@ -77,7 +79,7 @@ def _restart(state: State, event: Event) -> Decision:
 
 
 def _stop(state: State, event: Event) -> Decision:
-  return state, recovery.stop(75, event.detail)
+  return state, recovery.stop(event.detail)
 
 
 _KINDS = {

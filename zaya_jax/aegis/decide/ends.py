@@ -6,6 +6,7 @@ import signal
 
 from zaya_jax.aegis.decide import blame, events, nodes, numerics, recovery
 from zaya_jax.aegis.decide import state as state_lib
+from zaya_jax.config import exit_codes
 
 Event = events.Event
 State = state_lib.State
@@ -23,15 +24,16 @@ def ended(state: State, event: Event) -> Decision:
   code, reason = cause.exit_code, _how(cause, event)
   last = max(rank.entered for rank in event.progress)
   event = dataclasses.replace(event, node=cause.node, step=event.step or last)
-  if code in (2, 3):  # Usage, data: the next generation would end as well.
-    return state, recovery.stop(code, reason)
-  if code == 4:
+  if code in (exit_codes.USAGE, exit_codes.UNUSABLE):
+    return state, recovery.stop(reason, code=code)  # It would end so again.
+  if code == exit_codes.NUMERICS:
     return numerics.roll_back(state, event)
   if code in blame.SYMPTOMS:
     if any(rank.exit_code is None for rank in event.progress):
       return stuck(state, event)
-    if code == 75 and not event.detail:  # Who loses a peer says so.
-      return state, recovery.stop(75, 'all ranks were asked to stop')
+    if code == exit_codes.STOPPED and not event.detail:
+      # Who loses a peer says so.
+      return state, recovery.stop('all ranks were asked to stop')
   if code == -signal.SIGKILL:
     killed = state_lib.mark(
       state.killed, event.node, event.time_s, keep_s=_MEMORY_S
@@ -91,7 +93,8 @@ def _count_memory(state: State, event: Event, reason: str):
   if count < state.policy.out_of_memory:
     return state, None
   return state, recovery.stop(
-    93, f'out of memory {count} times without a checkpoint between: {reason}'
+    f'out of memory {count} times without a checkpoint between: {reason}',
+    code=exit_codes.NO_PROGRESS,
   )
 
 

@@ -5,6 +5,7 @@ import dataclasses
 
 from zaya_jax.aegis.decide import events, recovery
 from zaya_jax.aegis.decide import state as state_lib
+from zaya_jax.config import exit_codes
 
 Event = events.Event
 State = state_lib.State
@@ -117,7 +118,7 @@ def stop_requested(state: State, event: Event) -> Decision:
   """The whole run is to save and end."""
   return dataclasses.replace(state, draining=''), events.Action(
     kind='checkpoint_and_drain',
-    exit_code=75,
+    exit_code=exit_codes.STOPPED,
     reason=event.detail or 'asked to stop',
   )
 
@@ -125,6 +126,6 @@ def stop_requested(state: State, event: Event) -> Decision:
 def drained(state: State, event: Event) -> Decision:
   """All ranks have saved and ended, as they were asked to."""
   if not state.draining:
-    return state, recovery.stop(75, 'all ranks saved and ended')
+    return state, recovery.stop('all ranks saved and ended')
   reason = f'{state.draining} was drained at a checkpoint'
   return recovery.begin(state, event, free=True, reason=reason)

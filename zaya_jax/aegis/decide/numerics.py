@@ -5,6 +5,7 @@ import dataclasses
 
 from zaya_jax.aegis.decide import events, nodes, recovery
 from zaya_jax.aegis.decide import state as state_lib
+from zaya_jax.config import exit_codes
 
 Event = events.Event
 State = state_lib.State
@@ -17,7 +18,8 @@ def roll_back(state: State, event: Event) -> Decision:
   past = [s for s in state.rollbacks if s > step - policy.rollback_window]
   reason = event.detail or 'numerics gave up'
   if len(past) >= policy.rollbacks:
-    return state, recovery.stop(4, f'{reason}, after {len(past)} rollbacks')
+    why = f'{reason}, after {len(past)} rollbacks'
+    return state, recovery.stop(why, code=exit_codes.NUMERICS)
   good = event.good_step
   if good is None:  # Refused steps left no trace; it may have begun earlier.
     good = step - policy.rollback_steps * len(past)

@@ -5,6 +5,7 @@ import dataclasses
 
 from zaya_jax.aegis.decide import events
 from zaya_jax.aegis.decide import state as state_lib
+from zaya_jax.config import exit_codes
 
 Action = events.Action
 State = state_lib.State
@@ -20,7 +21,9 @@ def warn(event: events.Event, reason: str = '') -> Action:
   return Action(kind='warn', node=event.node, reason=reason or event.detail)
 
 
-def stop(code: int, reason: str, node: str | None = None) -> Action:
+def stop(
+  reason: str, *, code: int = exit_codes.STOPPED, node: str | None = None
+) -> Action:
   """Ends the run with an exit code that schedulers understand."""
   return Action(kind='stop', exit_code=code, reason=reason, node=node)
 
@@ -49,7 +52,7 @@ def begin(
     steps: batches to skip from there.
   """
   if state.draining == '':
-    return state, stop(75, f'{reason}, while the run was stopping')
+    return state, stop(f'{reason}, while the run was stopping')
   if state.draining is not None:
     lost = (state.draining, *(node for node in lost if node != state.draining))
   # A failure before the first step belongs to the incident before it.
@@ -74,7 +77,7 @@ def begin(
   if exhausted := _exhausted(state, reason):
     return state, exhausted
   if after is None:
-    return state, stop(75, f'{reason}; no spare takes the place', lost[0])
+    return state, stop(f'{reason}; no spare takes the place', node=lost[0])
   return state, Action(
     kind='replace_node' if lost else kind,
     node=lost[0] if lost else event.node,
@@ -100,12 +103,12 @@ def _exhausted(state: State, reason: str) -> Action | None:
   policy = state.policy
   if state.fruitless >= policy.no_progress:
     return stop(
-      93,
       f'{state.fruitless} generations in a row sealed no checkpoint; the last '
       f'ended by: {reason}',
+      code=exit_codes.NO_PROGRESS,
     )
   if len(state.restarts) > policy.restarts_per_hour:
-    return stop(75, f'{len(state.restarts)} incidents in an hour; {reason}')
+    return stop(f'{len(state.restarts)} incidents in an hour; {reason}')
   return None
 
 

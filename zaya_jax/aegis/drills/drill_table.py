@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from zaya_jax.config import exit_codes
+
 _SPARE = ('--aegis.nodes=a,b,c', '--aegis.spares=1')
 
 
@@ -33,7 +35,7 @@ class Drill:
   faults: str = ''
   flags: tuple[str, ...] = ()
   generations: int = 2
-  code: int = 0
+  code: int = exit_codes.DONE
   finishes: bool = True
   equal: bool = True
   then_resume: bool = False
@@ -85,7 +87,7 @@ def _second_supervisor(run: Any) -> None:
   run.await_fault()
   log = run.run_dir / 'second.log'
   code = run.command('', log).wait(60)
-  if code != 2 or 'is in use by' not in log.read_text():
+  if code != exit_codes.USAGE or 'is in use by' not in log.read_text():
     os.rename(log, run.run_dir / 'second_was_let_in.log')
 
 
@@ -193,7 +195,7 @@ DRILLS = {
   'kill_node_no_spare': Drill(
     about='a node is gone and no spare is there; the job is queued again',
     faults='kill_node@step:23:1:1',
-    code=75,
+    code=exit_codes.STOPPED,
     then_resume=True,
   ),
   'kill_node_shrink': Drill(
@@ -231,7 +233,7 @@ DRILLS = {
     about='the same exception each time: no progress',
     faults='raise@step:7:1:*',
     generations=3,
-    code=93,
+    code=exit_codes.NO_PROGRESS,
     finishes=False,
   ),
   'port_clash': Drill(
@@ -243,9 +245,7 @@ DRILLS = {
     faults='mark@step:13:0:1',
     generations=1,
     disturb=_second_supervisor,
-    check=lambda run: [
-      path.name for path in run.run_dir.glob('second_was_let_in*')
-    ],
+    check=lambda run: list(map(str, run.run_dir.glob('second_was_let_in*'))),
   ),
   'zombie_save': Drill(
     about='ranks outlive their node and try to save',
@@ -278,7 +278,7 @@ DRILLS = {
     about='SIGTERM to the supervisor; the same command goes on',
     faults='mark@step:23:0:1',
     disturb=_send(signal.SIGTERM),
-    code=75,
+    code=exit_codes.STOPPED,
     then_resume=True,
     check=_seen('drained'),
   ),
@@ -286,14 +286,14 @@ DRILLS = {
     about='Ctrl-C; the same command goes on',
     faults='mark@step:23:0:1',
     disturb=_send(signal.SIGINT),
-    code=75,
+    code=exit_codes.STOPPED,
     then_resume=True,
   ),
   'double_sigterm': Drill(
     about='a second SIGTERM while a rank hangs',
     faults='freeze@step:23:1:1',
     disturb=_send(signal.SIGTERM, signal.SIGTERM),
-    code=75,
+    code=exit_codes.STOPPED,
     then_resume=True,
   ),
   'kill_supervisor': Drill(

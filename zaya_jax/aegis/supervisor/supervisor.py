@@ -23,12 +23,11 @@ from zaya_jax.aegis.supervisor import fleet, incidents, replay, seals, site
 from zaya_jax.aegis.supervisor.account import Ledger
 from zaya_jax.aegis.watch import stragglers
 from zaya_jax.checkpoint import lock
-from zaya_jax.config import fields
+from zaya_jax.config import exit_codes, fields
 from zaya_jax.runtime import faults, fence, rank
 
 _POLL_S = 0.1
 _PORTS, _PORT_COUNT = 61_440, 4096  # Above those that Linux hands out.
-_STOPPED = 75
 _PATIENCE = 6  # Times the limit, where ranks wait for a processor.
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _FACTS = [field.name for field in dataclasses.fields(events.Progress)]
@@ -186,7 +185,7 @@ class Supervisor:
         self._fail('hang', node, f'{limit} in phase {report["phase"]}')
     elif codes == {0}:
       self._see('done')
-    elif codes - {0, None} - ({_STOPPED} if asked else set()):
+    elif codes - {0, None} - ({exit_codes.STOPPED} if asked else set()):
       self._fail('exit', node)
     elif asked and ranks and None not in codes:
       self._see('drained')
@@ -235,7 +234,7 @@ class Supervisor:
       if self._incidents.state.draining == '':
         self._ledger.say('a second signal: not waiting for the ranks')
         self._fleet.kill()
-        self._code = _STOPPED
+        self._code = exit_codes.STOPPED
       else:
         name = signal.Signals(number).name
         self._see('stop_requested', detail=f'{name} to the supervisor')
@@ -316,4 +315,4 @@ def _order(ended: dict) -> tuple:
 
   A signal leaves no word; code 75 says that another one is gone.
   """
-  return ended['exit_code'] == _STOPPED, ended['failed_ns'] or 0
+  return ended['exit_code'] == exit_codes.STOPPED, ended['failed_ns'] or 0

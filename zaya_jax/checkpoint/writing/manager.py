@@ -22,9 +22,9 @@ from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import arrays, errors, fingerprint, folders, seal
 from zaya_jax.checkpoint.reading import finder, reader
 from zaya_jax.checkpoint.writing import handlers, retention
+from zaya_jax.config import exit_codes
 from zaya_jax.runtime import processes, rank
 
-_RESUMABLE = 75
 _HEADROOM = 1.2  # Free bytes that a save asks for, per byte of state.
 _FIRST_S = 1.0  # For process 0 to say what all know.
 _PATIENCE_S = 5.0  # A save that is not urgent waits for the one before it.
@@ -144,7 +144,7 @@ class Manager:
       processes.barrier('bad')  # Nobody reads it any more.
       if processes.process() == 0:
         folders.set_aside(self.directory(step), error.reason)
-      error.exit_code = _RESUMABLE
+      error.exit_code = exit_codes.STOPPED
       raise
 
   def close(self) -> None:

@@ -12,6 +12,7 @@ import subprocess
 from typing import Any
 
 from zaya_jax import config as config_lib
+from zaya_jax.config import exit_codes
 from zaya_jax.plan.compile import contracts
 
 ROOT = pathlib.Path(__file__).parents[3]
@@ -24,7 +25,7 @@ _ENVIRONMENT = ROOT / 'deploy' / 'mi300x.env'
 class CompileError(RuntimeError):
   """The step did not compile."""
 
-  exit_code = 1
+  exit_code = exit_codes.INTERNAL
 
 
 def compile_step(
