@@ -18,7 +18,7 @@ import signal
 import sys
 import textwrap
 import typing
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import seal
@@ -159,7 +159,7 @@ def _run(config: config_lib.Config) -> int:
     for number in _SIGNALS:
       if signal.getsignal(number) is _end:
         signal.signal(number, signal.default_int_handler)
-    with _engines(config), seal.trusting(config.checkpoint.seal_key_file):
+    with _engines_and_key(config):
       return run(config) or exit_codes.DONE
   except KeyboardInterrupt:
     print('zaya_jax: stopped.', file=sys.stderr)
@@ -181,13 +181,19 @@ def _door(config: config_lib.Config) -> str:
   return _MODES[config.mode]
 
 
-def _engines(config: config_lib.Config) -> contextlib.AbstractContextManager:
-  """Inside, operations run on the engines that --ops.* names."""
-  if config.ops == config_lib.OpsConfig():
-    return contextlib.nullcontext()  # Some modes need no jax.
-  from ops import dispatch
+@contextlib.contextmanager
+def _engines_and_key(config: config_lib.Config) -> Iterator[None]:
+  """Inside, --ops.* and --checkpoint.seal_key_file hold."""
+  if config.mode == 'train':  # It enters them itself, also from Python.
+    yield
+    return
+  engines = contextlib.nullcontext()
+  if config.ops != config_lib.OpsConfig():  # Some modes need no jax.
+    from ops import dispatch
 
-  return dispatch.use(**vars(config.ops))
+    engines = dispatch.use(**vars(config.ops))
+  with engines, seal.trusting(config.checkpoint.seal_key_file):
+    yield
 
 
 def _disk_full(config: config_lib.Config, error: OSError) -> str:

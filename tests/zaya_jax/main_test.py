@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line from outside: what it prints, imports and exits with."""
 
+import contextlib
 import os
 import pathlib
 import subprocess
@@ -13,6 +14,7 @@ from zaya_jax.config import flags
 
 ROOT = pathlib.Path(__file__).parents[2]
 
+KEY = 'secret.key'
 # Prints, behind everything else, which heavy modules were imported.
 SPY = """
 import sys
@@ -132,13 +134,14 @@ def test_text_becomes_shards(tmp_path):
   assert f'--data.dir={tmp_path / "shards"}' in done.stdout
 
 
-def _run_mode(monkeypatch, function):
-  """Runs main with `function` as the mode 'train'."""
-  monkeypatch.setitem(main._MODES, 'train', f'{__name__}:mode')
+def _run_mode(monkeypatch, function, *words):
+  """Runs main with `function` as every mode."""
+  for mode in main._MODES:
+    monkeypatch.setitem(main._MODES, mode, f'{__name__}:mode')
   module = type(sys)(__name__)
   module.mode = function
   monkeypatch.setitem(sys.modules, __name__, module)
-  return main.main(['zaya_jax', '--num_steps=3'])
+  return main.main(['zaya_jax', '--num_steps=3', *words])
 
 
 @pytest.mark.parametrize('returned, code', [(None, 0), (0, 0), (75, 75)])
@@ -185,6 +188,17 @@ def test_unexpected_error_keeps_its_traceback(monkeypatch, error):
 def test_ctrl_c_is_resumable(monkeypatch, capsys):
   assert _run_mode(monkeypatch, lambda _: _raise(KeyboardInterrupt())) == 75
   assert 'Traceback' not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize('mode, entered', [('train', []), ('eval', [KEY])])
+def test_engines_and_seal_key_are_entered_once(monkeypatch, mode, entered):
+  """By `train` itself, for callers from Python; else by the command line."""
+  seen = []
+  trusting = lambda key: contextlib.nullcontext(seen.append(key))
+  monkeypatch.setattr(main.seal, 'trusting', trusting)
+  words = [f'--mode={mode}', f'--checkpoint.seal_key_file={KEY}']
+  assert _run_mode(monkeypatch, lambda _: None, *words) == 0
+  assert seen == entered
 
 
 def test_sigterm_while_preparing_leaves_nothing(tmp_path):
