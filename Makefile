@@ -17,7 +17,7 @@ ROCM := .venv-rocm
 python := $(if $(filter python3.%,$(name)),PYENV_VERSION=$(name:python%=%)) $(PYTHON)
 
 .PHONY: help quickstart test test-long mutants lint format parity rocm-venv rocm-kernels plan-1024 \
-  bazel-test notebooks docs lock clean
+  bazel-test bazel-test-all notebooks docs lock clean
 
 help:
 	@echo 'make quickstart  train a small ZAYA1 model on real text, about 3 minutes'
@@ -30,7 +30,8 @@ help:
 	@echo 'make rocm-venv   the compiler for --plan.compile=rocm; needs gcc, no GPU'
 	@echo 'make rocm-kernels our HIP kernels, for that compiler; needs clang-19'
 	@echo 'make plan-1024   a step of ZAYA1-8B compiled for 1,024 MI300X; no GPU'
-	@echo 'make bazel-test  the tests once more, by Bazel'
+	@echo 'make bazel-test  Bazel builds all and runs a small test of each library'
+	@echo 'make bazel-test-all  all tests once more, by Bazel'
 	@echo 'make notebooks   execute the notebooks; pictures go to runs/notebooks'
 	@echo 'make docs        write docs/flags.md anew'
 	@echo 'make lock        write requirements_lock.txt anew'
@@ -80,8 +81,9 @@ rocm_python = $(abspath $(ROCM))/bin/python
 plan-1024: $(VENV)/.core $(ROCM)/.compiler
 	@PYTHONPATH=. $(VENV)/bin/python ci/plan_1024.py
 
-bazel-test: $(VENV)/.dev
-	@ZAYA_PYTHON=$(abspath $(VENV))/bin/python ci/bazel_offline.sh //... $(ARGS)
+bazel-test bazel-test-all: $(VENV)/.dev
+	@ZAYA_PYTHON=$(abspath $(VENV))/bin/python ci/bazel_offline.sh //... \
+	  $(if $(filter %-all,$@),,--test_tag_filters=smoke) $(ARGS)
 
 notebooks: $(VENV)/.notebooks
 	@$(VENV)/bin/python -m tests.notebooks $(ARGS)

@@ -46,6 +46,15 @@ ONLY = {
   'zaya_jax.config': {'absl'},
 }
 
+# Packages whose name on PyPI is another, for BUILD; and what its tests, which
+# need no PyTorch and no ROCm, do not need.
+PYPI = {
+  'absl': 'absl_py',
+  'orbax': 'orbax_checkpoint',
+  'tensorboardX': 'tensorboardx',
+}
+OPTIONAL = {'datasets', 'jax_rocm7_plugin', 'lm_eval', 'tqdm', 'yaml'}
+
 # Libraries with one home.
 HOMES = {
   'array_record': {'pipelines'},
@@ -146,6 +155,22 @@ def _fault(module: str, name: str) -> str | None:
   return _library_fault(_room(module), name.split('.')[0])
 
 
+def _needs(root: pathlib.Path) -> dict[str, set[str]]:
+  """What the files of each room import from outside of it, as BUILD says it."""
+  needs = {room: set() for floor in FLOORS for room in floor}
+  for module, names in _all_imports(root).items():
+    for name in names:
+      room, library = _room(name), name.split('.')[0]
+      if room is not None:
+        needs[_room(module)].add(room.rpartition('.')[2])
+      elif library not in sys.stdlib_module_names:
+        needs[_room(module)].add(PYPI.get(library, library))
+  return {
+    room: found - OPTIONAL - {room.rpartition('.')[2]}
+    for room, found in needs.items()
+  }
+
+
 def _local_fault(room: str, name: str) -> str | None:
   target = _room(name)
   if target is None:
@@ -186,6 +211,23 @@ def _floor(room: str) -> int:
 
 def test_imports_only_go_down():
   assert not violations(ROOT), '\n'.join(violations(ROOT))
+
+
+def test_bazel_knows_what_each_room_imports():
+  [table] = [
+    ast.literal_eval(node.value)
+    for node in ast.parse((ROOT / 'BUILD').read_text()).body
+    if isinstance(node, ast.Assign) and node.targets[0].id == '_LIBRARIES'
+  ]
+  said = {
+    folder.replace('/', '.'): set(' '.join(needs).split())
+    for folder, needs in table.items()
+  }
+  said['zaya_jax.report'].remove('plotly')  # Its script, which is a file.
+  found = _needs(ROOT)
+  # The doors import when they are asked.
+  assert said == {room: found[room] for room in found if room in said}
+  assert set(found) - set(said) == {'zaya_jax', 'zaya_jax.main'}
 
 
 def test_every_folder_is_read():
