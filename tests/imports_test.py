@@ -41,7 +41,8 @@ ONLY = {
     'tokenizers',
     'zstandard',
   },
-  'zaya_jax.aegis': set(),  # It outlives what jax does to a process.
+  # It outlives what jax does to a process.
+  'zaya_jax.aegis': {'prometheus_client'},
   # `--help` must come before jax could be imported.
   'zaya_jax.config': {'absl'},
 }
@@ -62,6 +63,7 @@ HOMES = {
   'jinja2': {'pipelines', 'zaya_jax.report'},
   'lm_eval': {'zaya_jax.inference'},
   'orbax': {'zaya_jax.checkpoint'},
+  'prometheus_client': {'zaya_jax.aegis'},
   'safetensors': {'zaya_jax.convert', 'zaya_jax.hub'},
   'tensorboardX': {'zaya_jax.metrics'},
   'tensorstore': {'zaya_jax.checkpoint'},

@@ -1,14 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""/metrics and /healthz of a supervisor: read only, on this machine only."""
+"""/metrics and /healthz of a supervisor: read only, on the loopback address."""
 
-import http.server
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
+from wsgiref import simple_server
+
+import prometheus_client
+from prometheus_client import exposition
 
 from zaya_jax.aegis.decide import state as state_lib
 
+State = state_lib.State
+
 _LOOPBACK = '127.0.0.1'
-_PLAIN = 'text/plain; version=0.0.4; charset=utf-8'
+_GAUGES: dict[str, tuple[str, Callable[[State], int]]] = {
+  'generation': ('Number of this generation.', lambda s: s.generation),
+  'running': ('1 once it has finished a step.', lambda s: s.running),
+  'sealed_step': ('Newest checkpoint.', lambda s: max(s.sealed, default=0)),
+  'nodes': ('Nodes of this generation.', lambda s: len(s.nodes)),
+  'nodes_wanted': ('Nodes that the run should have.', lambda s: s.size),
+  'spares': ('Nodes that wait to replace one.', lambda s: len(s.spares)),
+  'quarantined': ('Nodes to be examined.', lambda s: len(s.quarantine)),
+  'incidents_last_hour': ('Restarts.', lambda s: len(s.restarts)),
+  'fruitless_generations': (
+    'Generations in a row that sealed no checkpoint.',
+    lambda s: s.fruitless,
+  ),
+  'rollbacks': ('Recent rollbacks.', lambda s: len(s.rollbacks)),
+  'failed_saves': ('Failed saves in a row.', lambda s: s.failed_saves),
+  'draining': ('1 before a planned end.', lambda s: s.draining is not None),
+}
 
 
 class Server:
@@ -16,7 +38,7 @@ class Server:
 
   Args:
     port: 0 for any.
-    state: gives the present state of the run.
+    state: returns the present state of the run.
 
   Attributes:
     port: where it listens.
@@ -25,55 +47,38 @@ class Server:
     OSError: if the port is taken.
   """
 
-  def __init__(self, port: int, state: Callable[[], state_lib.State]):
-    class Handler(http.server.BaseHTTPRequestHandler):
-      timeout = 5.0
-      server_version, sys_version = 'zaya_jax', ''
+  def __init__(self, port: int, state: Callable[[], State]):
+    registry = prometheus_client.CollectorRegistry()
+    for name, (about, read) in _GAUGES.items():
+      prometheus_client.Gauge(
+        f'zaya_jax_{name}', about, registry=registry
+      ).set_function(lambda read=read: read(state()))
+    metrics = prometheus_client.make_wsgi_app(registry)
 
-      def do_GET(self) -> None:  # noqa: N802
-        answer = answers(self.path, state())
-        code, text = (200, answer) if answer else (404, 'not found\n')
-        body = text.encode()
-        self.send_response(code)
-        self.send_header('Content-Type', _PLAIN)
-        self.send_header('Content-Length', str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+    def answer(request: dict[str, Any], start: Callable) -> Iterable[bytes]:
+      path = request['PATH_INFO']
+      if path == '/metrics' or request['REQUEST_METHOD'] != 'GET':
+        return metrics(request, start)  # Which refuses other methods.
+      status, text = '404 Not Found', b'not found\n'
+      if path == '/healthz':
+        status, text = '200 OK', b'ok\n' if state().running else b'starting\n'
+      start(status, [('Content-Type', 'text/plain; charset=utf-8')])
+      return [text]
 
-      def log_message(self, format: str, *args: object) -> None:
-        del format, args  # A probe every few seconds is no news.
-
-    self._server = http.server.ThreadingHTTPServer((_LOOPBACK, port), Handler)
-    self.port = self._server.server_address[1]
+    self._server = simple_server.make_server(
+      _LOOPBACK, port, answer, exposition.ThreadingWSGIServer, _Handler
+    )
+    self.port = self._server.server_port
     threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
   def close(self) -> None:
-    """Stops to listen."""
+    """Stops listening."""
     self._server.shutdown()
     self._server.server_close()
 
 
-def answers(path: str, state: state_lib.State) -> str:
-  """The text at a path; '' where there is none."""
-  if path == '/healthz':
-    return 'ok\n' if state.running else 'starting\n'
-  if path != '/metrics':
-    return ''
-  values = {
-    'generation': state.generation,
-    'running': int(state.running),
-    'sealed_step': max(state.sealed, default=0),
-    'nodes': len(state.nodes),
-    'nodes_wanted': state.size,
-    'spares': len(state.spares),
-    'quarantined': len(state.quarantine),
-    'incidents_last_hour': len(state.restarts),
-    'fruitless_generations': state.fruitless,
-    'rollbacks': len(state.rollbacks),
-    'failed_saves': state.failed_saves,
-    'draining': int(state.draining is not None),
-  }
-  return ''.join(
-    f'# TYPE zaya_jax_{name} gauge\nzaya_jax_{name} {value}\n'
-    for name, value in values.items()
-  )
+class _Handler(simple_server.WSGIRequestHandler):
+  timeout = 5.0  # A client that sends nothing keeps a thread no longer.
+
+  def log_message(self, format: str, *args: object) -> None:
+    """Logs nothing: a probe every few seconds is no news."""

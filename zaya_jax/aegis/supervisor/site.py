@@ -10,7 +10,7 @@ from collections.abc import Callable
 from zaya_jax import config as config_lib
 from zaya_jax.aegis.decide import events
 from zaya_jax.aegis.decide import state as state_lib
-from zaya_jax.aegis.supervisor import endpoint, hooks, incidents
+from zaya_jax.aegis.supervisor import hooks, incidents
 from zaya_jax.aegis.watch import rules, tail, watch
 
 _NOTIFY_S = 5.0
@@ -99,11 +99,11 @@ def _notify() -> None:
       there.sendto(b'WATCHDOG=1', address)
 
 
-def _serve(
-  port: int, state: Callable[[], state_lib.State]
-) -> endpoint.Server | None:
+def _serve(port: int, state: Callable[[], state_lib.State]):
   if not port:
     return None
+  from zaya_jax.aegis.supervisor import endpoint  # A fifth of a second.
+
   try:
     return endpoint.Server(port, state)
   except OSError as error:

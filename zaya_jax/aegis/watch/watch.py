@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from zaya_jax.aegis.decide import events
-from zaya_jax.aegis.watch import matcher, rules, scrape, tail
+from zaya_jax.aegis.watch import matcher, rules, tail
 from zaya_jax.config import fields
 
 
@@ -60,7 +60,11 @@ class Watch:
         self._tails.append((source, log))
       except OSError as error:
         self._blind.append(f'{source}: {error}')
-    self._scraper = scrape.Scraper(metrics_url) if metrics_url else None
+    self._scraper = None
+    if metrics_url:
+      from zaya_jax.aegis.watch import scrape  # A fifth of a second.
+
+      self._scraper = scrape.Scraper(metrics_url)
     self._told_failure = False
 
   def poll(self, time_s: float) -> list[events.Event]:

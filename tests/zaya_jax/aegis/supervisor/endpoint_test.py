@@ -1,17 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a supervisor shows to others, and the commands it runs for them."""
+"""The metrics and the health of a supervisor, over HTTP."""
 
 import dataclasses
 import socket
-import sys
 import urllib.error
 import urllib.request
 
 import pytest
 
 from zaya_jax.aegis.decide import state as state_lib
-from zaya_jax.aegis.supervisor import endpoint, hooks
-from zaya_jax.config import fields
+from zaya_jax.aegis.supervisor import endpoint
 
 STATE = state_lib.start(('a', 'b'), spares=('c',))
 
@@ -32,14 +30,44 @@ def get(server, path='/metrics', method='GET', host='127.0.0.1'):
     return answer.read().decode()
 
 
+def metrics(server):
+  """The value of each metric, as a Prometheus server reads the text."""
+  lines = [line for line in get(server).splitlines() if line[0] != '#']
+  return {name: float(value) for name, value in map(str.split, lines)}
+
+
 def test_metrics_are_those_of_now(server):
-  assert 'zaya_jax_generation 0\n' in get(server)
-  server.state[0] = dataclasses.replace(STATE, generation=3, sealed=(5, 40))
-  text = get(server)
-  assert 'zaya_jax_generation 3\n' in text
-  assert 'zaya_jax_sealed_step 40\n' in text
-  for line in text.splitlines():
-    assert line.startswith('# TYPE ') or float(line.split()[1]) >= 0
+  server.state[0] = STATE
+  assert metrics(server) == {
+    'zaya_jax_draining': 0,
+    'zaya_jax_failed_saves': 0,
+    'zaya_jax_fruitless_generations': 0,
+    'zaya_jax_generation': 0,
+    'zaya_jax_incidents_last_hour': 0,
+    'zaya_jax_nodes': 2,
+    'zaya_jax_nodes_wanted': 2,
+    'zaya_jax_quarantined': 0,
+    'zaya_jax_rollbacks': 0,
+    'zaya_jax_running': 0,
+    'zaya_jax_sealed_step': 0,
+    'zaya_jax_spares': 1,
+  }
+  server.state[0] = dataclasses.replace(
+    STATE,
+    generation=3,
+    running=True,
+    sealed=(5, 40),
+    nodes=('c',),
+    spares=(),
+    quarantine=('a', 'b'),
+    restarts=(1.0,) * 4,
+    fruitless=5,
+    rollbacks=(1,) * 6,
+    failed_saves=7,
+    draining='c',
+  )
+  assert list(metrics(server).values()) == [3, 1, 40, 1, 2, 0, 2, 4, 5, 6, 7, 1]
+  assert '# TYPE zaya_jax_generation gauge\n' in get(server)
 
 
 def test_health(server):
@@ -54,8 +82,8 @@ def test_health(server):
   [
     ('/', 'GET', 404),
     ('/metrics/../etc/passwd', 'GET', 404),
-    ('/metrics?stop', 'GET', 404),
-    *(('/metrics', m, 501) for m in ('POST', 'PUT', 'DELETE', 'HEAD')),
+    *(('/metrics', m, 405) for m in ('POST', 'PUT', 'DELETE', 'HEAD')),
+    ('/healthz', 'POST', 405),
   ],
 )
 def test_nothing_else_is_answered(server, path, method, code):
@@ -76,47 +104,3 @@ def test_only_this_machine_reaches_it(server):
 def test_slow_client_blocks_nobody(server):
   with socket.create_connection(('127.0.0.1', server.port)):
     assert get(server, '/healthz')
-
-
-def python(program, *more):
-  return ' '.join([sys.executable, '-c', f'"{program}"', *more])
-
-
-def test_hook_gets_the_reason_as_one_word(tmp_path):
-  out = tmp_path / 'out'
-  program = f"import sys; open('{out}', 'w').write(repr(sys.argv[1:]))"
-  command = python(program, 'NodeName={node}', 'Reason={reason}')
-  reason = '$(reboot); `x` --force "quoted"\n{node}'
-  assert hooks.run(command, node='n7', reason=reason) == ''
-  expected = ['NodeName=n7', 'Reason=$(reboot); `x` --force "quoted" {node}']
-  assert out.read_text() == repr(expected)
-
-
-def test_hook_that_fails_says_why():
-  failed = hooks.run(
-    python("import sys; sys.exit('no such node')"), node='n7', reason=''
-  )
-  assert 'ended with 1: no such node' in failed
-  assert 'nothere' in hooks.run('nothere {node}', node='n7', reason='')
-
-
-@pytest.mark.parametrize(
-  'command, why',
-  [
-    ('drain {nod}', 'has {nod}'),
-    ('drain {node.__class__}', 'it may have {node}'),
-    ('drain {node', "'drain {node'"),
-    ('drain "{node}', 'No closing quotation'),
-    ('drain {}', 'it may have'),
-  ],
-)
-def test_wrong_hook_is_refused(command, why):
-  with pytest.raises(fields.UsageError, match='--aegis.drain') as caught:
-    hooks.check('--aegis.drain', command)
-  assert why in str(caught.value)
-
-
-def test_shipped_hooks_are_right():
-  for line in hooks.__doc__.splitlines():
-    if ': ' in line:
-      hooks.check('--aegis.drain', line.partition(':')[2].strip())

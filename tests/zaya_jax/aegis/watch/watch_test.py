@@ -1,29 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Logs and counters that an agent watches, whatever is written there."""
 
-import http.server
 import os
-import threading
 import tracemalloc
 
 import pytest
 
-from zaya_jax.aegis.watch import rules, scrape, tail, watch
+from zaya_jax.aegis.watch import rules, tail, watch
 from zaya_jax.config import fields
 
 ECC = (
   '3,1,2,-;amdgpu 0000:05:00.0: amdgpu: 1 new uncorrectable hardware errors '
   'detected in umc block\n'
 )
-METRICS = """# HELP gpu_ecc_uncorrect_umc Errors
-# TYPE gpu_ecc_uncorrect_umc counter
-gpu_ecc_uncorrect_umc{{gpu_id="0",hostname="n7"}} 0
-gpu_ecc_uncorrect_umc{{gpu_id="1",hostname="n7"}} {}
-gpu_junction_temperature{{gpu_id="1",hostname="n7"}} 51.5
-nonsense
-gpu_ecc_uncorrect_sdma{{gpu_id="1"}} NaN
-gpu_ecc_uncorrect_gfx{{gpu_id="1"}} many
-"""
 
 
 @pytest.fixture
@@ -110,56 +99,6 @@ def test_watch_sees_a_line_and_what_was_not_cleared(log):
   assert not looking.poll(39.0)
   assert [e.kind for e in looking.poll(41.0)] == ['nic_down']
   looking.close()
-
-
-def test_counters_count_from_the_first_text():
-  counters = scrape.Counters()
-  assert counters.rises(METRICS.format(7)) == []
-  assert counters.rises(METRICS.format(7)) == []
-  name = 'gpu_ecc_uncorrect_umc{gpu_id="1",hostname="n7"}'
-  assert counters.rises(METRICS.format(9)) == [(name, 2)]
-  assert counters.rises(METRICS.format(0)) == []  # The driver was reloaded.
-  assert counters.rises(METRICS.format(1)) == [(name, 1)]
-
-
-def test_scraper_reads_an_endpoint_and_survives_its_loss():
-  texts = iter([METRICS.format(1), None, METRICS.format(1), METRICS.format(4)])
-  served = threading.Event()
-
-  class Handler(http.server.BaseHTTPRequestHandler):
-    def do_GET(self):
-      text = next(texts, METRICS.format(4))
-      self.send_response(200 if text else 500)
-      self.end_headers()
-      self.wfile.write((text or 'broken').encode())
-      if text and '} 4' in text:
-        served.set()
-
-    def log_message(self, *args):
-      pass
-
-  server = http.server.HTTPServer(('127.0.0.1', 0), Handler)
-  threading.Thread(target=server.serve_forever, daemon=True).start()
-  scraper = scrape.Scraper(
-    f'http://127.0.0.1:{server.server_address[1]}/metrics', every_s=0.01
-  )
-  try:
-    assert served.wait(30)
-    rises = []
-    while not rises:
-      rises = scraper.read()
-    assert rises == [('gpu_ecc_uncorrect_umc{gpu_id="1",hostname="n7"}', 3)]
-  finally:
-    scraper.close()
-    server.shutdown()
-    server.server_close()
-
-
-def test_endpoint_that_is_not_there_is_a_word_not_an_error():
-  scraper = scrape.Scraper('http://127.0.0.1:9/metrics', every_s=0.01)
-  while not scraper.failure:
-    assert scraper.read() == []
-  scraper.close()
 
 
 def test_what_cannot_be_read_is_told_once(tmp_path):

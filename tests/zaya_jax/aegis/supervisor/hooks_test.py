@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands of the site that a supervisor runs."""
+
+import sys
+
+import pytest
+
+from zaya_jax.aegis.supervisor import hooks
+from zaya_jax.config import fields
+
+
+def python(program, *more):
+  return ' '.join([sys.executable, '-c', f'"{program}"', *more])
+
+
+def test_hook_gets_the_reason_as_one_word(tmp_path):
+  out = tmp_path / 'out'
+  program = f"import sys; open('{out}', 'w').write(repr(sys.argv[1:]))"
+  command = python(program, 'NodeName={node}', 'Reason={reason}')
+  reason = '$(reboot); `x` --force "quoted"\n{node}'
+  assert hooks.run(command, node='n7', reason=reason) == ''
+  expected = ['NodeName=n7', 'Reason=$(reboot); `x` --force "quoted" {node}']
+  assert out.read_text() == repr(expected)
+
+
+def test_hook_that_fails_says_why():
+  failed = hooks.run(
+    python("import sys; sys.exit('no such node')"), node='n7', reason=''
+  )
+  assert 'ended with 1: no such node' in failed
+  assert 'nothere' in hooks.run('nothere {node}', node='n7', reason='')
+
+
+@pytest.mark.parametrize(
+  'command, why',
+  [
+    ('drain {nod}', 'has {nod}'),
+    ('drain {node.__class__}', 'it may have {node}'),
+    ('drain {node', "'drain {node'"),
+    ('drain "{node}', 'No closing quotation'),
+    ('drain {}', 'it may have'),
+  ],
+)
+def test_wrong_hook_is_refused(command, why):
+  with pytest.raises(fields.UsageError, match='--aegis.drain') as caught:
+    hooks.check('--aegis.drain', command)
+  assert why in str(caught.value)
+
+
+def test_shipped_hooks_are_right():
+  for line in hooks.__doc__.splitlines():
+    if ': ' in line:
+      hooks.check('--aegis.drain', line.partition(':')[2].strip())
