@@ -196,7 +196,7 @@ def _rope(
   fractions = set()
   for kind in sorted(set(types)):
     rope = given.get(kind)
-    if not isinstance(rope, dict) or 'rope_theta' not in rope:
+    if not isinstance(rope, dict) or rope.get('rope_theta') is None:
       raise errors.FolderError(
         f'{file}: rope_parameters has no rope_theta for {kind!r} layers; give '
         f'{{"{kind}": {{"rope_theta": ...}}}}.'

@@ -69,7 +69,7 @@ def fields(file: str, given: dict[str, Any]) -> dict[str, Any]:
   # default of 1e-6; training, and all later code, used that of other norms.
   hub_values.check_only(file, given, {'layernorm_epsilon': hf['norm_epsilon']})
   rope = hf['rope_parameters'] or {}
-  rope = rope.get('hybrid', rope)
+  rope = rope.get('hybrid') or rope
   hub_values.check_unscaled(file, 'rope_parameters', rope)
   theta = hf['rope_theta'] or hf['rotary_base'] or rope.get('rope_theta')
   if not theta:
@@ -107,19 +107,19 @@ def fields(file: str, given: dict[str, Any]) -> dict[str, Any]:
   }
   if not hf['zaya_use_mod']:
     found['skip'] = 'off'
-  return found | _sliding(file, hf, found['num_layers'])
+  return found | _sliding(file, hf, found)
 
 
 def notes(given: dict[str, Any]) -> tuple[str, ...]:
   """What a user should know about the translation, one sentence each."""
   found = []
-  if given.get('zaya_use_mod', True):
+  if given.get('zaya_use_mod') is not False:
     found.append(
       'tokens of the skip class pass p * h, as in the code of this layout '
       '(--model.skip=identity); transformers drops them (zero), which is the '
       'same where the balancing bias keeps the class out of reach'
     )
-  if not given.get('residual_in_fp32', True):
+  if given.get('residual_in_fp32') is False:
     found.append(
       'residual_in_fp32 is false, but the residual stream is float32 here: the '
       'same function, with less rounding'
@@ -220,27 +220,35 @@ def _num_sublayers(file: str, hf: dict[str, Any]) -> int:
   return count
 
 
-def _sliding(file: str, hf: dict[str, Any], num_layers: int) -> dict[str, Any]:
+def _sliding(
+  file: str, hf: dict[str, Any], found: dict[str, Any]
+) -> dict[str, Any]:
   """The window in our count, which includes the token itself."""
+  count = found['num_layers']
   windows, span = hf['swa_layers'] or [], hf['sliding_window']
-  if not windows and span:
-    kinds = hf['layer_types'] or []
-    windows = [(span - 1) * ('sliding' in str(kind)) for kind in kinds]
-  if windows and len(windows) not in (num_layers, 2 * num_layers):
+  if not any(windows) and span:
+    if hf['layer_types'] is None:  # All layers, of the base of full attention.
+      return {
+        'sliding_window': span,
+        'sliding_layers': tuple(range(count)),
+        'sliding_rope_theta': found['rope_theta'],
+      }
+    windows = [(span - 1) * ('sliding' in str(t)) for t in hf['layer_types']]
+  if windows and len(windows) not in (count, 2 * count):
     raise errors.FolderError(
       f'{file}: swa_layers (or layer_types) has {len(windows)} entries for '
-      f'{num_layers} layers; give one for each layer or sub-layer.'
+      f'{count} layers; give one for each layer or sub-layer.'
     )
-  if len(windows) == 2 * num_layers:
+  if len(windows) == 2 * count:
     windows = windows[::2]
   sliding = tuple(n for n, window in enumerate(windows) if window)
   if not sliding:
     return {}
   window = _one(file, {'swa_layers': windows}, 'swa_layers') + 1
-  if span not in (None, window):
+  if hf['swa_layers'] and span and (span, len(sliding)) != (window, count):
     raise errors.FolderError(
-      f'{file}: sliding_window is {span}, but swa_layers lets {window - 1} '
-      f'earlier tokens be seen; make it {window}, or drop it.'
+      f'{file}: sliding_window is {span} beside swa_layers, and would be the '
+      'window of the other layers too; only one window is known, so drop it.'
     )
   return {
     'sliding_window': window,

@@ -20,27 +20,29 @@ _LARGEST = 2**31  # Of a whole number.
 def read(
   file: str, given: dict[str, Any], kinds: Mapping[str, tuple[type, Any]]
 ) -> dict[str, Any]:
-  """The values of some keys, defaults where the file leaves them out.
+  """The values of some keys, defaults where the file has none or null.
 
   Args:
     file: its path, for error messages.
     given: the content of `config.json`.
-    kinds: the type and the default of each key; a default of None admits null.
+    kinds: the type and the default of each key.
 
   Raises:
     FolderError: if a value has another type.
   """
   values = {}
   for key, (kind, default) in kinds.items():
-    value = given.get(key, default)
-    wrong = type(value) not in ((int, float) if kind is float else (kind,))
-    if wrong and not (value is None and default is None):
+    value = given.get(key)
+    if value is None:
+      values[key] = default
+      continue
+    if type(value) not in ((int, float) if kind is float else (kind,)):
       raise errors.FolderError(
         f'{file}: {key} is {value!r}; it must be {_WORDS[kind]}.'
       )
-    if kind is int and value is not None and abs(value) > _LARGEST:
+    if kind is int and abs(value) > _LARGEST:
       raise errors.FolderError(f'{file}: {key} is {value}, which is too large.')
-    values[key] = float(value) if kind is float and value is not None else value
+    values[key] = float(value) if kind is float else value
   return values
 
 

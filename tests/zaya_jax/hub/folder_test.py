@@ -128,6 +128,24 @@ def test_omitted_keys_mean_the_released_8b_model(tmp_path):
   assert config.tie_embeddings and not config.sliding_layers
 
 
+def test_null_is_as_if_the_key_were_absent():
+  def meaning(given):
+    try:
+      return hub_config.translate('config.json', given)
+    except ValueError as error:
+      return str(error)
+
+  for key in CONFIG.keys() - {'model_type'}:
+    absent = {k: v for k, v in CONFIG.items() if k != key}
+    assert meaning(CONFIG | {key: None}) == meaning(absent), key
+  for kind in ('hybrid', 'hybrid_sliding'):
+    for key in CONFIG['rope_parameters'][kind]:
+      nothing, absent = (json.loads(json.dumps(CONFIG)) for _ in range(2))
+      nothing['rope_parameters'][kind][key] = None
+      del absent['rope_parameters'][kind][key]
+      assert meaning(nothing) == meaning(absent), key
+
+
 def test_window_without_sliding_layers_is_no_window(tmp_path):
   given = CONFIG | {'layer_types': ['hybrid'] * 3}
   (tmp_path / 'config.json').write_text(json.dumps(given))
@@ -146,7 +164,6 @@ def test_window_without_sliding_layers_is_no_window(tmp_path):
     ({'rope_parameters': {'rope_theta': 1e4}}, 'has no rope_theta for'),
     ({'hidden_size': '6'}, "hidden_size is '6'; it must be a whole number"),
     ({'hidden_size': 6.0}, 'hidden_size is 6.0; it must be a whole number'),
-    ({'num_hidden_layers': None}, 'num_hidden_layers is None; it must be'),
     ({'num_hidden_layers': 10**12}, 'which is too large'),
     ({'tie_word_embeddings': 1}, 'tie_word_embeddings is 1; it must be true'),
     ({'layer_types': 'hybrid'}, "layer_types is 'hybrid'; it must be a list"),

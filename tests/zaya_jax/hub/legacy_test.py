@@ -9,6 +9,8 @@ import pytest
 import zaya_jax
 from tests.support import legacy
 from tests.support.reference import legacy_numpy
+from zaya_jax.hub import config as hub_config
+from zaya_jax.hub import errors
 
 LOGITS = 1e-5  # Of the spread; float32 noise is below 3e-6 here.
 CAUGHT = 100 * LOGITS
@@ -46,6 +48,44 @@ def test_skip_class_passes_its_input_as_in_that_code(tmp_path, case):
   case = dataclasses.replace(case, skip_bias=REACHED)
   assert error(tmp_path, case) <= LOGITS
   assert error(tmp_path, case, identity=False) >= CAUGHT
+
+
+def one_window(given, values):
+  """A window that no list gives to some layers."""
+  without = {k: v for k, v in given.items() if not k.startswith('swa_')}
+  return without | {'sliding_window': 5}, values
+
+
+def test_window_without_a_list_is_that_of_every_layer(tmp_path):
+  # As in that code: of the base of the other layers, the token itself counted.
+  case = dataclasses.replace(legacy.CASES[0], windows={0: 4, 2: 4, 4: 4})
+  assert error(tmp_path, case, one_window) <= LOGITS
+
+
+def test_window_beside_those_of_some_layers_is_refused():
+  given = legacy.config(legacy.CASES[2]) | {'sliding_window': 5}
+  with pytest.raises(errors.FolderError, match='sliding_window is 5 beside'):
+    hub_config.translate('config.json', given)
+
+
+def test_null_is_as_if_the_key_were_absent():
+  for case in legacy.CASES:
+    given = legacy.config(case)
+    del given['model_type']
+    for key in given:
+      absent = {k: v for k, v in given.items() if k != key}
+      nothing = given | {key: None}
+      assert meaning(nothing) == meaning(absent), key
+
+
+def meaning(given):
+  """The model of a `config.json`, or why it has none; and what is noted."""
+  given = {'model_type': 'zaya', **given}
+  try:
+    model = hub_config.translate('config.json', given)
+  except ValueError as error:
+    return str(error)
+  return model, hub_config.notes(given)
 
 
 def swap(first, second):
