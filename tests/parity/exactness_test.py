@@ -56,11 +56,12 @@ def test_greedy_tokens_are_not_trivial(pair):
     assert len(set(row.tolist())) >= 5
 
 
-def test_cached_logits_equal_uncached_ones(pair, achieved):
-  whole = ours.logits(pair.ours, pair.tokens, pair.mask)
+def test_cached_logits_equal_uncached_ones_without_padding(pair, achieved):
+  rows = [row[real] for row, real in zip(pair.tokens, pair.real, strict=True)]
+  whole = [ours.logits(pair.ours, r[None], np.ones((1, len(r)))) for r in rows]
+  whole = np.concatenate(whole, axis=1)[0]
   steps = ours.cached_logits(pair.ours, pair.tokens, pair.mask, PROMPT)
-  spread = np.ptp(whole[pair.real])
-  error = np.abs(steps - whole)[pair.real].max() / spread
+  error = np.abs(steps[pair.real] - whole).max() / np.ptp(whole)
   achieved(f'{error:.1e}')
   assert error <= CACHE
 

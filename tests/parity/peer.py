@@ -48,11 +48,7 @@ def save(model: transformers.ZayaForCausalLM, path: str) -> None:
 
 
 def batch(case: cases.Case) -> tuple[np.ndarray, np.ndarray]:
-  """Tokens [3, 32] and a left-padding mask of 0, 1 and 13 positions.
-
-  32 is what `generate` pads prompts to: with biases in attention, padding is
-  not without effect in transformers, so both sides must have the same.
-  """
+  """Tokens [3, 32] and a left-padding mask of 0, 1 and 13 positions."""
   rng = np.random.default_rng(case.seed)
   tokens = rng.integers(2, case.hf_config['vocab_size'], (3, 32))
   mask = np.arange(32) >= np.array([0, 1, 13])[:, None]
@@ -91,15 +87,22 @@ def greedy(
   mask: np.ndarray,
   steps: int,
 ) -> np.ndarray:
-  """[B, steps] int: the likeliest continuations, through the cache."""
-  grown = model.generate(
-    torch.tensor(tokens).long(),
-    attention_mask=torch.tensor(mask).long(),
-    generation_config=transformers.GenerationConfig(
-      max_new_tokens=steps, do_sample=False, use_cache=True, pad_token_id=0
-    ),
+  """[B, steps] int: the likeliest continuations, through the cache.
+
+  One row at a time, without its padding: that is not without effect in
+  transformers where attention has biases.
+  """
+  how = transformers.GenerationConfig(
+    max_new_tokens=steps, do_sample=False, use_cache=True, pad_token_id=0
   )
-  return grown[:, tokens.shape[1] :].numpy()
+  grown = []
+  for row, real in zip(tokens, mask > 0, strict=True):
+    prompt = torch.tensor(row[real][None]).long()
+    out = model.generate(
+      prompt, attention_mask=torch.ones_like(prompt), generation_config=how
+    )
+    grown.append(out[0, prompt.shape[1] :].numpy())
+  return np.stack(grown)
 
 
 def _logits(model, tokens, mask):

@@ -127,7 +127,7 @@ def forward(
     tokens_BL: [B, L] int32.
     cache: the state before these tokens, with room for them.
     mask_BL: [B, L] bool, False for padding, which only comes before the first
-      token of a row; None: no padding.
+      token of a row and leaves no trace; None: no padding.
     axis: the mesh axis over which the rows of the cache are divided, inside of
       `jax.shard_map`; None: they are not.
 
@@ -148,11 +148,11 @@ def forward(
   for n, w in enumerate(weights['layers']):
     rope, window = _reach(config, n, positions_BL)
     h_BLD = layers.rms_norm(x_BLD, w['attn_norm'], config.norm_eps, dtype)
-    if mask_BL is not None:
-      h_BLD = jnp.where(mask_BL[..., None], h_BLD, 0)
     rows = {'offset': cache.length, 'valid_BS': valid_BS, 'window': window}
     old = (cache.k[n], cache.v[n], cache.conv[n], cache.delayed[n])
-    o_BLD, new = _attend(config, w['attn'], h_BLD, rope, old, axis, rows)
+    o_BLD, new = _attend(
+      config, w['attn'], h_BLD, mask_BL, rope, old, axis, rows
+    )
     states.append(new)
     x_BLD = layers.merge(w['attn_merge'], o_BLD, x_BLD)
     h_BLD = layers.rms_norm(x_BLD, w['moe_norm'], config.norm_eps, dtype)
@@ -188,14 +188,19 @@ def _reach(config, n, positions_BL):
   return rope, config.sliding_window if slides else None
 
 
-def _attend(config, w, h_BLD, rope, state, axis, rows):
+def _attend(config, w, h_BLD, mask_BL, rope, state, axis, rows):
   k_BKSC, v_BKSC, conv_BTZ, delayed_BX = state
   batch, length, _ = h_BLD.shape
   heads, kv_heads = config.num_heads, config.num_kv_heads
   split = [heads * config.head_dim, config.d_qk]
+  if mask_BL is not None:
+    h_BLD = jnp.where(mask_BL[..., None], h_BLD, 0)
   out_BLX = _linear(h_BLD, w['qkv'], w.get('qkv_bias')).astype(h_BLD.dtype)
   q_BLX, k_BLX, v_BLX = jnp.split(out_BLX, split, axis=-1)
   z_BLZ = out_BLX[..., : config.d_qk]
+  if mask_BL is not None and config.attention_bias:
+    # Padding is a bias now; before a text the convolutions see zeros.
+    z_BLZ = jnp.where(mask_BL[..., None], z_BLZ, 0)
   past_BTZ = jnp.concatenate([conv_BTZ, z_BLZ], axis=1)
   y_BLZ = _convolve(w, past_BTZ, length)
   mean_q, mean_k = cca_ops.qk_mean(q_BLX, k_BLX, heads, kv_heads)
