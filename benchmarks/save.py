@@ -41,7 +41,7 @@ _FULL = ['--flagfile=configs/zaya1_8b.flags', '--model.num_layers=8']
 def worker(args) -> None:
   """One process of the run; process 0 prints the result as JSON."""
   from zaya_jax import config as config_lib
-  from zaya_jax.runtime import processes
+  from zaya_jax.runtime import processes, session
 
   place = [
     f'--distributed.coordinator={args.coordinator}',
@@ -57,7 +57,7 @@ def worker(args) -> None:
       *args.flags,
     ]
   )
-  with processes.session(config, 'same') as config:
+  with session.join(config, 'same') as config:
     result = _measure(config, args)
     if processes.process() == 0:
       print(json.dumps(result), flush=True)

@@ -15,6 +15,7 @@ from zaya_jax import config as config_lib
 from zaya_jax.checkpoint.writing import fast
 from zaya_jax.parallel import mesh as mesh_lib
 from zaya_jax.runtime import processes as processes_lib
+from zaya_jax.runtime import session
 
 RNG = np.random.default_rng(0)
 HOSTS = 3
@@ -145,7 +146,7 @@ def main() -> None:
     coordinator=f'127.0.0.1:{port}', processes=HOSTS, process=int(process)
   )
   config = config_lib.Config(distributed=place, run_dir=str(base / 'log'))
-  with processes_lib.session(config, ''):
+  with session.join(config, ''):
     scenario(Host(base, int(process)))
     print('all is well')
 

@@ -21,7 +21,7 @@ from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import arrays
 from zaya_jax.parallel import batch as batch_lib
 from zaya_jax.parallel import mesh as mesh_lib
-from zaya_jax.runtime import processes
+from zaya_jax.runtime import processes, session
 from zaya_jax.train import state as state_lib
 from zaya_jax.train import step
 
@@ -71,7 +71,7 @@ def main() -> None:
   """Runs all meshes; process 0 writes OUT."""
   out, *meshes = sys.argv[1:]
   config = config_lib.Config(run_dir=str(pathlib.Path(out).parent))
-  with processes.session(config, '\n'.join(meshes)):
+  with session.join(config, '\n'.join(meshes)):
     table = {mesh: losses(mesh.split()) for mesh in meshes}
     if processes.process() == 0:
       pathlib.Path(out).write_text(json.dumps(table))

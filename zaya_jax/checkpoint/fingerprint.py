@@ -20,13 +20,11 @@ import numpy as np
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
-from zaya_jax.checkpoint import arrays
-from zaya_jax.runtime import processes
+from zaya_jax.checkpoint import agreement, arrays
 
 _SMALL = 2**18  # Elements on the host: XLA would compile for longer.
 _HOST = 'cpu'  # The platform whose memory is the host's.
 _PATIENCE_S = 600.0  # For the other processes.
-_HEARD = 8  # Rounds after which all have.
 _rounds = itertools.count()
 
 
@@ -95,14 +93,11 @@ def to_json(prints: Prints) -> dict[str, str]:
     for name, parts in prints.sums.items()
   }
   own = {name: np.broadcast_to(x, 2).tolist() for name, x in own.items()}
-  name = f'prints/{prints.number}'
-  said = processes.gather(name, own, _PATIENCE_S)
-  if said is None:
-    return processes.hear(f'{name}/all', _PATIENCE_S)
-  found = {path: _hex(sum(np.array(x[path]) for x in said)) for path in own}
-  processes.tell(f'{name}/all', found)
-  processes.forget(f'prints/{prints.number - _HEARD}/all')
-  return found
+
+  def add(said):
+    return {path: _hex(sum(np.array(x[path]) for x in said)) for path in own}
+
+  return agreement.reach(f'prints/{prints.number}', own, add, _PATIENCE_S)
 
 
 def of_host(parts: Any, shape: tuple[int, ...]) -> str:

@@ -1,43 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several processes of one run: how they meet, agree and end.
+"""Which process of a run this is, and what all agree on between steps.
 
-Fail-stop: when one process fails, all end with its exit code, and the same
-command goes on from the newest checkpoint. What they agree on between steps
-goes through jax's key-value store, never through the devices.
+They agree through jax's key-value store, never through the devices.
 """
 
 import contextlib
-import ctypes
-import dataclasses
 import itertools
 import json
-import logging
-import os
-import signal
-import sys
-import threading
-import time
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
 from jax._src import distributed as jax_distributed
 
-from zaya_jax import config as config_lib
-from zaya_jax.config import exit_codes
-from zaya_jax.runtime import beats, launcher
-
-_ENDED, _STOP = 'zaya/ended', 'zaya/stop'
-_FOREVER_MS = 2**31 - 1  # Lost processes are found by their heartbeat.
-_SPREAD_S = 1.0  # For the others to read why this process ends.
+_STOP = 'zaya/stop'
+FOREVER_MS = 2**31 - 1  # Lost processes are found by their heartbeat.
 _turns = itertools.count()
-
-
-class LostError(RuntimeError):
-  """Another process is missing or gone; the same command goes on."""
-
-  exit_code = exit_codes.STOPPED
 
 
 def process() -> int:
@@ -50,92 +28,9 @@ def processes() -> int:
   return jax_distributed.global_state.num_processes
 
 
-@contextlib.contextmanager
-def session(
-  config: config_lib.Config, text: str
-) -> Iterator[config_lib.Config]:
-  """Meets the other processes of the run, where there are any.
-
-  An error within ends this process and the others, with its exit code.
-
-  Args:
-    config: of the run; `distributed` of it says how to meet.
-    text: all settings that must be equal, one a line.
-
-  Yields:
-    The config without the place of this process, so that config.flags repeats
-    the run under any launcher.
-
-  Raises:
-    UsageError: if the place of this process is incomplete.
-    LostError: if the processes do not meet in time.
-  """
-  place = launcher.find(config.distributed, os.environ)
-  where = {'coordinator': '', 'processes': 0, 'process': -1}
-  config = dataclasses.replace(
-    config, distributed=dataclasses.replace(config.distributed, **where)
-  )
-  if place.processes == 1:
-    yield config
-    return
-  _connect(place, config.distributed)
-  try:
-    watch = threading.Thread(target=_watch, daemon=True)
-    watch.start()
-    _compare(text)
-    _log_to_file(config.run_dir)
-    yield config
-    barrier('end')
-    if process() == 0:
-      _client().key_value_set(_ENDED, json.dumps([0, '']))
-    watch.join()
-    jax.distributed.shutdown()
-  except BaseException as error:
-    fail(error)
-
-
-def fail(error: BaseException) -> None:
-  """Tells all processes why this one ends, and ends it, from any thread.
-
-  At once: Python's own way out waits for the others at a barrier of jax.
-  """
-  code = getattr(error, 'exit_code', exit_codes.INTERNAL)
-  spread_s = 0.0 if beats.is_watched() else _SPREAD_S
-  if isinstance(error, LostError):
-    time.sleep(spread_s)  # Who has failed may say why: `_watch` ends us.
-  elif is_loss(error):
-    time.sleep(spread_s)
-    error, code = LostError(f'{_GONE} ({str(error)[:100]})'), exit_codes.STOPPED
-  elif isinstance(error, KeyboardInterrupt):
-    error, code = LostError('stopped.'), exit_codes.STOPPED
-  if code == exit_codes.INTERNAL:
-    logging.getLogger().error('%s', traceback.format_exc())
-  _tell(str(error))
-  _reason[:] = ['', code]
-  if beats.is_watched():  # The agent ends the others.
-    beats.fail(code, str(error))
-    os._exit(code)
-  why = f'process {process()}: {error}'
-  with contextlib.suppress(jax.errors.JaxRuntimeError):
-    _client().key_value_set(_ENDED, json.dumps([code, why]))
-    if process() == 0:
-      time.sleep(_SPREAD_S)
-  sys.stdout.flush()
-  os._exit(code)
-
-
-def is_loss(error: BaseException) -> bool:
-  """Whether a collective failed because another process is gone."""
-  # Reading the result of a failed one raises ValueError.
-  kinds = (jax.errors.JaxRuntimeError, ValueError)
-  return isinstance(error, kinds) and 'gloo' in str(error).lower()
-
-
-def log_file(run_dir: str) -> str:
-  """The path of the log of this process."""
-  if process() == 0:
-    return os.path.join(run_dir, 'log.txt')
-  return os.path.join(run_dir, 'logs', f'process_{process():05d}.log')
+def client() -> Any:
+  """The key-value store of all processes; None where there is one."""
+  return jax_distributed.global_state.client
 
 
 def first_says(compute: Callable[[], Any]) -> Any:
@@ -149,9 +44,9 @@ def first_says(compute: Callable[[], Any]) -> Any:
   key = f'zaya/says/{next(_turns)}'
   if process() == 0:
     said = compute()
-    _client().key_value_set(key, json.dumps(said))
+    client().key_value_set(key, json.dumps(said))
     return said
-  return json.loads(_client().blocking_key_value_get(key, _FOREVER_MS))
+  return json.loads(client().blocking_key_value_get(key, FOREVER_MS))
 
 
 def all_say(said: Any) -> list[Any]:
@@ -163,74 +58,17 @@ def all_say(said: Any) -> list[Any]:
   if processes() == 1:
     return [said]
   key = f'zaya/all/{next(_turns)}'
-  _client().key_value_set(f'{key}/{process()}', json.dumps(said))
+  client().key_value_set(f'{key}/{process()}', json.dumps(said))
   return [
-    json.loads(_client().blocking_key_value_get(f'{key}/{i}', _FOREVER_MS))
+    json.loads(client().blocking_key_value_get(f'{key}/{i}', FOREVER_MS))
     for i in range(processes())
   ]
-
-
-def first_found(value: Any) -> Any:
-  """What the first process found that did not find None; the same for all.
-
-  Args:
-    value: something that JSON can hold.
-  """
-  if processes() == 1:
-    return value
-  name = f'found/{next(_turns)}'
-  found = gather(name, value, _FOREVER_MS / 1000)
-  return first_says(lambda: next((x for x in found if x is not None), None))
-
-
-def gather(name: str, value: Any, timeout_s: float) -> list[Any] | None:
-  """Tells process 0 what each process has, from any thread.
-
-  Args:
-    name: the same in all processes, and used once in a run.
-    value: something that JSON can hold.
-    timeout_s: how long the others may take.
-
-  Returns:
-    The values by process; None in all but process 0.
-
-  Raises:
-    JaxRuntimeError: if one does not come in time.
-  """
-  if processes() == 1:
-    return [value]
-  key, client = f'zaya/{name}', _client()
-  client.key_value_set(f'{key}/{process():08d}', json.dumps(value))
-  client.wait_at_barrier(f'{key}/all', int(timeout_s * 1000))
-  if process():
-    return None
-  found = sorted(client.key_value_dir_get(f'{key}/'))
-  client.key_value_delete(f'{key}/')
-  return [json.loads(text) for _, text in found]
-
-
-def tell(name: str, value: Any) -> None:
-  """Process 0 says something that the others `hear`, from any thread."""
-  if processes() > 1:
-    _client().key_value_set(f'zaya/{name}', json.dumps(value))
-
-
-def forget(name: str) -> None:
-  """What process 0 told under this name; nobody is to hear it any more."""
-  if processes() > 1:
-    _client().key_value_delete(f'zaya/{name}')
-
-
-def hear(name: str, timeout_s: float) -> Any:
-  """What process 0 tells under this name. Raises as `gather`."""
-  key, wait = f'zaya/{name}', int(timeout_s * 1000)
-  return json.loads(_client().blocking_key_value_get(key, wait))
 
 
 def barrier(name: str) -> None:
   """Waits for all processes, for as long as they live."""
   if processes() > 1:
-    _client().wait_at_barrier(f'zaya/{name}/{next(_turns)}', _FOREVER_MS)
+    client().wait_at_barrier(f'zaya/{name}/{next(_turns)}', FOREVER_MS)
 
 
 def stop_at(step: int, name: str) -> str:
@@ -249,128 +87,16 @@ def stop_at(step: int, name: str) -> str:
   found = _try_get(_STOP)
   if name and found is None:
     with contextlib.suppress(jax.errors.JaxRuntimeError):  # Another was first.
-      _client().key_value_set(_STOP, json.dumps([step + 2, name]))
+      client().key_value_set(_STOP, json.dumps([step + 2, name]))
     found = _try_get(_STOP)
   when, name = json.loads(found) if found else (step + 1, '')
   return name if step >= when else ''
 
 
-def _client() -> Any:
-  return jax_distributed.global_state.client
-
-
 def _try_get(key: str) -> str | None:
   try:
-    return _client().key_value_try_get(key)
+    return client().key_value_try_get(key)
   except jax.errors.JaxRuntimeError as error:
     if 'NOT_FOUND' in str(error):
       return None
     raise
-
-
-def _connect(
-  place: launcher.Place, config: config_lib.DistributedConfig
-) -> None:
-  flags = launcher.timeout_flags(config.collective_timeout_s)
-  os.environ['XLA_FLAGS'] = f'{flags} {os.environ.get("XLA_FLAGS", "")}'
-  jax.config.update('jax_cpu_collectives_implementation', 'gloo')
-  # Signals are this program's own; jax would swallow SIGTERM.
-  jax.config.update('jax_enable_preemption_service', False)
-  missing = (
-    f'process {place.process} of {place.processes} did not meet the others at '
-    f'{place.coordinator} within --distributed.initialization_timeout_s='
-    f'{config.initialization_timeout_s}; see whether process 0 runs there, its '
-    'port is free and all were started, then repeat the command.'
-  )
-  # jax calls abort() when a heartbeat is missed, or process 0 gives up.
-  _reason[:] = [missing, exit_codes.STOPPED]
-  ctypes.CDLL(None).signal(signal.SIGABRT, _aborted)
-  try:
-    jax.distributed.initialize(
-      place.coordinator,
-      place.processes,
-      place.process,
-      local_device_ids=place.devices,
-      cluster_detection_method='deactivate',
-      coordinator_bind_address=_listen_at(place.coordinator),
-      initialization_timeout=config.initialization_timeout_s,
-      heartbeat_timeout_seconds=config.heartbeat_timeout_s,
-      shutdown_timeout_seconds=config.heartbeat_timeout_s,
-    )
-  except RuntimeError as error:
-    raise LostError(missing) from error
-  _reason[:] = [_GONE, exit_codes.STOPPED]
-
-
-def _listen_at(coordinator: str) -> str | None:
-  """Where process 0 listens; None: everywhere.
-
-  jax knows no passwords. Who is on one machine is not to be reached from
-  others; of a host's name nobody knows here which of its networks it means.
-  """
-  host = coordinator.rpartition(':')[0]
-  return coordinator if host in ('127.0.0.1', 'localhost') else None
-
-
-def _compare(text: str) -> None:
-  """Refuses settings that are not those of process 0."""
-  theirs = first_says(lambda: text)
-  pairs = itertools.zip_longest(text.splitlines(), theirs.splitlines())
-  for mine, their in pairs:
-    if mine != their:
-      raise config_lib.UsageError(
-        f'process {process()} was started with {mine} and process 0 with '
-        f'{their}; start all with the same flags and the same program.'
-      )
-  barrier('same settings')
-
-
-def _log_to_file(run_dir: str) -> None:
-  """Sends warnings to the log of this process; from 0 to stderr as well."""
-  path = log_file(run_dir)
-  os.makedirs(os.path.dirname(path), exist_ok=True)
-  logger = logging.getLogger()
-  if process():
-    logger.handlers.clear()
-  handler = logging.FileHandler(path, encoding='utf-8')
-  handler.setFormatter(logging.Formatter('%(levelname)s: %(message)s'))
-  logger.addHandler(handler)
-
-
-def _watch() -> None:
-  """Ends this process when another one says that it has failed."""
-  try:
-    said = _client().blocking_key_value_get(_ENDED, _FOREVER_MS)
-  except jax.errors.JaxRuntimeError:
-    said = json.dumps([exit_codes.STOPPED, _GONE])
-  code, why = json.loads(said)
-  if code and not why.startswith(f'process {process()}:'):
-    if process() == 0 or why == _GONE:
-      _tell(why)
-    if process() == 0:  # The store ends with it: let the others read first.
-      time.sleep(_SPREAD_S)
-    beats.fail(code, why)
-    os._exit(code)
-
-
-def _tell(why: str) -> None:
-  print(f'zaya_jax: error: {why}', file=sys.stderr, flush=True)
-
-
-_GONE = (
-  'another process is gone; repeat the command to go on from the newest '
-  'checkpoint'
-)
-_reason = [_GONE, exit_codes.STOPPED]  # Why jax would abort; the exit code.
-
-
-@ctypes.CFUNCTYPE(None, ctypes.c_int)
-def _aborted(number: int) -> None:
-  why, code = _reason
-  if why:
-    _tell(why)
-  if beats.is_watched():  # An agent is to see by what it ended.
-    ctypes.CDLL(None).signal(number, signal.SIG_DFL)
-    os.kill(os.getpid(), number)  # It comes when this handler is left.
-    return
-  os._exit(code)

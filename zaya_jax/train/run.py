@@ -13,7 +13,7 @@ from zaya_jax.data import corpus as corpus_lib
 from zaya_jax.model import flops
 from zaya_jax.parallel import mesh as mesh_lib
 from zaya_jax.report import overview
-from zaya_jax.runtime import beats, processes, rank, run_files, stop
+from zaya_jax.runtime import beats, processes, rank, run_files, session, stop
 from zaya_jax.train import inherit, traced
 from zaya_jax.train import loop as loop_lib
 from zaya_jax.train import start as start_lib
@@ -43,8 +43,8 @@ def train(config: config_lib.Config) -> int:
     )
   engines = dispatch.use(**vars(config.ops))
   key = seal.trusting(config.checkpoint.seal_key_file)
-  session = processes.session(config, _must_agree(config))
-  with engines, key, session as config:
+  met = session.join(config, _must_agree(config))
+  with engines, key, met as config:
     return _train(config)
 
 

@@ -4,13 +4,15 @@
 All processes of a run look together, and each reads its share of the files.
 """
 
+import itertools
 import logging
 import os
 from typing import Any
 
-from zaya_jax.checkpoint import errors, folders, seal
+from zaya_jax.checkpoint import agreement, errors, folders, seal
 from zaya_jax.runtime import processes
 
+_turns = itertools.count()
 _verified: dict[str, Any] = {}  # By path, what its files were: read once.
 
 
@@ -96,7 +98,8 @@ def verify(directory: str) -> dict[str, Any]:
     body = folders.check(directory, share=(processes.process(), count))
   except seal.BrokenError as error:
     found = [error.reason, error.what]
-  if found := processes.first_found(found):
+  name = f'found/{next(_turns)}'
+  if found := agreement.reach(name, found, agreement.first):
     raise seal.BrokenError(directory, *found)
   _verified[directory] = before
   return body

@@ -19,11 +19,18 @@ import jax
 import orbax.checkpoint as ocp
 
 from zaya_jax import config as config_lib
-from zaya_jax.checkpoint import arrays, errors, fingerprint, folders, seal
+from zaya_jax.checkpoint import (
+  agreement,
+  arrays,
+  errors,
+  fingerprint,
+  folders,
+  seal,
+)
 from zaya_jax.checkpoint.reading import finder, reader
 from zaya_jax.checkpoint.writing import handlers, retention
 from zaya_jax.config import exit_codes
-from zaya_jax.runtime import processes, rank
+from zaya_jax.runtime import processes, rank, session
 
 _HEADROOM = 1.2  # Free bytes that a save asks for, per byte of state.
 _FIRST_S = 1.0  # For process 0 to say what all know.
@@ -199,28 +206,28 @@ class Manager:
     """Waits for all parts, seals and names them; what failed, or ''."""
     self._orbax.wait_until_finished()
     facts = folders.facts(step, meta, fingerprint.to_json(prints))
-    wait = self._config.timeout_s
-    parts = processes.gather(name, self._parts.finish(aside), wait)
-    if parts is None:
-      return processes.hear(f'{name}/sealed', wait)
-    failed = [
-      f'process {i}: {p}' for i, p in enumerate(parts) if type(p) is str
-    ]
-    why = '; '.join(failed)  # The first may only have noticed another's.
-    if not why:
-      known = {name: entry for part in parts for name, entry in part.items()}
-      try:
-        rank.check_fence()
-        seal.write(aside, facts, known=known)
-        os.rename(aside, self.directory(step))
-        seal.sync(self._root)
-        retention.prune(self._root, self._config)
-      except (OSError, errors.CheckpointError) as error:
-        why = errors.cause(error)
-    if why:
-      shutil.rmtree(aside, ignore_errors=True)
-    processes.tell(f'{name}/sealed', why)
-    return why
+
+    def name_it(parts):
+      failed = [
+        f'process {i}: {p}' for i, p in enumerate(parts) if type(p) is str
+      ]
+      why = '; '.join(failed)  # The first may only have noticed another's.
+      if not why:
+        known = {name: entry for part in parts for name, entry in part.items()}
+        try:
+          rank.check_fence()
+          seal.write(aside, facts, known=known)
+          os.rename(aside, self.directory(step))
+          seal.sync(self._root)
+          retention.prune(self._root, self._config)
+        except (OSError, errors.CheckpointError) as error:
+          why = errors.cause(error)
+      if why:
+        shutil.rmtree(aside, ignore_errors=True)
+      return why
+
+    parts, wait = self._parts.finish(aside), self._config.timeout_s
+    return agreement.reach(name, parts, name_it, wait)
 
   def _is_busy(self) -> bool:
     """Whether the save before is under way, and will be for a while."""
@@ -277,13 +284,13 @@ class Manager:
       failure = errors.CheckpointError(self._sentence(step, why))
       cause = error.__cause__ or error
       waited = isinstance(cause, jax.errors.JaxRuntimeError)
-      if waited or processes.is_loss(cause):
-        failure = processes.LostError(  # It waited; another may say more.
+      if waited or session.is_loss(cause):
+        failure = session.LostError(  # It waited; another may say more.
           f'another process did not finish its part of checkpoint {step} '
           f'within --checkpoint.timeout_s={self._config.timeout_s}; the older '
           'checkpoints are intact, and the same command goes on from them.'
         )
-      processes.fail(failure)
+      session.fail(failure)
       return
     folders.remove_partial(self._root)
     self._fail(step, why)

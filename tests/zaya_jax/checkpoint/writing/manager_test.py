@@ -195,7 +195,7 @@ def test_of_processes_who_fails_says_why_and_who_waited_only_that(
   waited.__cause__ = jax.errors.JaxRuntimeError('DEADLINE_EXCEEDED')
   with make_manager(timeout_s=7) as checkpoints, monkeypatch.context() as two:
     two.setattr(manager.processes, 'processes', lambda: 2)
-    two.setattr(manager.processes, 'fail', ended.append)
+    two.setattr(manager.session, 'fail', ended.append)
     checkpoints._give_up(6, waited)
     checkpoints._give_up(6, OSError('File too large'))
   assert [error.exit_code for error in ended] == [75, 3]

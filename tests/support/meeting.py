@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A program that only meets the other processes of its run.
+
+Started in several processes, `python -m tests.support.meeting --flag=value ...`
+"""
+
+import sys
+
+from zaya_jax.config import flags
+from zaya_jax.runtime import session
+
+if __name__ == '__main__':
+  with session.join(flags.parse(sys.argv[1:]), ''):
+    print('all have met')
