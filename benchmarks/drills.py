@@ -4,7 +4,7 @@
   python -m benchmarks.drills [--drill=kill_rank,freeze_rank] [--trials=10]
 
 Each fault is injected into a real run of two processes on this machine, beside
-a run that nothing happened to (`zaya_jax/aegis/drills/drill_table.py`).
+a run that nothing happened to (`zaya_jax/aegis/drills/table.py`).
 """
 
 import argparse

@@ -20,7 +20,7 @@ import time
 from collections.abc import Sequence
 
 from benchmarks import record
-from zaya_jax.aegis.drills import drill_run, drill_table
+from zaya_jax.aegis.drills import table, trial
 
 _EVERY = 50  # Steps between absences.
 _STEPS = 10**6  # More than there is time for.
@@ -58,11 +58,11 @@ def soak(root: pathlib.Path, seconds: float) -> dict[str, object]:
     for step in range(_EVERY, 1000 * _EVERY, _EVERY)
   )
   flags = f'--num_steps={_STEPS} --checkpoint.every=500 --log.every=100'
-  drill = drill_table.Drill(
+  drill = table.Drill(
     faults=','.join(absences),
     flags=(*flags.split(), '--aegis.step_limit_s=15'),
   )
-  run = drill_run.Run(root, 'soak', drill)
+  run = trial.Trial(root, 'soak', drill)
   started = time.monotonic()
   run.start()
   try:

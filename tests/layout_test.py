@@ -29,7 +29,6 @@ NO_SOURCE = {
   'modes_test.py': 'the modes of zaya_jax.main, each with its module',
   'mutants_test.py': 'tests/mutants/',
   'notebooks_test.py': 'notebooks/',
-  'supervision_test.py': 'a supervised run, from end to end',
   'benchmarks/ring_decode_test.py': 'benchmarks/peers/ring_decode.py',
   'ops/attention_hopper_test.py': 'the hopper files of ops/attention',
   'ops/attention_kernels_test.py': 'the triton kernels of ops/attention',
@@ -70,8 +69,7 @@ ENTRIES = {
 }
 LINES_OF_A_FILE = {
   'ops/persistent.py': 344,
-  'zaya_jax/aegis/drills/drill_table.py': 306,
-  'zaya_jax/aegis/supervisor/supervisor.py': 319,
+  'zaya_jax/aegis/drills/table.py': 306,
   'zaya_jax/checkpoint/seal.py': 318,
   'zaya_jax/checkpoint/writing/fast.py': 308,
   'zaya_jax/checkpoint/writing/manager.py': 307,

@@ -37,7 +37,7 @@ _MODES = {
   'plan': 'zaya_jax.plan.planner:main',
   'bench': 'zaya_jax.bench.mode:main',
   'report': 'zaya_jax.report.mode:main',
-  'supervise': 'zaya_jax.aegis.supervisor.supervisor:main',
+  'supervise': 'zaya_jax.aegis.mode:main',
 }
 _ROUTER = 'zaya_jax.inference.microscope:main'
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)

@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from zaya_jax import config as config_lib
-from zaya_jax.aegis.drills import drill_run, drill_table
+from zaya_jax.aegis.drills import table, trial
 
-_REFERENCE = drill_table.Drill(generations=1)
+_REFERENCE = table.Drill(generations=1)
 
 
 def main(config: config_lib.Config) -> int:
@@ -49,11 +49,11 @@ def run(
   Raises:
     UsageError: if a name is unknown.
   """
-  names = tuple(drill_table.DRILLS) if names == ('all',) else names
+  names = tuple(table.DRILLS) if names == ('all',) else names
   for name in names:
-    if name not in drill_table.DRILLS:
+    if name not in table.DRILLS:
       raise config_lib.UsageError(
-        f'--drill={name} is not one of {", ".join(drill_table.DRILLS)}, all.'
+        f'--drill={name} is not one of {", ".join(table.DRILLS)}, all.'
       )
   root = pathlib.Path(folder or tempfile.mkdtemp(prefix='zaya_jax_drill_'))
   try:
@@ -62,25 +62,23 @@ def run(
     # The first one compiles; of XLA's programs for a CPU, those that are read
     # from the cache round differently.
     for label in ('compiling', 'undisturbed'):
-      with contextlib.closing(drill_run.Run(root, label, _REFERENCE)) as done:
+      with contextlib.closing(trial.Trial(root, label, _REFERENCE)) as done:
         done.start()
         done.await_end()
     expected = done.final()
     for name in names:
-      for trial in range(trials):
-        drill = drill_table.DRILLS[name]
+      for number in range(trials):
+        drill = table.DRILLS[name]
         _say(f'{name}: {drill.about}')
-        label = f'{name}_{trial}' if trials > 1 else name
-        with contextlib.closing(drill_run.Run(root, label, drill)) as done:
+        label = f'{name}_{number}' if trials > 1 else name
+        with contextlib.closing(trial.Trial(root, label, drill)) as done:
           yield _one(done, name, expected)
   finally:
     if not folder:
       shutil.rmtree(root, ignore_errors=True)
 
 
-def _one(
-  done: drill_run.Run, name: str, expected: drill_run.Final
-) -> dict[str, Any]:
+def _one(done: trial.Trial, name: str, expected: trial.Final) -> dict[str, Any]:
   """Runs a drill and compares."""
   drill = done.drill
   done.start()

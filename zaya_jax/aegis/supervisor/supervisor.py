@@ -12,14 +12,13 @@ import pathlib
 import select
 import selectors
 import signal
-import sys
 import time
 import zlib
 
 from zaya_jax import config as config_lib
 from zaya_jax.aegis.decide import events
 from zaya_jax.aegis.decide import state as state_lib
-from zaya_jax.aegis.supervisor import fleet, incidents, replay, seals, site
+from zaya_jax.aegis.supervisor import fleet, incidents, seals, site
 from zaya_jax.aegis.supervisor.account import Ledger
 from zaya_jax.aegis.watch import stragglers
 from zaya_jax.checkpoint import lock
@@ -33,40 +32,19 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _FACTS = [field.name for field in dataclasses.fields(events.Progress)]
 
 
-def main(config: config_lib.Config) -> int:
-  """Trains under supervision.
+def supervise(config: config_lib.Config, program: tuple[str, ...]) -> int:
+  """Trains under supervision, with the run directory locked.
 
   Args:
     config: the run; its --aegis.* say where and how.
+    program: words that start a rank, before its --flagfile.
 
   Returns:
-    The exit code: that of training, 75 where a budget is used up or a signal
-    came, 93 where restarts bring no progress.
+    The exit code.
 
   Raises:
     UsageError: if a setting is wrong.
-    CheckpointError: with exit code 2, if another supervisor or training holds
-      the run directory.
-  """
-  if config.aegis.replay:
-    return replay.run(config.aegis.replay)
-  if config.drill:
-    import importlib  # Above this module: it supervises many runs.
-
-    return importlib.import_module('zaya_jax.aegis.drills.mode').main(config)
-  if not config.run_dir:
-    raise config_lib.UsageError(
-      '--run_dir= must name a folder for what the run writes.'
-    )
-  return supervise(config, (sys.executable, '-m', 'zaya_jax.main'))
-
-
-def supervise(config: config_lib.Config, program: tuple[str, ...]) -> int:
-  """Keeps the run directory for itself and runs; as `main`.
-
-  Args:
-    config: the run.
-    program: words that start a rank, before its --flagfile.
+    CheckpointError: if another process holds the lock.
   """
   config = dataclasses.replace(config, run_dir=os.path.abspath(config.run_dir))
   with lock.RunLock(config.run_dir):

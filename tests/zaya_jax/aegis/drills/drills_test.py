@@ -6,7 +6,7 @@ import json
 import pytest
 
 from zaya_jax import config as config_lib
-from zaya_jax.aegis.drills import drill_run, drill_table, mode
+from zaya_jax.aegis.drills import mode, table, trial
 from zaya_jax.runtime import faults
 
 
@@ -44,7 +44,7 @@ def test_others_have_none(enter, rank, generation):
   assert happened == []
 
 
-@pytest.mark.parametrize('drill', drill_table.DRILLS.values())
+@pytest.mark.parametrize('drill', table.DRILLS.values())
 def test_every_fault_is_known(drill):
   for entry in filter(None, drill.faults.split(',')):
     kind, _, where = entry.partition('@')
@@ -58,7 +58,7 @@ def test_an_unknown_drill_is_refused_by_name():
 
 
 def test_times_are_the_worst_of_all_faults(tmp_path):
-  run = drill_run.Run(tmp_path, 'run', drill_table.DRILLS['kill_rank'])
+  run = trial.Trial(tmp_path, 'run', table.DRILLS['kill_rank'])
   (run.run_dir / 'aegis').mkdir(parents=True)
   rows = [
     {'time': 1.0, 'kind': 'running', 'step': 1},
@@ -85,6 +85,6 @@ def test_real_runs_come_to_the_same_bits():
     double_sigterm two_supervisors""".split()
   for row in mode.run(tuple(names)):
     assert row['passed'], row
-    if drill_table.DRILLS[row['fault']].equal:
+    if table.DRILLS[row['fault']].equal:
       assert row['bit_equal']
       assert not row['samples_lost'] + row['samples_repeated']

@@ -11,7 +11,7 @@ import sys
 import time
 from typing import Any
 
-from zaya_jax.aegis.drills import drill_table
+from zaya_jax.aegis.drills import table
 from zaya_jax.runtime import faults
 
 _LIMIT_S = 600.0  # For a run; far more than any takes.
@@ -60,7 +60,7 @@ class Final:
   losses: dict[int, float]
 
 
-class Run:
+class Trial:
   """One run.
 
   Args:
@@ -74,7 +74,7 @@ class Run:
     supervisor: its process.
   """
 
-  def __init__(self, root: pathlib.Path, name: str, drill: 'drill_table.Drill'):
+  def __init__(self, root: pathlib.Path, name: str, drill: 'table.Drill'):
     self._root, self.drill, self.run_dir = root, drill, root / name
     self._log = root / f'{name}.log'
     self.supervisor: subprocess.Popen | None = None
