@@ -6,9 +6,9 @@ Started in several processes, `python -m tests.support.meeting --flag=value ...`
 
 import sys
 
-from zaya_jax.config import flags
+from zaya_jax import config as config_lib
 from zaya_jax.runtime import session
 
 if __name__ == '__main__':
-  with session.join(flags.parse(sys.argv[1:]), ''):
+  with session.join(config_lib.Config.parse(sys.argv[1:]), ''):
     print('all have met')
