@@ -303,7 +303,7 @@ class Reporter:
       'step': step,
       'tokens': self._tokens,
       **values,
-      'time/elapsed_s': clock.elapsed(),
+      **clock.stamps(),
     }
     self._journal.write(row)
     if self._events:

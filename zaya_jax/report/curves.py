@@ -12,6 +12,7 @@ from zaya_jax.report import records
 _POINTS = 1000  # Of a curve.
 # Not in metrics.jsonl, but made of what is.
 _COMPUTE, _SAVING = 'time/compute_s', 'time/saving_s'
+_ZLIB = 'val/zlib_bpb'  # A line, as it is the same at every evaluation.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -24,9 +25,11 @@ class Curves:
   curves: dict[str, str]  # Name of the number: what it is called.
   caption: str
   log: bool = False
+  robust: bool = False  # Whether the axis may leave out the highest values.
   tick: str = ''  # How d3 formats the numbers of the axis.
   marks: bool = False
   without: str = ''  # Why the numbers may be missing; ends in 'or'.
+  optional: bool = False  # Whether there is no figure without the numbers.
 
 
 TABLE = (
@@ -37,7 +40,9 @@ TABLE = (
     curves={'train/loss': 'train', 'val/loss': 'held out'},
     caption='Next-token cross-entropy: of training the mean of the steps '
     'between two points, of held-out text the whole of it. Vertical lines are '
-    'incidents and restarts.',
+    'incidents and restarts. The axis may leave out the first, highest losses; '
+    'a double click shows them.',
+    robust=True,
     marks=True,
     without='training has not got to its first line of metrics, or',
   ),
@@ -45,9 +50,11 @@ TABLE = (
     id='bpb',
     title='Held-out bits per byte',
     y='bits per byte',
-    curves={'val/bpb': 'model', 'val/zlib_bpb': 'zlib -9'},
+    curves={'val/bpb': 'model', _ZLIB: 'zlib -9'},
     caption='The held-out loss in a unit that does not depend on the '
-    'tokenizer, beside what zlib needs for the same text.',
+    'tokenizer, beside what zlib needs for the same text. The axis may leave '
+    'out the highest values; a double click shows them.',
+    robust=True,
     without='there has been no evaluation (--eval.every), or',
   ),
   Curves(
@@ -67,7 +74,7 @@ TABLE = (
     tick='~%',
     caption='FLOP that the model needs (recomputation not counted), over what '
     'the devices could do at their peak.',
-    without='the peak of this device is not known (--log.peak_tflops), or',
+    optional=True,
   ),
   Curves(
     id='lr',
@@ -134,21 +141,26 @@ def draw(
     runs: that are drawn together.
     marks: where vertical lines go and what they say, if the figure has any.
   """
-  traces = []
+  traces, values, levels = [], [], {}
   for r, run in enumerate(runs):
     for i, (key, name) in enumerate(figure.curves.items()):
-      whole = _series(run, key)
-      if not whole[0]:
+      x, y = _series(run, key)
+      if not x:
         continue
-      x, y = thin(*whole)
       # Colour and dash: of one run what is drawn, of several whose and what.
-      one = len(runs) == 1
-      alone = len(figure.curves) == 1
+      one, alone = len(runs) == 1, len(figure.curves) == 1
       told = name if one else run.name if alone else f'{run.name}: {name}'
-      trace = {'name': told, 'x': x, 'y': y}
-      trace['place'] = [i, 0] if one else [r, i]
-      if len(x) < len(whole[0]):
-        trace['mean'] = _means(*whole)
+      trace = {'name': told, 'place': [i, 0] if one else [r, i]}
+      values.append(y)
+      if key == _ZLIB and len(set(y)) == 1:
+        if same := levels.get(y[0]):  # Of a run with the same text.
+          end = max(same['x'][1], run.step)
+          same |= {'name': name, 'place': None, 'x': [0, end]}
+          continue
+        trace |= {'x': [0, run.step], 'y': short(y[:1] * 2), 'level': True}
+        levels[y[0]] = trace
+      else:
+        trace |= _points(x, y)
       traces.append(trace)
   if not traces:
     names = ', '.join(key for key in figure.curves if key not in _MADE)
@@ -156,10 +168,44 @@ def draw(
       f'Nothing to draw: {figure.without} metrics.jsonl is of a version that '
       f'did not write {names}.'
     )
-  axes = {'x_title': 'step', 'y_title': figure.y, 'log': figure.log}
-  axes['tick'] = figure.tick
-  shown = list(marks) if figure.marks else []
-  return [{'label': '', 'traces': traces, 'marks': shown, **axes}], ''
+  choice = {
+    'label': '',
+    'traces': traces,
+    'marks': list(marks) if figure.marks else [],
+    'x_title': 'step',
+    'y_title': figure.y,
+    'log': figure.log,
+    'tick': figure.tick,
+    'range': robust_range(values) if figure.robust else None,
+  }
+  return [choice], ''
+
+
+def robust_range(values: Sequence[Sequence[float]]) -> list[float] | None:
+  """The ends of an axis that a few high values do not flatten.
+
+  It shows nine of ten values, and half of the values of each curve.
+
+  Args:
+    values: of each curve.
+
+  Returns:
+    None if an axis for all values is as good.
+  """
+  whole = np.concatenate(values)
+  low = whole.min()
+  high = max(np.quantile(whole, 0.9), *map(np.median, values))
+  if len(whole) < 10 or whole.max() - low <= 1.5 * (high - low) or low == high:
+    return None
+  room = 0.08 * (high - low)
+  return short([low - room, high + room])
+
+
+def _points(x, y) -> dict[str, list]:
+  """What is drawn of a curve: some of its points, and means if some are not."""
+  few_x, few_y = thin(x, y)
+  drawn = {'x': few_x, 'y': few_y}
+  return drawn if len(few_x) == len(x) else {**drawn, 'mean': _means(x, y)}
 
 
 def thin(

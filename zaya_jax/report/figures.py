@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The figures of runs, as data for page.js.
 
-page.js draws one of the choices of a figure, of which the reader selects.
+page.js draws one of the choices of a figure; the reader selects which.
 `kind` says what a choice holds, besides its `label`:
 
 - lines: `traces` of x and y, and `marks`, vertical lines with a text.
@@ -52,27 +52,42 @@ def of_runs(runs: Sequence[records.Run]) -> list[Figure]:
   """All figures, in the order of the page; runs beside each other."""
   found = [incidents.of_run(run) for run in runs]
   marks = [
-    {'x': entry['step'], 'text': f'{entry["kind"]}: {entry["seen"]}'[:200]}
-    for entries in found
-    for entry in entries[-_MARKS:]
-    if entry['step'] is not None
+    mark
+    for run, entries in zip(runs, found, strict=True)
+    for mark in _marks(runs, run, entries)
   ]
   made = {'experts': _experts(runs)}
   for table in curves.TABLE:
     choices, missing = curves.draw(table, runs, marks)
-    made[table.id] = Figure(
-      id=table.id,
-      title=table.title,
-      caption=table.caption,
-      kind='lines',
-      choices=choices,
-      missing=missing,
-    )
+    if choices or not table.optional:
+      made[table.id] = Figure(
+        id=table.id,
+        title=table.title,
+        caption=table.caption,
+        kind='lines',
+        choices=choices,
+        missing=missing,
+      )
   order = 'loss bpb experts spread entropy throughput mfu lr grad time'
   return [
-    *(made[name] for name in order.split()),
-    _samples(runs),
+    *(made[name] for name in order.split() if name in made),
+    # Alone in its row where there is no figure beside it.
+    dataclasses.replace(_samples(runs), wide='mfu' not in made),
     _incidents(runs, found),
+  ]
+
+
+def _marks(runs, run, entries) -> list[dict[str, Any]]:
+  """Vertical lines: incidents, and where a run went on for more steps."""
+  return [
+    {
+      'x': entry['step'],
+      'kind': 'continued' if entry['kind'] == 'continued' else 'incident',
+      'place': runs.index(run) if len(runs) > 1 else None,
+      'text': _label(runs, run, f'{entry["kind"]}: {entry["seen"]}'[:200]),
+    }
+    for entry in (*entries[-_MARKS:], *incidents.continuations(run)[-_MARKS:])
+    if entry['step'] is not None
   ]
 
 
@@ -84,10 +99,9 @@ def heat(
   x_title: str = 'step',
 ) -> dict[str, Any]:
   """A choice of a heat map: router classes, the skip class last, over x."""
-  labels = [
-    f'expert {c}' if c < num_experts else 'skip' for c in range(len(percent_XT))
-  ]
   z = np.rint(percent_XT).astype(int).tolist()
+  skip = 'skip' if any(z[-1]) else 'skip: none'
+  labels = [f'expert {c}' if c < num_experts else skip for c in range(len(z))]
   return {'label': label, 'x': list(x), 'y': labels, 'z': z, 'x_title': x_title}
 
 
@@ -112,8 +126,8 @@ def _experts(runs: Sequence[records.Run]) -> Figure:
     title='Expert load over time',
     caption='Tokens that chose each expert of a layer, in per cent of an even '
     'share, which is all tokens over the number of experts. Orange is too few, '
-    'blue too many; an even share has the colour of the page. Grey is the skip '
-    'class, which no expert computes.',
+    'blue too many; an even share has the colour of the page. The last row is '
+    'the skip class, which no expert computes: the greyer the more tokens.',
     kind='heat',
     choices=choices,
     missing=''
@@ -167,15 +181,13 @@ def _incidents(
   runs: Sequence[records.Run], found: Sequence[list[dict[str, Any]]]
 ) -> Figure:
   names = ('step', 'kind', 'seen', 'done', 'time')
-  choices = [
-    {
-      'label': _label(runs, run, 'incidents'),
-      'columns': list(names),
-      'rows': [[entry[name] for name in names] for entry in entries],
-    }
+  whose = ['run'] if len(runs) > 1 else []
+  rows = [
+    [*(run.name for _ in whose), *(entry[name] for name in names)]
     for run, entries in zip(runs, found, strict=True)
-    if entries
+    for entry in entries
   ]
+  choices = [{'label': '', 'columns': [*whose, *names], 'rows': rows}]
   return Figure(
     id='incidents',
     wide=True,
@@ -183,8 +195,8 @@ def _incidents(
     caption='Those of incidents.jsonl; restarts and skipped steps also from '
     'metrics.jsonl.',
     kind='table',
-    choices=choices,
-    missing='' if choices else 'None: no restart, no skipped step, no alarm.',
+    choices=choices if rows else [],
+    missing='' if rows else 'None: no restart, no skipped step, no alarm.',
   )
 
 

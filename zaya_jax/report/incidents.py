@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What went wrong in a run: of incidents.jsonl, and what the metrics tell."""
+"""What went wrong in a run, from incidents.jsonl and from the metrics."""
 
+import itertools
 from typing import Any
 
 from zaya_jax.report import records
@@ -26,34 +27,53 @@ def of_run(run: records.Run) -> list[dict[str, Any]]:
   """
   told = [row for row in run.incidents if row.get('kind') not in _ORDINARY]
   found = [_entry(row) for row in told[-_NEWEST:]]
-  found += _changes(run, 'time/elapsed_s', _restart)
-  found += _changes(run, 'optim/skipped', _skipped)
+  for old, new, more in _changes(run, 'optim/skipped'):
+    if more > 0:
+      seen = (
+        f'{more:.0f} since step {old["step"]:.0f}, with NaN, Inf or a spike'
+      )
+      time = _time(new.get('time/unix_s'))
+      found.append(
+        _new(new['step'], time, 'skipped steps', seen, 'not applied')
+      )
+  found += [one for one in _starts(run) if one['kind'] == 'restart']
   return sorted(found, key=lambda entry: entry['step'] or 0)
 
 
-def _changes(run, key, make) -> list[dict[str, Any]]:
-  """What `make` says of each two neighbours of a number."""
+def continuations(run: records.Run) -> list[dict[str, Any]]:
+  """Where a finished run was given more steps, in the form of incidents."""
+  return [one for one in _starts(run) if one['kind'] == 'continued']
+
+
+def _starts(run):
+  """Each process after the first, at the step at which it resumed.
+
+  The clock of a process starts at zero. Rows beyond the checkpoint have been
+  dropped, so the last row before is of its step.
+  """
+  for old, new, more_s in _changes(run, 'time/elapsed_s'):
+    if more_s < 0:
+      step, time = old['step'], _time(records.began(new))
+      said = 'restart', 'the process ended'
+      if step in run.ends:
+        said = 'continued', 'more steps were asked for'
+      yield _new(step, time, *said, f'resumed at step {step:.0f}')
+
+
+def _changes(run, key):
+  """Each two neighbours of the rows with a number, and its change."""
   rows = [row for row in run.rows if records.number(row.get(key)) is not None]
-  found = []
-  for old, new in zip(rows[:-1], rows[1:], strict=True):
-    if said := make(old['step'], new[key] - old[key]):
-      found.append({'step': new['step'], 'time': '', **said})
-  return found
+  for old, new in itertools.pairwise(rows):
+    yield old, new, new[key] - old[key]
 
 
-def _restart(step, more_s):
-  """The clock of a process starts at zero."""
-  if more_s >= 0:
-    return None
-  seen = f'the process ended after step {step:.0f}'
-  return {'kind': 'restart', 'seen': seen, 'done': 'resumed from a checkpoint'}
+def _new(step, time, kind, seen, done):
+  return {'step': step, 'time': time, 'kind': kind, 'seen': seen, 'done': done}
 
 
-def _skipped(step, count):
-  if count <= 0:
-    return None
-  seen = f'{count:.0f} since step {step:.0f}, with NaN, Inf or a spike'
-  return {'kind': 'skipped steps', 'seen': seen, 'done': 'not applied'}
+def _time(value: Any) -> str:
+  seconds = records.number(value)
+  return '' if seconds is None else records.when(seconds)
 
 
 def _entry(row: dict[str, Any]) -> dict[str, Any]:
@@ -67,8 +87,7 @@ def _entry(row: dict[str, Any]) -> dict[str, Any]:
     for part, names in _NAMES.items()
   }
   reason = parts.pop('reason')
-  if (seconds := records.number(parts['time'])) is not None:
-    parts['time'] = records.when(seconds)
+  parts['time'] = _time(parts['time']) or parts['time']
   step = records.number(flat.get('step'))
   done = f'{parts["done"]}: {reason}' if reason else parts['done']
   return {'step': step, **parts, 'done': done}

@@ -12,7 +12,6 @@ import hashlib
 import importlib.util
 import os
 import pathlib
-import shutil
 from collections.abc import Sequence
 
 import jinja2
@@ -84,12 +83,19 @@ def write(page: Page, place: pathlib.Path) -> None:
   if source and not (
     beside.exists() and beside.stat().st_size == source.stat().st_size
   ):
-    partial = beside.with_name(beside.name + '.partial')
-    shutil.copyfile(source, partial)
-    os.replace(partial, beside)
+    _replace(beside, source.read_bytes())
+  _replace(place, render(page).encode('utf-8', 'replace'))
+
+
+def _replace(place: pathlib.Path, content: bytes) -> None:
   partial = place.with_name(place.name + '.partial')
-  partial.write_text(render(page), encoding='utf-8', errors='replace')
-  os.replace(partial, place)
+  try:
+    partial.write_bytes(content)
+    os.replace(partial, place)
+  except OSError:
+    if partial.is_file():  # Of a full disk: its room is wanted elsewhere.
+      partial.unlink()
+    raise
 
 
 def path(output: str) -> pathlib.Path:
@@ -124,9 +130,11 @@ def _parts():
     'allow_nan': False,
     'separators': (',', ':'),
   }
-  style, script = (
-    (_HERE / f'page.{x}').read_text('utf-8') for x in ('css', 'js')
+  style, *scripts = (
+    (_HERE / name).read_text('utf-8')
+    for name in ('page.css', 'plots.js', 'page.js')
   )
+  script = ''.join(scripts)
   digest = hashlib.sha256(script.encode()).digest()
   return (
     environment.get_template('page.html'),

@@ -10,6 +10,7 @@ import json
 import math
 import os
 import pathlib
+import re
 import socket
 import time
 from typing import Any
@@ -19,6 +20,8 @@ from zaya_jax import config as config_lib
 _MAX_ROWS = 50_000  # Of a longer file every n-th line is read.
 _MAX_TEXTS = 50  # Samples, and letters of each.
 _MAX_LETTERS = 20_000
+# How `metrics.summary` closes a run that had all of its steps.
+_DONE = re.compile(rb'^done: (\d+) of \1 steps', re.MULTILINE)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,6 +36,7 @@ class Run:
     samples: (step, text), oldest first.
     facts: of config.json.
     flags: text of config.flags.
+    ends: the steps at which log.txt says that the run was done.
     lacks: what is missing or unreadable, a sentence each.
     running: whether its process lives; on another machine it seems not to.
     changed_at: seconds since the epoch when metrics.jsonl last grew.
@@ -45,6 +49,7 @@ class Run:
   samples: list[tuple[int, str]]
   facts: dict[str, Any]
   flags: str
+  ends: frozenset[int]
   lacks: list[str]
   running: bool
   changed_at: float | None
@@ -92,6 +97,7 @@ def read(folder: str, *, running: bool | None = None) -> Run:
     samples=_samples(path / 'samples', lacks),
     facts=_facts(path / 'config.json', lacks),
     flags=_text(path / 'config.flags', lacks),
+    ends=_ends(path / 'log.txt'),
     lacks=lacks,
     running=_is_held(path / '.lock') if running is None else running,
     changed_at=metrics.stat().st_mtime if metrics.exists() else None,
@@ -103,6 +109,12 @@ def number(value: Any) -> float | None:
   if isinstance(value, bool) or not isinstance(value, int | float):
     return None
   return value if abs(value) < 1e300 and math.isfinite(value) else None
+
+
+def began(row: dict[str, Any]) -> float | None:
+  """When the process that wrote a row of metrics.jsonl was started."""
+  now, elapsed = (number(row.get(f'time/{x}_s')) for x in ('unix', 'elapsed'))
+  return None if now is None or elapsed is None else now - elapsed
 
 
 def when(seconds: float) -> str:
@@ -184,6 +196,13 @@ def _facts(path: pathlib.Path, lacks: list[str]) -> dict[str, Any]:
     lacks.append(f'{path.name} is not JSON.')
     return {}
   return facts if isinstance(facts, dict) else {}
+
+
+def _ends(path: pathlib.Path) -> frozenset[int]:
+  try:
+    return frozenset(map(int, _DONE.findall(path.read_bytes())))
+  except (OSError, ValueError):
+    return frozenset()
 
 
 def _text(path: pathlib.Path, lacks: list[str]) -> str:

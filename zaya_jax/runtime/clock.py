@@ -13,3 +13,8 @@ START = time.monotonic()
 def elapsed() -> float:
   """Seconds since the package was first imported."""
   return time.monotonic() - START
+
+
+def stamps() -> dict[str, float]:
+  """What rows of metrics say of the time."""
+  return {'time/elapsed_s': elapsed(), 'time/unix_s': time.time()}

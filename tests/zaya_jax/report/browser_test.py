@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pages in a real browser; left out where there is no Chromium."""
 
+import itertools
+import json
 import shutil
 import threading
 
@@ -126,6 +128,91 @@ def test_steps_may_be_logarithmic(browser, run):
   browser.wait(f"{kind} === 'log'")
 
 
+def test_labels_of_logarithmic_axes_are_apart(browser, run):
+  browser.open((run / 'report.html').as_uri())
+  browser.run("document.getElementById('log-x').click()")
+  kind = "document.querySelector('#loss .plot').layout.xaxis.type"
+  browser.wait(f"{kind} === 'log'")
+  for figure, axis in (('grad', 'y'), ('time', 'y'), ('loss', 'x')):
+    boxes = browser.run(
+      f"[...document.querySelectorAll('#{figure} .{axis}tick text')].map(t => "
+      '{const b = t.getBoundingClientRect(); return [b.left, b.right, b.top, '
+      'b.bottom, t.textContent]})'
+    )
+    low, high = (2, 3) if axis == 'y' else (0, 1)
+    ends = sorted((box[low], box[high]) for box in boxes)
+    assert len(ends) >= 2, (figure, boxes)
+    # Each ends before the next begins, and has no small figures within it.
+    assert all(a[1] <= b[0] for a, b in itertools.pairwise(ends)), boxes
+    assert len({round(high - low) for low, high in ends}) == 1 or axis == 'x'
+
+
+def test_first_losses_are_out_of_the_axis_until_a_double_click(browser, run):
+  browser.open((run / 'report.html').as_uri())
+  loss = "document.querySelector('#loss .plot')"
+  assert browser.run(f'{loss}.layout.yaxis.range[1]') < 4.5
+  assert browser.run(f'Math.max(...{loss}.data[0].y)') > 5.5
+  browser.run(f'{loss}.scrollIntoView()')
+  box = browser.run(
+    f'{loss}.querySelector(".nsewdrag").getBoundingClientRect().toJSON()'
+  )
+  for kind in ('mousePressed', 'mouseReleased') * 2:
+    browser.call(
+      'Input.dispatchMouseEvent',
+      type=kind,
+      x=box['x'] + 50,
+      y=box['y'] + 50,
+      button='left',
+      clickCount=1,
+    )
+  browser.wait(f'{loss}.layout.yaxis.range[1] > 5.5')
+
+
+def test_one_evaluation_and_zlib_look_different(browser, folder):
+  runs = [
+    run_files.write(folder / f'runs_{done}', done=done) for done in (90, 200)
+  ]
+  row = {'step': 90, 'val/bpb': 2.5, 'val/loss': 2.2, 'val/zlib_bpb': 2.02}
+  with (runs[0] / 'metrics.jsonl').open('a') as file:
+    file.write(json.dumps(row) + '\n')
+  browser.open(_write(*runs).as_uri())
+  looks = browser.run(
+    "document.querySelector('#bpb .plot').data.map(t => "
+    '[t.name, t.mode, t.line.color, t.line.dash])'
+  )
+  (zlib,) = [look for look in looks if look[0] == 'zlib -9']
+  assert zlib[1] == 'lines' and zlib[3] == 'dash'
+  models = [look for look in looks if look is not zlib]
+  assert [look[0] for look in models] == ['runs_90: model', 'runs_200: model']
+  assert all(look[1] == 'lines+markers' for look in models)
+  assert len({look[2] for look in looks}) == 3
+  # Training and held-out text have markers of their own.
+  shapes = browser.run(
+    "document.querySelector('#loss .plot').data.map(t => t.marker.symbol)"
+  )
+  assert len(set(shapes[:2])) == 2
+
+
+@pytest.mark.parametrize('width', [1280, 400])
+def test_no_table_is_cut_off(browser, folder, width):
+  runs = [
+    run_files.write(folder / f'a_run_with_a_name_{i}', restart_at=50)
+    for i in range(4)
+  ]
+  browser.open(_write(*runs).as_uri(), width=width)
+  browser.run("document.querySelector('#time details').open = true")
+  browser.wait("document.querySelector('#time td')")
+  # What does not fit can be scrolled to, whole.
+  for place in ("'.wide-scroll'", "'#incidents .scroll'", "'#time .scroll'"):
+    box = f'document.querySelector({place})'
+    browser.run(f'{box}.scrollLeft = 1e6')
+    last = (
+      f'[...{box}.querySelectorAll("td")].pop().getBoundingClientRect().right'
+    )
+    assert browser.run(f'{last} <= {box}.getBoundingClientRect().right + 1')
+  assert browser.run('document.documentElement.scrollWidth') <= width
+
+
 def test_change_of_the_scheme_is_followed(browser, run):
   browser.open((run / 'report.html').as_uri())
   ink = "document.querySelector('#loss .plot').layout.font.color"
@@ -182,7 +269,7 @@ def test_run_with_nothing_in_it_has_a_page(browser, tmp_path, content):
     (run / 'metrics.jsonl').write_text(content)
   browser.open(_write(run).as_uri())
   assert browser.run("document.querySelectorAll('.main-svg').length") == 0
-  assert browser.run("document.querySelectorAll('section .note').length") == 12
+  assert browser.run("document.querySelectorAll('section .note').length") == 11
   assert browser.faults == []
 
 

@@ -1,19 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is left of many points, numbers made of others, and incidents."""
+"""What is left of many points, numbers made of others, and robust axes."""
 
 import numpy as np
-import pytest
 
 from tests.support import run_files
-from zaya_jax.aegis.decide import events, state
-from zaya_jax.aegis.supervisor import incidents as aegis_incidents
-from zaya_jax.report import curves, incidents, records
+from zaya_jax.report import curves, records
 
 
-def _run(tmp_path, rows, *entries):
+def _run(tmp_path, rows):
   tmp_path.mkdir(exist_ok=True)
   run_files.lines(tmp_path / 'metrics.jsonl', rows)
-  run_files.lines(tmp_path / 'incidents.jsonl', entries)
   return records.read(str(tmp_path))
 
 
@@ -36,20 +32,9 @@ def test_few_points_stay_as_they_are():
   assert curves.thin([1, 2], [0.123456789, 3.0]) == ([1, 2], [0.123457, 3])
 
 
-def test_long_curve_has_its_mean():
+def test_long_curve_has_its_mean(tmp_path):
   rows = [{'step': s, 'optim/lr': s % 2} for s in range(1, 5001)]
-  run = records.Run(
-    name='r',
-    rows=rows,
-    experts=[],
-    incidents=[],
-    samples=[],
-    facts={},
-    flags='',
-    lacks=[],
-    running=False,
-    changed_at=None,
-  )
+  run = _run(tmp_path, rows)
   (choice,), _ = curves.draw(_figure('lr'), [run], [])
   (trace,) = choice['traces']
   assert set(trace['mean'][1]) <= {0.48, 0.5, 0.52}
@@ -75,9 +60,9 @@ def test_seconds_of_a_step(tmp_path):
 
 def test_metrics_of_an_older_version_say_what_is_missing(tmp_path):
   run = _run(tmp_path, [{'step': 1, 'train/loss': 2.0, 'loss': 'x'}])
-  choices, missing = curves.draw(_figure('mfu'), [run], [])
+  choices, missing = curves.draw(_figure('bpb'), [run], [])
   assert choices == []
-  assert '--log.peak_tflops' in missing and 'throughput/mfu' in missing
+  assert '--eval.every' in missing and 'val/bpb' in missing
   assert curves.draw(_figure('loss'), [run], [])[0]
 
 
@@ -103,65 +88,69 @@ def test_several_runs_have_a_colour_each(tmp_path):
   assert choice['traces'][2]['name'] == f'{tmp_path}/b: train'
 
 
-def test_restarts_and_skipped_steps_are_incidents(tmp_path):
-  row = lambda step, clock, skipped: {
-    'step': step,
-    'time/elapsed_s': clock,
-    'optim/skipped': skipped,
-  }
-  run = _run(
-    tmp_path, [row(10, 50, 0), row(20, 60, 3), row(30, 20, 3), row(40, 30, 4)]
-  )
-  found = incidents.of_run(run)
-  assert [(x['step'], x['kind']) for x in found] == [
-    (20, 'skipped steps'),
-    (30, 'restart'),
-    (40, 'skipped steps'),
+def test_first_losses_do_not_flatten_the_rest():
+  # 5.7 at step 1, then 23 points from 2.4 to 1.3, as in the quick start.
+  loss = [5.7, 3.3, *np.linspace(2.4, 1.3, 21)]
+  low, high = curves.robust_range([loss])
+  assert 1.1 < low < 1.3 and 2.4 < high < 2.6
+  # An axis for all values would give the last half of the points a tenth.
+  assert (loss[12] - loss[-1]) / (high - low) > 0.4
+
+
+def test_axis_shows_all_where_that_flattens_nothing():
+  assert curves.robust_range([np.linspace(3, 1, 50)]) is None
+  assert curves.robust_range([[5.7, 3.3, 2.4]]) is None  # Too few to judge.
+  assert curves.robust_range([[1.0] * 20]) is None
+
+
+def test_axis_shows_half_of_a_run_that_is_far_above_the_others():
+  good, bad = np.linspace(2, 1, 200), np.linspace(20, 6, 10)
+  _, high = curves.robust_range([good, bad])
+  assert 13 < high < 15
+
+
+def test_only_losses_have_a_robust_axis(tmp_path):
+  rows = [
+    {'step': s, **dict.fromkeys(('train/loss', 'optim/lr'), 9 / s)}
+    for s in range(1, 21)
   ]
-  assert '3 since step 10' in found[0]['seen']
-  assert 'ended after step 20' in found[1]['seen']
-
-
-@pytest.mark.parametrize(
-  'entry',
-  [
-    {'time': 0, 'kind': 'hang', 'step': 5, 'seen': 'stuck', 'done': 'restart'},
-    aegis_incidents.to_row(
-      events.Event(time_s=0, kind='hang', step=5, detail='stuck'),
-      events.Action(kind='restart'),
-    ),
-  ],
-)
-def test_incidents_flat_or_nested(tmp_path, entry):
-  (found,) = incidents.of_run(_run(tmp_path, [], entry))
-  assert found == {
-    'step': 5,
-    'time': '1970-01-01 00:00 UTC',
-    'kind': 'hang',
-    'seen': 'stuck',
-    'done': 'restart',
-  }
-
-
-def test_incidents_are_what_is_not_ordinary(tmp_path):
-  _run(tmp_path, [])
-  log = aegis_incidents.Incidents(
-    tmp_path / 'incidents.jsonl', state.start(('a',)), time_s=0.0
+  run = _run(tmp_path, rows)
+  loss, lr = (
+    curves.draw(_figure(name), [run], [])[0][0]['range']
+    for name in ('loss', 'lr')
   )
-  for kind in ('running', 'sealed', 'hang'):
-    log.decide(events.Event(time_s=0.0, kind=kind, step=5))
-  log.close()
-  (found,) = incidents.of_run(records.read(str(tmp_path)))
-  assert found['kind'] == 'hang' and found['done'].startswith('restart: no ')
+  assert loss[1] < 5 and lr is None
 
 
-def test_what_is_no_incident_is_left_out(tmp_path):
-  rows = [{'time': 0, 'kind': kind} for kind in ('supervise', 'sealed', 'done')]
-  assert incidents.of_run(_run(tmp_path, [], *rows)) == []
+def _scored(tmp_path, *runs):
+  """The traces of held-out bits per byte; runs are (steps, zlib)."""
+  read = [
+    _run(
+      tmp_path / str(i),
+      [{'step': s, 'val/bpb': 2.5, 'val/zlib_bpb': zlib} for s in steps],
+    )
+    for i, (steps, zlib) in enumerate(runs)
+  ]
+  (choice,), _ = curves.draw(_figure('bpb'), read, [])
+  return choice['traces']
 
 
-def test_incident_of_odd_types_is_shown_without_them(tmp_path):
-  (found,) = incidents.of_run(
-    _run(tmp_path, [], {'time': 1e300, 'step': 'x', 'kind': ['a'], 'seen': {}})
-  )
-  assert (found['step'], found['kind'], found['seen']) == (None, '', '')
+def test_zlib_is_a_line_beside_one_evaluation(tmp_path):
+  model, zlib = _scored(tmp_path, ([30], 2.02))
+  assert model['x'] == [30] and 'level' not in model
+  assert (zlib['x'], zlib['y'], zlib['level']) == ([0, 30], [2.02, 2.02], True)
+
+
+def test_runs_with_the_same_text_share_the_line_of_zlib(tmp_path):
+  traces = _scored(tmp_path, ([30], 2.02), ([30, 90], 2.02), ([60], 2.11))
+  lines = [(t['name'], t['x'], t['place']) for t in traces if 'level' in t]
+  assert lines == [
+    ('zlib -9', [0, 90], None),
+    (f'{tmp_path}/2: zlib -9', [0, 60], [2, 1]),
+  ]
+
+
+def test_zlib_that_changes_is_a_curve(tmp_path):
+  rows = [{'step': s, 'val/zlib_bpb': 2 + s} for s in (1, 2)]
+  (choice,), _ = curves.draw(_figure('bpb'), [_run(tmp_path, rows)], [])
+  assert [(t['x'], 'level' in t) for t in choice['traces']] == [([1, 2], False)]

@@ -29,6 +29,13 @@ def test_whole_run_lacks_nothing(run):
   assert [step for step, _ in found.samples] == [100, 200]
 
 
+def test_newest_samples_are_kept(run):
+  for step in range(1, 201):
+    (run / 'samples' / f'step_{step:06d}.txt').write_text('x')
+  steps = [step for step, _ in records.read(str(run)).samples]
+  assert steps == list(range(151, 201))
+
+
 def test_no_folder_is_an_error(tmp_path):
   with pytest.raises(config.UsageError, match='no folder .*--source'):
     records.read(str(tmp_path / 'none'))
@@ -115,6 +122,16 @@ def test_run_whose_lock_is_held_is_running(run):
 def test_lock_of_another_machine_or_of_nobody_is_not_running(run, content):
   (run / '.lock').write_text(content)
   assert not records.read(str(run)).running
+
+
+def test_process_of_another_user_is_running(run, monkeypatch):
+  (run / '.lock').write_text(f'{socket.gethostname()} pid 1')
+
+  def kill(pid, signal):
+    raise PermissionError(1, 'Operation not permitted')  # As kill(2) says.
+
+  monkeypatch.setattr(records.os, 'kill', kill)
+  assert records.read(str(run)).running
 
 
 def test_process_that_is_gone_is_not_running(run):
