@@ -150,15 +150,6 @@ def test_training_tells_in_the_same_file():
     assert incidents.told(line, ('a', 'b'), 2) is None
 
 
-def test_next_supervisor_remembers_what_nodes_did():
-  last = state_lib.State(
-    quarantine=('b',), strikes=(('a', 1.0),), fruitless=2, rollbacks=(5,)
-  )
-  state = state_lib.start(('a', 'b'), spares=('c',), last=last)
-  assert (state.nodes, state.spares) == (('a', 'c'), ('b',))
-  assert state.strikes and not state.fruitless and not state.rollbacks
-
-
 def test_line_of_another_version_is_refused(log):
   path, _ = log
   path.write_text(path.read_text().replace('"good_step"', '"better_step"'))
