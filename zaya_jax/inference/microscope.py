@@ -27,6 +27,10 @@ from zaya_jax.model import zaya
 from zaya_jax.report import page, records, router_page
 
 _LIKED, _EXAMPLES = 8, 3  # Of each class.
+# A class likes a token that it gets twice as often as the text has it, if that
+# is not chance: four standard deviations, and five tokens.
+_LIFT, _DEVIATIONS, _LEAST = 2.0, 4.0, 5
+_FEW = 0.2  # Of an even share, below which an expert is nearly dead.
 _BEFORE, _AFTER = 16, 8  # Tokens around an example.
 _SEEN = {'\n': '\u21b5', '\t': '\u21e5', ' ': '\u2423'}
 
@@ -166,7 +170,10 @@ def _layer(config, read, n, values) -> dict[str, Any]:
     else 0.0,
     'chosen_probability': of('weight_BL').mean(),
     'max_violation': share_E.max() * experts - 1,
-    'dead': np.flatnonzero(count_X[:experts] == 0).tolist(),
+    'dead': np.flatnonzero(share_E == 0).tolist(),
+    'nearly_dead': np.flatnonzero(
+      (share_E > 0) & (share_E * experts < _FEW)
+    ).tolist(),
     'skip': 1 - count_X[:experts].sum() / len(choice_T),
     'eda': {
       'mean': float(np.mean(values['eda_R'])) if n else 0.0,
@@ -198,19 +205,20 @@ class _Reader:
     self._all_V = np.bincount(ids_BL[mask_BL], minlength=size)
 
   def liked(self, where_BL: np.ndarray) -> list[dict[str, Any]]:
-    """Tokens that are more frequent here than in the text.
+    """Tokens that are clearly more frequent here than in the text.
 
-    By the share of their Kullback-Leibler divergence, which weighs how often
-    they are with how much more often.
+    Ordered by their share of the Kullback-Leibler divergence, which weighs how
+    often they are with how much more often.
     """
     ids_T = self._ids_BL[where_BL & self.mask_BL]
     if not len(ids_T):
       return []
     here_V = np.bincount(ids_T, minlength=len(self._all_V))
-    share_V = here_V / len(ids_T)
-    lift_V = share_V / np.maximum(self._all_V / self._all_V.sum(), 1e-30)
-    gain_V = share_V * np.log(np.maximum(lift_V, 1e-30))
-    best = np.argsort(-gain_V, kind='stable')[:_LIKED]
+    chance_V = self._all_V / self._all_V.sum() * len(ids_T)
+    lift_V = here_V / np.maximum(chance_V, 1e-30)
+    clear_V = (lift_V >= _LIFT) & (here_V >= _LEAST)
+    clear_V &= here_V - chance_V >= _DEVIATIONS * np.sqrt(chance_V)
+    gain_V = clear_V * here_V * np.log(np.maximum(lift_V, 1))
     return [
       {
         'id': int(v),
@@ -218,8 +226,8 @@ class _Reader:
         'tokens': int(here_V[v]),
         'lift': float(lift_V[v]),
       }
-      for v in best
-      if gain_V[v] > 0
+      for v in np.argsort(-gain_V, kind='stable')[:_LIKED]
+      if clear_V[v]
     ]
 
   def examples(

@@ -11,13 +11,20 @@ from zaya_jax.report import curves, figures, page
 def make(found: dict[str, Any]) -> page.Page:
   """The page; `found` is what `router.inspect` gives, with source and text."""
   layers = found['layers']
-  dead = sum(len(layer['dead']) for layer in layers)
+  dead, few = (
+    sum(len(layer[name]) for layer in layers)
+    for name in ('dead', 'nearly_dead')
+  )
   experts = found['num_experts']
   worst = max(layers, key=lambda layer: layer['max_violation'])
   summary = [
     ['text', f'{found["text"]}, {found["tokens"]:,} tokens'],
     ['experts', f'{experts} in each of {len(layers)} layers'],
-    ['dead experts', f'{dead} of {experts * len(layers)}'],
+    [
+      'dead experts',
+      f'{dead} of {experts * len(layers)}, and {few} nearly: below a fifth of '
+      'an even share',
+    ],
     [
       'worst balance',
       f'layer {worst["layer"]}: {worst["max_violation"] + 1:.2f} times an even '
@@ -49,13 +56,15 @@ def make(found: dict[str, Any]) -> page.Page:
 
 def _layers(layers) -> figures.Figure:
   columns = ['layer', 'load entropy', 'token entropy', 'max violation', 'dead']
-  columns += ['skip', 'chosen probability', 'choices by EDA']
+  columns += ['nearly dead', 'skip', 'chosen probability', 'choices by EDA']
+  names = lambda experts: ' '.join(map(str, experts)) or '-'
   rows = [
     [
       layer['layer'],
       *(round(float(layer[k]), 4) for k in ('load_entropy', 'token_entropy')),
       round(float(layer['max_violation']), 4),
-      ' '.join(map(str, layer['dead'])) or '-',
+      names(layer['dead']),
+      names(layer['nearly_dead']),
       round(float(layer['skip']), 4),
       round(float(layer['chosen_probability']), 4),
       round(layer['eda']['changed_choices'], 4),
@@ -68,7 +77,8 @@ def _layers(layers) -> figures.Figure:
     title='Layers',
     caption='Load entropy: 1 is an even load. Token entropy: 1 is a router '
     'that cannot decide. Max violation: load of the fullest expert over an '
-    'even share, less 1. Dead: experts that no token of the text chose.',
+    'even share, less 1. Dead: experts that no token of the text chose. Nearly '
+    'dead: experts with less than a fifth of an even share.',
     kind='table',
     choices=[{'label': '', 'columns': columns, 'rows': rows}],
   )
@@ -86,7 +96,7 @@ def _load(layers, experts) -> figures.Figure:
     title='Load of the experts',
     caption='Tokens that chose each expert, in per cent of an even share. '
     'Orange is too few, blue too many; an even share has the colour of the '
-    'page. Grey is the skip class.',
+    'page. The last row is the skip class, which no expert computes.',
     kind='heat',
     choices=[figures.heat('', numbers, percent_XN, experts, 'layer')],
   )
@@ -171,19 +181,16 @@ def _bias(found) -> figures.Figure:
 def _likes(layers) -> figures.Figure:
   choices = []
   for layer in layers:
+    classes = layer['classes']
+    widths = [len(e[0]) for one in classes for e in one['examples']]
     rows = [
       [
         str(one['class']),
         f'{one["share"]:.1%}',
-        ['']
-        + [
-          part
-          for like in one['likes']
-          for part in (like['token'], f'\u00a0x{like["lift"]:.1f}   ')
-        ],
-        _examples(one['examples']),
+        _liked(one['likes']),
+        _examples(one['examples'], max(widths, default=0)),
       ]
-      for one in layer['classes']
+      for one in classes
     ]
     columns = ['expert', 'tokens', 'likes', 'examples']
     label = f'layer {layer["layer"]}'
@@ -192,18 +199,30 @@ def _likes(layers) -> figures.Figure:
     id='likes',
     wide=True,
     title='What each expert likes',
-    caption='Tokens that it gets more often than the text has them, and how '
-    'many times more often; then the choices the router was surest of.',
+    caption='Tokens that it gets at least twice as often as the text has them, '
+    'and more often than by chance, with how many times more often; then the '
+    'choices the router was surest of.',
     kind='table',
     choices=choices,
   )
 
 
-def _examples(examples: list[list[str]]) -> list[str]:
-  """Texts of which every second is marked, an example a line."""
-  flat = lambda text: ' '.join(text.split('\n'))
+def _liked(likes: list[dict[str, Any]]) -> list[str]:
+  """Texts of which every second is marked, four tokens a line."""
+  parts = ['']
+  width = max((len(like['token']) for like in likes), default=0)
+  for i, like in enumerate(likes):
+    parts[-1] += '\n' if i and i % 4 == 0 else ''
+    room = width - len(like['token']) + len(' x1234.5  ')
+    parts += [like['token'], f' x{like["lift"]:.1f}'.ljust(room)]
+  return parts
+
+
+def _examples(examples: list[list[str]], width: int) -> list[str]:
+  """The same of examples, one a line; what is marked stands in one column."""
+  flat = lambda text: text.replace('\n', ' ').replace('\t', ' ')
   parts = ['']
   for i, (before, token, after) in enumerate(examples):
-    parts[-1] += ('\n' if i else '') + flat(before)
+    parts[-1] += ('\n' if i else '') + flat(before).rjust(width)
     parts += [token, flat(after)]
   return parts
