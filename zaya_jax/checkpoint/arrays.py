@@ -11,7 +11,7 @@ import jax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-_SHOWN = 5  # Differences in one error message.
+from zaya_jax.checkpoint import kinds
 
 
 def named(tree: Any) -> dict[str, Any]:
@@ -25,19 +25,7 @@ def named(tree: Any) -> dict[str, Any]:
 
 def describe(tree: Any) -> dict[str, str]:
   """The type and shape of each leaf by path, as 'float32[4,256]'."""
-  return {name: kind(leaf) for name, leaf in named(tree).items()}
-
-
-def differences(saved: dict[str, str], wanted: dict[str, str]) -> str:
-  """What differs between two results of `describe`; empty: nothing."""
-  found = [
-    f'{name} is {saved.get(name, "absent")} in the checkpoint and '
-    f'{wanted.get(name, "absent")} here'
-    for name in sorted({**saved, **wanted})
-    if saved.get(name) != wanted.get(name)
-  ]
-  more = [f'{len(found) - _SHOWN} more'] if len(found) > _SHOWN else []
-  return '; '.join(found[:_SHOWN] + more)
+  return {name: kinds.of(leaf) for name, leaf in named(tree).items()}
 
 
 def num_bytes(tree: Any) -> int:
@@ -75,8 +63,3 @@ def on_mesh(abstract: Any, mesh: jax.sharding.Mesh) -> Any:
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
   return jax.tree.map(place, abstract)
-
-
-def kind(leaf: Any) -> str:
-  """The type and shape of one array, as 'float32[4,256]'."""
-  return f'{leaf.dtype}[{",".join(map(str, leaf.shape))}]'

@@ -8,6 +8,9 @@ from zaya_jax.config import exit_codes
 USAGE = exit_codes.USAGE  # A setting is wrong; another command line would do.
 UNUSABLE = exit_codes.UNUSABLE  # A checkpoint is damaged or cannot be written.
 
+# What Orbax and TensorStore raise for a missing, cut or garbled file.
+FAILURES = (OSError, ValueError, KeyError, TypeError, RuntimeError)
+
 _START, _END = 80, 200  # Characters shown of a long error.
 
 
@@ -29,3 +32,20 @@ def cause(error: BaseException) -> str:
   if len(text) > _START + _END:  # TensorStore names long paths, then the cause.
     text = f'{text[:_START]} ... {text[-_END:]}'
   return f'{type(error).__name__}: {text}'.rstrip(': .')
+
+
+def damaged(directory: str, what: BaseException | str) -> CheckpointError:
+  """A checkpoint that cannot be read, and why."""
+  why = what if isinstance(what, str) else cause(what)
+  return CheckpointError(
+    f'Checkpoint {directory} is damaged ({why}); use an older one.'
+  )
+
+
+def nothing(source: str) -> CheckpointError:
+  """A path at which there is no checkpoint."""
+  return CheckpointError(
+    f'{source} holds no complete checkpoint; name a run directory with '
+    'checkpoints/STEP in it, or one such checkpoint.',
+    USAGE,
+  )

@@ -11,11 +11,12 @@ import logging
 import math
 import os
 import shutil
+import sys
 import time
 from collections.abc import Mapping
 from typing import Any
 
-from zaya_jax.checkpoint import seal
+from zaya_jax.checkpoint import errors, seal
 
 STATE = 'state'  # The arrays.
 META = 'meta'  # What the checkpoint says about itself, and the data position.
@@ -25,6 +26,38 @@ ASIDE = '.unsealed'  # Of the name of one that is being written.
 def root(run_dir: str) -> str:
   """The absolute path of the folder that holds the checkpoints of a run."""
   return os.path.join(os.path.abspath(run_dir), 'checkpoints')
+
+
+def run_of(directory: str) -> str:
+  """The run directory of a checkpoint."""
+  return os.path.dirname(os.path.dirname(directory))
+
+
+def step_of(directory: str) -> int:
+  """The step that the name of a checkpoint says, also in bad/STEP-REASON."""
+  return int(os.path.basename(directory).partition('-')[0])
+
+
+def checkpoints(source: str) -> list[str]:
+  """The checkpoints that a path means, good or bad; tells of leftovers.
+
+  Args:
+    source: one checkpoint, a folder of them, or a run directory.
+
+  Raises:
+    CheckpointError: if there is none.
+  """
+  path = os.path.abspath(source)
+  if is_checkpoint(path):
+    return [path]
+  for folder in (root(path), path):
+    if names := numbered(folder):
+      for name in incomplete(folder):
+        if name not in names:
+          left = os.path.join(folder, name)
+          print(f'{left}: left by a killed save, ignored', file=sys.stderr)
+      return [os.path.join(folder, name) for name in reversed(names)]
+  raise errors.nothing(source)
 
 
 def steps(folder: str) -> list[int]:

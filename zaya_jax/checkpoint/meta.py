@@ -9,8 +9,9 @@ from importlib import metadata
 from typing import Any
 
 from zaya_jax import config as config_lib
-from zaya_jax.checkpoint import errors
+from zaya_jax.checkpoint import errors, folders, seal
 
+_REQUIRED = ('arrays', 'data_index')  # In every meta.
 _PACKAGES = ('jax', 'flax', 'optax', 'orbax-checkpoint', 'grain')
 # Settings of the model that do not change what the saved arrays mean: how the
 # same function is computed, and how the first weights were drawn.
@@ -57,6 +58,20 @@ def describe(
     'metrics': metrics,
     'time': time.time(),
   }
+
+
+def read(directory: str) -> dict[str, Any]:
+  """The meta of a checkpoint.
+
+  Raises:
+    CheckpointError: if it cannot be read, or is none.
+  """
+  found = seal.load_json(directory, f'{folders.META}/metadata')
+  if not isinstance(found, dict):
+    raise errors.damaged(directory, 'the meta is no object')
+  if missing := [key for key in _REQUIRED if key not in found]:
+    raise errors.damaged(directory, f'the meta lacks {missing[0]}')
+  return found
 
 
 def model_config(meta: dict[str, Any]) -> config_lib.ModelConfig:

@@ -18,7 +18,7 @@ import numpy as np
 from pipelines import tokenizer as tokenizer_lib
 from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import meta
-from zaya_jax.checkpoint.reading import finder, lazy, reader
+from zaya_jax.checkpoint.reading import finder, lazy
 from zaya_jax.hub import aside, card, shards, weights
 from zaya_jax.hub import config as hub_config
 from zaya_jax.hub import files as hub_files
@@ -197,7 +197,7 @@ def _write_small_files(folder, source, layout, tensors, notes) -> None:
 def _open_run(path: str) -> Source:
   """A run directory or one checkpoint."""
   directory = finder.resolve(path)
-  about = reader.read_meta(directory)
+  about = meta.read(directory)
   run_dir = os.path.dirname(os.path.dirname(directory))
   kept = os.path.join(run_dir, hub_folder.KEPT_CONFIG)
   file = os.path.join(run_dir, tokenizer_lib.FILE_NAME)

@@ -45,7 +45,7 @@ def load(path: str) -> model_lib.Model:
     max_positions = hub_folder.read_max_positions(path)
   else:
     directory = finder.resolve(path)
-    about = reader.read_meta(directory)
+    about = meta.read(directory)
     config = meta.model_config(about)
     restored = reader.restore_params(directory, _abstract_params(config))
     # Without the mesh in their types: decoding makes arrays that have none.

@@ -7,7 +7,7 @@ import os
 from pipelines import tokenizer as tokenizer_lib
 from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import folders, meta
-from zaya_jax.checkpoint.reading import finder, reader
+from zaya_jax.checkpoint.reading import finder
 from zaya_jax.hub import folder as hub_folder
 
 # Settings that may differ from those of the source: its arrays fit all the
@@ -33,9 +33,11 @@ def settings(config: config_lib.Config) -> config_lib.Config:
   """
   if not config.restore:
     return config
-  goes_on = finder.newest(folders.root(config.run_dir)) is not None
+  own = folders.root(config.run_dir)
+  newest = finder.newest(own)
+  goes_on = newest is not None
   if goes_on:
-    about = reader.read_meta(finder.resolve(config.run_dir))
+    about = meta.read(os.path.join(own, str(newest)))
     model = meta.model_config(about)
     tokenizer = about['config']['data']['tokenizer']
   elif hub_folder.is_folder(config.restore):
@@ -43,7 +45,7 @@ def settings(config: config_lib.Config) -> config_lib.Config:
     tokenizer = _tokenizer_in(config.restore)
   else:
     directory = finder.resolve(config.restore)
-    model = meta.model_config(reader.read_meta(directory))
+    model = meta.model_config(meta.read(directory))
     tokenizer = _tokenizer_in(os.path.dirname(os.path.dirname(directory)))
   if not goes_on:  # Else the checkpoint itself is compared.
     _check_arrays(config, model)

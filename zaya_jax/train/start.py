@@ -70,7 +70,7 @@ def restore_or_init(
     state, notes = _with_params_of(config, state, corpus)
     return Start(state=state, notes=tuple(notes), fast=fast)
   _check_goes_on(config, newest)
-  about = copy.meta if copy else reader.read_meta(saved.directory(newest))
+  about = copy.meta if copy else meta.read(saved.directory(newest))
   if 'step' not in about['arrays']:
     raise config_lib.UsageError(
       f'--run_dir={config.run_dir} holds imported parameters and no optimizer; '
@@ -141,7 +141,7 @@ def _with_params_of(
   if folder:
     model = hub_folder.read_config(source)
   else:
-    model = meta.model_config(reader.read_meta(directory))
+    model = meta.model_config(meta.read(directory))
   model = dataclasses.replace(
     model, **{k: getattr(config.model, k) for k in meta.HARMLESS}
   )

@@ -19,7 +19,7 @@ from pipelines import tokenizer
 from tests.support import folders
 from zaya_jax import config as config_lib
 from zaya_jax import main
-from zaya_jax.checkpoint.reading import reader
+from zaya_jax.checkpoint.reading import lazy
 from zaya_jax.hub import folder as hub_folder
 
 ROOT = pathlib.Path(__file__).parents[3]
@@ -75,7 +75,8 @@ def test_run_holds_the_tensors_as_they_were(run, folder):
   jax.tree.map(np.testing.assert_array_equal, found.buffers, direct.buffers)
   assert found.stop_ids == direct.stop_ids == (2, 9)
   assert found.tokenizer.sha256 == BPE.sha256
-  kinds = {a.dtype for _, a in reader.leaves(str(output / 'checkpoints/0'))}
+  leaves = lazy.leaves(str(output / 'checkpoints/0'))
+  kinds = {leaf.dtype for leaf in leaves.values()}
   assert kinds == {np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)}
   assert not (folder.parent / 'run.partial').exists()
   for name in (*hub_folder.KEPT, 'config.json'):

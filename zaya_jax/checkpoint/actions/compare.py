@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from zaya_jax import config as config_lib
-from zaya_jax.checkpoint import arrays, errors, fingerprint, seal
-from zaya_jax.checkpoint.reading import finder, lazy, reader
+from zaya_jax.checkpoint import errors, fingerprint, kinds, meta, seal
+from zaya_jax.checkpoint.reading import finder, lazy
 
 
 def fingerprints(directory: str) -> dict[str, str]:
@@ -50,7 +50,7 @@ def main(config: config_lib.Config, source: str) -> Iterator[dict[str, Any]]:
     equal += found is None
     if found:
       yield {'array': path, **found}
-  settings = list(_settings(*(reader.read_meta(x) for x in pair)))
+  settings = list(_settings(*(meta.read(x) for x in pair)))
   yield from settings
   yield {
     'first': pair[0],
@@ -63,9 +63,9 @@ def main(config: config_lib.Config, source: str) -> Iterator[dict[str, Any]]:
 
 def _array(a: lazy.Leaf | None, b: lazy.Leaf | None) -> dict[str, Any] | None:
   """What differs between two arrays; None: nothing, to the last bit."""
-  kinds = [x and arrays.kind(x) for x in (a, b)]
-  if kinds[0] != kinds[1]:
-    return {'first': kinds[0], 'second': kinds[1]}
+  first, second = (x and kinds.of(x) for x in (a, b))
+  if first != second:
+    return {'first': first, 'second': second}
   differ, largest, squares, norm = 0, 0.0, 0.0, 0.0
   rows = max(a.rows, b.rows)
   for (_, x), (_, y) in zip(a.blocks(rows), b.blocks(rows), strict=True):
@@ -90,8 +90,8 @@ def _settings(first: Any, second: Any) -> Iterator[dict[str, Any]]:
   """The leaves of two metas' settings that differ."""
   pair = [dict(_flat(x.get('config', {}), '')) for x in (first, second)]
   for name in ('tokenizer_sha256', 'dataset_sha256', 'data_index', 'tokens'):
-    for flat, meta in zip(pair, (first, second), strict=True):
-      flat[name] = meta.get(name)
+    for flat, about in zip(pair, (first, second), strict=True):
+      flat[name] = about.get(name)
   for name in sorted({**pair[0], **pair[1]}):
     a, b = pair[0].get(name), pair[1].get(name)
     if a != b:

@@ -7,23 +7,12 @@ at a time, and two runs are equal to the last bit if their hashes are.
 """
 
 import hashlib
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from zaya_jax.checkpoint import arrays
-
 _PARAMS = 'params/'
-
-
-def params_hash(state: Any) -> str:
-  """The hash of the leaves under `params` of a training state, in hex."""
-  return combine_params(_leaf_hashes(state))
-
-
-def state_hash(state: Any) -> str:
-  """The hash of all leaves of a training state, in hex."""
-  return combine(_leaf_hashes(state))
 
 
 def leaf_hash(path: str, array: Any) -> str:
@@ -35,19 +24,13 @@ def leaf_hash(path: str, array: Any) -> str:
   return digest.hexdigest()
 
 
-def combine(leaf_hashes: dict[str, str]) -> str:
-  """The hash of a tree from the hashes of its leaves by path, in hex."""
+def state_hash(leaf_hashes: Mapping[str, str]) -> str:
+  """The hash of a training state from those of its leaves by path, in hex."""
   lines = [f'{path} {leaf_hashes[path]}\n' for path in sorted(leaf_hashes)]
   return hashlib.sha256(''.join(lines).encode()).hexdigest()
 
 
-def combine_params(leaf_hashes: dict[str, str]) -> str:
-  """As `combine`, of the leaves under `params` alone."""
-  return combine(
-    {k: v for k, v in leaf_hashes.items() if k.startswith(_PARAMS)}
-  )
-
-
-def _leaf_hashes(state: Any) -> dict[str, str]:
-  named = arrays.named(state)
-  return {path: leaf_hash(path, leaf) for path, leaf in named.items()}
+def params_hash(leaf_hashes: Mapping[str, str]) -> str:
+  """As `state_hash`, of the leaves under `params` alone."""
+  own = {k: v for k, v in leaf_hashes.items() if k.startswith(_PARAMS)}
+  return state_hash(own)

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from zaya_jax import config as config_lib
-from zaya_jax.checkpoint import arrays, errors, folders, lock, seal
+from zaya_jax.checkpoint import arrays, errors, folders, lock, meta, seal
 from zaya_jax.checkpoint.actions import compare
 from zaya_jax.checkpoint.reading import finder, lazy, reader
 from zaya_jax.checkpoint.writing import stream
@@ -48,10 +48,9 @@ def main(config: config_lib.Config, source: str) -> Iterator[dict[str, Any]]:
   shutil.rmtree(partial, ignore_errors=True)
   with lock.RunLock(partial, '--output'):
     try:
-      _copy_files(os.path.dirname(os.path.dirname(directory)), partial)
+      _copy_files(folders.run_of(directory), partial)
       target = os.path.join(folders.root(partial), step)
-      meta = reader.read_meta(directory)
-      stream.write(target, _tree(directory, ranks), meta)
+      stream.write(target, _tree(directory, ranks), meta.read(directory))
       saved = seal.read(directory).get('fingerprint', {})
       compare.check_fingerprints(target, saved)
       os.remove(os.path.join(partial, '.lock'))

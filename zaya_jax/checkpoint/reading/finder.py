@@ -21,35 +21,35 @@ def resolve(source: str) -> str:
 
   Args:
     source: one checkpoint, a folder of checkpoints, or a run directory, of
-      which the newest valid checkpoint is taken.
+      which the newest sealed checkpoint is taken.
 
   Returns:
     The absolute path of a checkpoint.
 
   Raises:
-    CheckpointError: if there is none, or none is valid.
+    BrokenError: if it is damaged; nobody is given an older one unasked.
+    CheckpointError: if there is none.
   """
   path = os.path.abspath(source)
   if folders.is_checkpoint(path):
     verify(path)
     return path
   for folder in (folders.root(path), path):
-    step = newest(folder)
+    step = newest(folder, strict=True)
     if step is not None:
       return os.path.join(folder, str(step))
-  raise errors.CheckpointError(
-    f'{source} holds no complete checkpoint; name a run directory with '
-    'checkpoints/STEP in it, or one such checkpoint.',
-    errors.USAGE,
-  )
+  raise errors.nothing(source)
 
 
-def newest(folder: str, *, repair: bool = False) -> int | None:
+def newest(
+  folder: str, *, repair: bool = False, strict: bool = False
+) -> int | None:
   """The step of the newest checkpoint in `folder` whose seal holds.
 
   Args:
     folder: of checkpoints.
     repair: renames newer ones that do not count to bad/STEP-REASON.
+    strict: a damaged one is an error; one without a seal is passed over.
 
   Returns:
     None if there is no checkpoint.
@@ -62,6 +62,8 @@ def newest(folder: str, *, repair: bool = False) -> int | None:
     try:
       verify(os.path.join(folder, name))
     except seal.BrokenError as error:
+      if strict and error.reason != 'unsealed':
+        raise
       broken[name] = error
       continue
     break

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import tensorstore
 
-from zaya_jax.checkpoint import arrays, errors, folders, seal
-from zaya_jax.checkpoint.reading import reader
+from zaya_jax.checkpoint import errors, folders, quiet, seal
+
+# What a tree holds in place of an array.
+_EMPTY = ('None', 'Dict', 'List', 'Tuple', 'NamedTuple')
 
 
 class Leaf:
@@ -45,8 +47,8 @@ class Leaf:
         self._block = None  # Not both at once.
         self._rows = slice(first, min(first + size, self.shape[0]))
         self._block = self._store[self._rows].read().result()
-    except reader.FAILURES as error:
-      raise _damaged(self._directory, error) from error
+    except errors.FAILURES as error:
+      raise errors.damaged(self._directory, error) from error
     return self._block[(index[0] - self._rows.start, *index[1:])]
 
   @property
@@ -74,8 +76,8 @@ class Leaf:
       place = slice(first, min(first + rows, self.shape[0]))
       try:
         block = self._store[place].read().result()
-      except reader.FAILURES as error:
-        raise _damaged(self._directory, error) from error
+      except errors.FAILURES as error:
+        raise errors.damaged(self._directory, error) from error
       yield (first, *(0,) * (len(self.shape) - 1)), block
 
 
@@ -85,11 +87,16 @@ def leaves(directory: str) -> dict[str, Leaf]:
   Raises:
     CheckpointError: if it is damaged.
   """
+  quiet.silence()
   state = os.path.join(directory, folders.STATE)
-  names = arrays.named(reader.stored(directory))
   try:
     about = seal.load_json(directory, f'{folders.STATE}/_METADATA')
     driver = 'zarr3' if about.get('use_zarr3') else 'zarr'
+    names = [
+      '/'.join(str(part['key']) for part in leaf['key_metadata'])
+      for leaf in about['tree_metadata'].values()
+      if leaf['value_metadata']['value_type'] not in _EMPTY
+    ]
     stores = {
       name: tensorstore.open(
         {
@@ -106,12 +113,5 @@ def leaves(directory: str) -> dict[str, Leaf]:
       for name in names
     }
     return {name: Leaf(directory, s.result()) for name, s in stores.items()}
-  except reader.FAILURES as error:
-    raise _damaged(directory, error) from error
-
-
-def _damaged(directory: str, error: Exception) -> errors.CheckpointError:
-  return errors.CheckpointError(
-    f'Checkpoint {directory} is damaged ({errors.cause(error)}); name an older '
-    'one.'
-  )
+  except errors.FAILURES as error:
+    raise errors.damaged(directory, error) from error

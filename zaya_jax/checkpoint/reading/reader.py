@@ -5,25 +5,24 @@ Orbax casts to the type that is asked for and says nothing, so names, shapes and
 types are compared before an array is read.
 """
 
-import functools
-import logging
 import os
 import re
-import sys
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
-import numpy as np
 import orbax.checkpoint as ocp
 
-from zaya_jax.checkpoint import arrays, errors, fingerprint, folders, seal
+from zaya_jax.checkpoint import (
+  arrays,
+  errors,
+  fingerprint,
+  folders,
+  kinds,
+  meta,
+  quiet,
+  seal,
+)
 from zaya_jax.checkpoint.reading import finder
-
-# What Orbax and TensorStore raise for a missing, cut or garbled file.
-FAILURES = (OSError, ValueError, KeyError, TypeError, RuntimeError)
-
-_REQUIRED = ('arrays', 'data_index')  # In every meta.
 
 
 def restore(directory: str, abstract: Any) -> tuple[Any, int, dict[str, Any]]:
@@ -44,10 +43,10 @@ def restore(directory: str, abstract: Any) -> tuple[Any, int, dict[str, Any]]:
       are.
   """
   _check(directory, arrays.describe(stored(directory)), abstract)
-  meta = read_meta(directory)
+  about = meta.read(directory)
   state = _read(directory, abstract)
   _compare(directory, state, abstract)
-  return state, meta['data_index'], meta
+  return state, about['data_index'], about
 
 
 def restore_params(source: str, abstract: Any) -> Any:
@@ -79,50 +78,16 @@ def restore_params(source: str, abstract: Any) -> Any:
   return found
 
 
-def read_meta(directory: str) -> dict[str, Any]:
-  """What a checkpoint says about itself."""
-  meta = seal.load_json(directory, f'{folders.META}/metadata')
-  if not isinstance(meta, dict):
-    raise _damaged(directory, TypeError('the meta is no object'))
-  if missing := [key for key in _REQUIRED if key not in meta]:
-    raise _damaged(directory, KeyError(*missing))
-  return meta
-
-
 def stored(directory: str) -> Any:
   """The tree of a checkpoint with the shape and dtype of each array."""
   _check_json(directory)
   try:
     state = _checkpointer().metadata(directory).item_metadata.state
-  except FAILURES as error:
-    raise _damaged(directory, error) from error
+  except errors.FAILURES as error:
+    raise errors.damaged(directory, error) from error
   if state is None:
-    raise _damaged(directory, FileNotFoundError('there are no arrays'))
+    raise errors.damaged(directory, 'there are no arrays')
   return state.tree
-
-
-def leaves(directory: str) -> Iterator[tuple[str, np.ndarray]]:
-  """Yields (path, whole array) one after another, in host memory."""
-  tree = stored(directory)
-  structure = jax.tree.structure(tree)
-  as_numpy = ocp.RestoreArgs(restore_type=np.ndarray)
-  for i, (path, leaf) in enumerate(arrays.named(tree).items()):
-    wanted = [ocp.PLACEHOLDER] * structure.num_leaves
-    wanted[i] = leaf
-    restored = _read(
-      directory,
-      jax.tree.unflatten(structure, wanted),
-      jax.tree.unflatten(structure, [as_numpy] * structure.num_leaves),
-    )
-    yield path, jax.tree.leaves(restored)[i]
-
-
-def silence() -> None:
-  """Drops what Orbax logs about its progress.
-
-  Also its tracebacks: the errors behind them are raised to us as well.
-  """
-  logging.getLogger('absl').addFilter(_worth_showing)
 
 
 def _read(
@@ -136,12 +101,12 @@ def _read(
     return _checkpointer().restore(directory, args=composite).state
   except jax.errors.JaxRuntimeError:
     raise  # The device is out of memory, for example; the files are innocent.
-  except FAILURES as error:
-    raise _damaged(directory, error) from error
+  except errors.FAILURES as error:
+    raise errors.damaged(directory, error) from error
 
 
 def _checkpointer() -> ocp.Checkpointer:
-  silence()
+  quiet.silence()
   handlers = {
     folders.STATE: ocp.PyTreeCheckpointHandler(),
     folders.META: ocp.JsonCheckpointHandler(),
@@ -177,7 +142,7 @@ def _compare(directory: str, found: Any, abstract: Any) -> None:
 
 
 def _check(directory: str, saved: dict[str, str], abstract: Any) -> None:
-  if found := arrays.differences(saved, arrays.describe(abstract)):
+  if found := kinds.differences(saved, arrays.describe(abstract)):
     raise errors.CheckpointError(
       f'Checkpoint {directory} does not fit this model and optimizer: '
       f'{found}; use the flags that it was made with (config.flags of its '
@@ -189,26 +154,3 @@ def _check(directory: str, saved: dict[str, str], abstract: Any) -> None:
 def _widened(kind: str) -> str:
   """'float32[4,256]' of the half precision that fits into it."""
   return re.sub(r'^(bfloat16|float16)\b', 'float32', kind)
-
-
-def _damaged(directory: str, error: BaseException) -> errors.CheckpointError:
-  # Reads that were under way end after the event loop of Orbax, and each would
-  # print a traceback of its own about that.
-  if getattr(sys.unraisablehook, 'func', None) is not _late:
-    sys.unraisablehook = functools.partial(_late, sys.unraisablehook)
-  name = os.path.basename(directory)
-  return errors.CheckpointError(
-    f'Checkpoint {directory} is damaged ({errors.cause(error)}); move '
-    f'{name} away to go on from the one before it.'
-  )
-
-
-def _late(show: Callable[[Any], None], unraisable: Any) -> None:
-  if 'Event loop is closed' not in str(unraisable.exc_value):
-    show(unraisable)
-
-
-def _worth_showing(record: logging.LogRecord) -> bool:
-  if f'{os.sep}orbax{os.sep}' not in record.pathname:
-    return True
-  return record.levelno >= logging.WARNING and not record.exc_info

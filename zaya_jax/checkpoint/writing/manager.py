@@ -25,6 +25,7 @@ from zaya_jax.checkpoint import (
   errors,
   fingerprint,
   folders,
+  quiet,
   seal,
 )
 from zaya_jax.checkpoint.reading import finder, reader
@@ -46,7 +47,7 @@ class Manager:
   """
 
   def __init__(self, run_dir: str, config: config_lib.CheckpointConfig):
-    reader.silence()
+    quiet.silence()
     self._root = folders.root(run_dir)
     self._config = config
     self._failure: str | None = None  # Why the newest save failed.
@@ -192,7 +193,7 @@ class Manager:
     aside = self.directory(step) + folders.ASIDE
     try:
       self._orbax.save(aside, args=args, force=True)
-    except reader.FAILURES as error:
+    except errors.FAILURES as error:
       self._give_up(step, error)
       return
     future = self._thread.submit(
@@ -244,7 +245,7 @@ class Manager:
     (step, future), self._saving = self._saving, None
     try:
       why = future.result()
-    except reader.FAILURES as error:
+    except errors.FAILURES as error:
       self._give_up(step, error)
       return
     if why:

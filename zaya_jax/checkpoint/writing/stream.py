@@ -16,8 +16,14 @@ import numpy as np
 import orbax.checkpoint as ocp
 import tensorstore
 
-from zaya_jax.checkpoint import arrays, errors, fingerprint, folders, seal
-from zaya_jax.checkpoint.reading import reader
+from zaya_jax.checkpoint import (
+  arrays,
+  errors,
+  fingerprint,
+  folders,
+  quiet,
+  seal,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +70,7 @@ def write(
   Raises:
     CheckpointError: if it cannot be written, a full disk most likely.
   """
-  reader.silence()
+  quiet.silence()
   writer = _Handler(progress)
   handlers = {
     folders.STATE: ocp.PyTreeCheckpointHandler(
@@ -90,7 +96,7 @@ def write(
     seal.write(directory, folders.facts(step, meta, prints))
   except BaseException as error:
     writer.stop()
-    ours = isinstance(error, reader.FAILURES)
+    ours = isinstance(error, errors.FAILURES)
     if not ours or getattr(error, 'exit_code', None):  # Of who makes the parts.
       raise
     raise errors.CheckpointError(

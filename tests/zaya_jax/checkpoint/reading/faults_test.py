@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
+from tests.support import hashes
 from zaya_jax.checkpoint import errors, seal
-from zaya_jax.checkpoint.actions import hashing
 from zaya_jax.checkpoint.reading import reader
 from zaya_jax.checkpoint.writing import manager
 
@@ -46,7 +46,7 @@ def test_broken_newest_is_set_aside_and_the_one_before_restored(
     save(checkpoints, 5, make_state(5))
     checkpoints.wait()
     assert checkpoints.latest_step() == 5
-  assert hashing.state_hash(restored) == hashing.state_hash(make_state(4))
+  assert hashes.state_hash(restored) == hashes.state_hash(make_state(4))
   kept = two / 'bad' / '5-hash'
   assert (kept / path.relative_to(two / '5')).read_bytes() == content
   assert 'does not count (hash)' in caplog.text
@@ -148,7 +148,7 @@ def test_host_memory_is_bounded_by_saving_in_stages(
     save(checkpoints, 1, state)
     assert checkpoints.newest_saved() == 1  # Nothing is copied later.
     restored, _, _ = checkpoints.restore(1, abstract(state))
-  assert hashing.state_hash(restored) == hashing.state_hash(state)
+  assert hashes.state_hash(restored) == hashes.state_hash(state)
 
 
 @pytest.mark.parametrize(

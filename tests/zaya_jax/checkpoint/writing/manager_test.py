@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.support import hashes
 from zaya_jax.checkpoint import errors
-from zaya_jax.checkpoint.actions import hashing
 from zaya_jax.checkpoint.writing import manager
 
 # Saves 16 MB at step 1, then starts to save as many at step 2.
@@ -85,7 +85,7 @@ def test_newest_best_and_every_kth_are_kept_together(
 def test_arrays_may_be_donated_right_after_save(make_manager, abstract):
   w = np.random.default_rng(0).random(1 << 23, np.float32)
   state = {'params': {'w': jnp.asarray(w)}}
-  expected, wanted = hashing.state_hash(state), abstract(state)
+  expected, wanted = hashes.state_hash(state), abstract(state)
   forget = jax.jit(
     lambda tree: jax.tree.map(jnp.negative, tree), donate_argnums=0
   )
@@ -95,7 +95,7 @@ def test_arrays_may_be_donated_right_after_save(make_manager, abstract):
       state = forget(state)
     checkpoints.wait()
     restored, _, _ = checkpoints.restore(1, wanted)
-  assert hashing.state_hash(restored) == expected
+  assert hashes.state_hash(restored) == expected
 
 
 def test_step_on_disk_is_not_saved_again(make_manager, make_state, abstract):

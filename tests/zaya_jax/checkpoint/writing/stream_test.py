@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from zaya_jax.checkpoint import arrays, errors
+from zaya_jax.checkpoint import arrays, errors, meta
 from zaya_jax.checkpoint.actions import listing
 from zaya_jax.checkpoint.reading import reader
 from zaya_jax.checkpoint.writing import stream
@@ -59,9 +59,7 @@ def test_checkpoint_is_the_one_that_the_manager_writes(tmp_path, make_manager):
   assert first['state_hash'] == second['state_hash']
   assert first['params_hash'] == second['params_hash']
   assert sum(written) == sum(a.nbytes for a in jax.tree.leaves(VALUES))
-  assert reader.read_meta(str(directory)) == reader.read_meta(
-    checkpoints.directory(0)
-  )
+  assert meta.read(str(directory)) == meta.read(checkpoints.directory(0))
 
 
 def test_arrays_are_made_one_after_another(tmp_path):

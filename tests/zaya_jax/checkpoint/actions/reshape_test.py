@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A checkpoint cut anew is the same checkpoint."""
+
+import os
+
+import pytest
+
+from tests.support import hashes
+from zaya_jax.checkpoint import errors
+from zaya_jax.checkpoint.reading import lazy, reader
+
+
+def test_reshaped_checkpoint_is_equal_and_cut_for_the_ranks(
+  run, act, make_state, abstract, tmp_path
+):
+  output = tmp_path / 'out'
+  code, lines = act('reshape', output=output, ranks=2)
+  directory = output / 'checkpoints' / '4'
+  assert code == 0 and lines[0]['checkpoint'] == str(directory)
+  assert (output / 'config.flags').read_text() == '--seed=3\n'
+  assert sorted(os.listdir(output)) == ['checkpoints', 'config.flags']
+  assert lazy.leaves(str(directory))['params/blocks/w'].rows == 8
+  assert lazy.leaves(str(run / '4'))['params/blocks/w'].rows == 4
+  state, wanted = make_state(4), abstract(make_state(0, shards=8))
+  restored, index, _ = reader.restore(str(directory), wanted)
+  assert hashes.state_hash(restored) == hashes.state_hash(state)
+  assert index == 4
+  _, lines = act('diff', directory, other=str(run / '4'))
+  assert lines[-1]['different_arrays'] == lines[-1]['different_settings'] == 0
+  with pytest.raises(errors.CheckpointError, match='a new folder'):
+    act('reshape', output=output)

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Verifies checkpoints, seals old ones and removes those that need not stay."""
+
+import dataclasses
+import os
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from zaya_jax import config as config_lib
+from zaya_jax.checkpoint import errors, folders, lock, meta, seal
+from zaya_jax.checkpoint.actions import compare, listing
+from zaya_jax.checkpoint.reading import finder
+from zaya_jax.checkpoint.writing import retention
+
+Lines = Iterator[dict[str, Any]]
+
+
+def verify(config: config_lib.Config, source: str) -> Lines:
+  """Reads every file and every array: the seal, then the fingerprints."""
+  del config
+  for directory in folders.checkpoints(source):
+    started, found = time.monotonic(), {'checkpoint': directory}
+    try:
+      body = folders.check(directory)
+      compare.check_fingerprints(directory, body.get('fingerprint', {}))
+      sizes = [size for size, _ in body['files'].values()]
+      found |= {'valid': True, 'files': len(sizes), 'bytes': sum(sizes)}
+    except errors.CheckpointError as error:
+      reason = getattr(error, 'reason', 'arrays')
+      found |= {'valid': False, 'reason': reason, 'what': str(error)}
+    yield {**found, 'seconds': round(time.monotonic() - started, 3)}
+
+
+def seal_old(config: config_lib.Config, source: str) -> Lines:
+  """Seals what has no seal, once all of its arrays could be read."""
+  del config
+  for directory in folders.checkpoints(source):
+    if os.path.lexists(os.path.join(directory, seal.NAME)):
+      continue
+    with lock.RunLock(folders.run_of(directory), '--source'):
+      about, _ = listing.described(directory)
+      prints = compare.fingerprints(directory)
+      facts = folders.facts(folders.step_of(directory), about, prints)
+      body = seal.write(directory, facts)
+    yield {'checkpoint': directory, 'sealed': True, 'files': len(body['files'])}
+
+
+def prune(config: config_lib.Config, source: str) -> Lines:
+  """Removes what a run with these settings would; by default with its own."""
+  settings, plain = config.checkpoint, config_lib.CheckpointConfig()
+  if (settings.keep, settings.keep_every) == (plain.keep, plain.keep_every):
+    own = meta.read(finder.resolve(source)).get('config', {})
+    own = own.get('checkpoint', {})
+    own = {k: own[k] for k in ('keep', 'keep_every') if k in own}
+    settings = dataclasses.replace(settings, **own)
+  with lock.RunLock(source, '--source'):
+    for step in retention.prune(folders.root(source), settings):
+      yield {'step': step, 'removed': True}
