@@ -21,6 +21,7 @@ def test_only_training_has_several_processes(
   monkeypatch, capsys, mode, environment
 ):
   ran = []
+  monkeypatch.setattr(main.checks, 'check', lambda config: None)
   monkeypatch.setattr(main, '_run', lambda config: ran.append(config.mode) or 0)
   for name, value in environment.items():
     monkeypatch.setenv(name, value)

@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 
 from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import seal
-from zaya_jax.config import exit_codes, flags
+from zaya_jax.config import checks, exit_codes, flags
 from zaya_jax.runtime import launcher, rank
 
 _MODES = {
@@ -68,6 +68,7 @@ def main(argv: Sequence[str]) -> int:
   try:
     config = config_lib.Config.parse(argv[1:])
     _check_alone(config)
+    checks.check(config)
   except config_lib.UsageError as error:
     return _fail(error, error.exit_code)
   _set_environment()

@@ -257,7 +257,7 @@ def test_command_prints_one_line_for_each_task(folders, wanted):
   [
     (['--eval.tasks=zaya_choise'], 'no such task in tests/parity/tasks or'),
     (['--eval.tasks=zaya_choise'], 'Did you mean zaya_choice?'),
-    (['--eval.task_dir=nowhere'], '--eval.task_dir=nowhere is not a folder'),
+    (['--eval.task_dir=nowhere'], '--eval.task_dir=nowhere does not exist'),
   ],
 )
 def test_what_is_not_there_is_named(folders, capsys, args, sentence):

@@ -14,7 +14,7 @@ from zaya_jax.config import flags
 
 ROOT = pathlib.Path(__file__).parents[2]
 
-KEY = 'secret.key'
+READING = ['eval', 'generate', 'checkpoints', 'conform', 'report']
 # Prints, behind everything else, which heavy modules were imported.
 SPY = """
 import sys
@@ -85,6 +85,9 @@ def test_help_survives_a_reader_that_leaves():
     (['--num_stepz=3'], 2),
     (['--model.num_layers=0'], 2),
     (['--flagfile=missing.flags'], 2),
+    (['--flagfile=configs/finetune.flags'], 2),
+    (['--run_dir=new', '--data.input=none'], 2),
+    *(([f'--mode={mode}', '--source=none'], 2) for mode in READING),
   ],
 )
 def test_nothing_heavy_is_imported(args, code):
@@ -141,7 +144,7 @@ def _run_mode(monkeypatch, function, *words):
   module = type(sys)(__name__)
   module.mode = function
   monkeypatch.setitem(sys.modules, __name__, module)
-  return main.main(['zaya_jax', '--num_steps=3', *words])
+  return main.main(['zaya_jax', '--mode=plan', '--num_steps=3', *words])
 
 
 @pytest.mark.parametrize('returned, code', [(None, 0), (0, 0), (75, 75)])
@@ -153,7 +156,7 @@ def test_mode_decides_the_exit_code(monkeypatch, returned, code):
     return returned
 
   assert _run_mode(monkeypatch, mode) == code
-  assert seen == [config.Config(num_steps=3)]
+  assert seen == [config.Config(mode='plan', num_steps=3)]
 
 
 class _GaveUpError(RuntimeError):
@@ -190,15 +193,20 @@ def test_ctrl_c_is_resumable(monkeypatch, capsys):
   assert 'Traceback' not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize('mode, entered', [('train', []), ('eval', [KEY])])
-def test_engines_and_seal_key_are_entered_once(monkeypatch, mode, entered):
+@pytest.mark.parametrize('mode, entered', [('train', 0), ('plan', 1)])
+def test_engines_and_seal_key_are_entered_once(
+  monkeypatch, tmp_path, mode, entered
+):
   """By `train` itself, for callers from Python; else by the command line."""
   seen = []
   trusting = lambda key: contextlib.nullcontext(seen.append(key))
   monkeypatch.setattr(main.seal, 'trusting', trusting)
-  words = [f'--mode={mode}', f'--checkpoint.seal_key_file={KEY}']
+  key = tmp_path / 'key'
+  key.write_text('secret')
+  words = ['--run_dir=new', '--data.input=stdlib', f'--mode={mode}']
+  words += [f'--checkpoint.seal_key_file={key}']
   assert _run_mode(monkeypatch, lambda _: None, *words) == 0
-  assert seen == entered
+  assert seen == [str(key)] * entered
 
 
 def test_sigterm_while_preparing_leaves_nothing(tmp_path):
@@ -274,22 +282,34 @@ assert 'jax' not in sys.modules and 'numpy' not in sys.modules
 module = type(sys)('zaya_jax.train.run')
 module.train = lambda config: 'trained'
 sys.modules['zaya_jax.train.run'] = module
+data = zaya_jax.DataConfig(input='stdlib')
+config = zaya_jax.Config(run_dir='new', data=data)
 """
 
 
 @pytest.mark.parametrize(
   'use',
   [
-    'assert zaya_jax.train(0) == "trained"',
-    'import zaya_jax.train; assert zaya_jax.train(0) == "trained"',
-    'import zaya_jax.train.run; assert zaya_jax.train(0) == "trained"',
-    'from zaya_jax import train; assert train(0) == "trained"',
-    'from zaya_jax.train import loop; assert zaya_jax.train(0) == "trained"',
+    'assert zaya_jax.train(config) == "trained"',
+    'import zaya_jax.train; assert zaya_jax.train(config) == "trained"',
+    'import zaya_jax.train.run; assert zaya_jax.train(config) == "trained"',
+    'from zaya_jax import train; assert train(config) == "trained"',
+    'from zaya_jax.train import loop; zaya_jax.train(config)',
   ],
 )
 def test_train_is_a_function_and_a_package(use):
   done = _python('-W', 'error', '-c', PACKAGE + use)
   assert done.returncode == 0, done.stderr
+
+
+def test_train_from_python_checks_paths_before_it_imports_jax():
+  done = _python(
+    '-c',
+    'import sys, zaya_jax\n'
+    'try:\n  zaya_jax.train(zaya_jax.Config(run_dir="new"))\n'
+    'except zaya_jax.UsageError: print("jax" in sys.modules)',
+  )
+  assert (done.stdout, done.stderr) == ('False\n', '')
 
 
 def test_package_has_no_other_attributes():

@@ -26,10 +26,6 @@ def main(config: config_lib.Config) -> int:
     from zaya_jax.aegis.drills import mode
 
     return mode.main(config)
-  if not config.run_dir:
-    raise config_lib.UsageError(
-      '--run_dir= must name a folder for what the run writes.'
-    )
   from zaya_jax.aegis.supervisor import supervisor
 
   return supervisor.supervise(config, (sys.executable, '-m', 'zaya_jax.main'))

@@ -24,11 +24,6 @@ def main(config: config_lib.Config) -> None:
   Raises:
     UsageError: if an operation or a case has another name.
   """
-  if config.output and not config.output.endswith('.json'):
-    raise config_lib.UsageError(
-      f'--output={config.output} must end in .json for --mode=bench; name '
-      'such a file.'
-    )
   chosen = _choose(config.bench)
   device = jax.devices()[0]
   console = rich.console.Console(highlight=False)

@@ -71,10 +71,6 @@ def main(config: config_lib.Config) -> None:
     FolderError: if a Hugging Face folder cannot be read, or the disk is full.
   """
   source, output = config.source or config.run_dir, config.output
-  if not source or not output:
-    raise config_lib.UsageError(
-      '--mode=export needs --source=RUN_DIR and --output=DIR.'
-    )
   output = aside.check(os.path.abspath(output), source)
   found = (
     _open_folder(source) if hub_folder.is_folder(source) else _open_run(source)

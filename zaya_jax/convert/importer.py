@@ -31,14 +31,6 @@ def main(config: config_lib.Config) -> None:
     FolderError: if the folder cannot be read, or the disk is full.
   """
   source, output = config.source, config.output
-  if not source or not output:
-    raise config_lib.UsageError(
-      '--mode=import needs --source=HF_DIR and --output=RUN_DIR.'
-    )
-  if not os.path.isdir(source):
-    raise config_lib.UsageError(
-      f'--source={source} is not a folder; name a Hugging Face ZAYA folder.'
-    )
   output = aside.check(output, source)
   how = ('dtype', 'remat', 'scan_layers')
   model = dataclasses.replace(

@@ -52,11 +52,6 @@ class Corpus:
       processes.first_says(
         lambda: bool(prepare.shards(config.data, self._val_dir))
       )
-    elif not config.data.dir and not os.path.exists(dirs[0]):
-      raise config_lib.UsageError(
-        '--data.input= and --data.dir= are both empty; name a text to '
-        "prepare ('stdlib' is on every machine) or prepared shards."
-      )
     self.tokenizer = manifest_lib.load_tokenizer(self._val_dir)
     _check_tokenizer_flag(config.data, self._val_dir)
     _check_vocabulary(config, self.tokenizer.name, self.tokenizer.vocab_size)

@@ -42,10 +42,6 @@ def main(config: config_lib.Config) -> None:
     DataError: if the shards cannot be used, or have another tokenizer.
   """
   source = config.source or config.run_dir
-  if not source:
-    raise config_lib.UsageError(
-      '--mode=eval needs --source=DIR (or --run_dir=DIR): the model.'
-    )
   if config.eval.tasks:
     return _tasks(config, source)
   # A run says how it was trained; a folder gets what the flags say.

@@ -31,10 +31,6 @@ def main(config: config_lib.Config) -> None:
     DataError: if the model has no chat template and `--generate.chat` is set.
   """
   source = config.source or config.run_dir
-  if not source:
-    raise config_lib.UsageError(
-      '--mode=generate needs --source=DIR (or --run_dir=DIR): the model.'
-    )
   path = config.generate.prompts
   if path and config.prompt:
     raise config_lib.UsageError(

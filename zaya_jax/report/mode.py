@@ -15,11 +15,6 @@ def main(config: config_lib.Config) -> None:
     UsageError: if there is no run, or no place for the page.
   """
   source = config.source or config.run_dir
-  if not source:
-    raise config_lib.UsageError(
-      '--mode=report needs --source=DIR (or --run_dir=DIR): a run, or several '
-      'as --source=runs/a,runs/b.'
-    )
   # A folder may have a comma in its name.
   folders = [source] if os.path.exists(source) else _split(source)
   folders = [_run_of(folder) for folder in folders]

@@ -7,12 +7,15 @@ The package is the public function too: `zaya_jax.train(config)`.
 import sys
 import types
 
+from zaya_jax.config import checks
+
 
 class _Package(types.ModuleType):
   """A package that can be called; what trains is imported, with jax, then."""
 
   def __call__(self, config) -> int:
     """Trains as `run.train` does."""
+    checks.check(config)
     from zaya_jax.train import run
 
     return run.train(config)

@@ -37,10 +37,6 @@ def train(config: config_lib.Config) -> int:
     NumericsError: if `--optim.max_bad_steps` steps in a row were refused.
     HardwareError: if a device computes or remembers wrong things.
   """
-  if not config.run_dir:
-    raise config_lib.UsageError(
-      '--run_dir= must name a folder for what the run writes.'
-    )
   engines = dispatch.use(**vars(config.ops))
   key = seal.trusting(config.checkpoint.seal_key_file)
   met = session.join(config, _must_agree(config))

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 
 from zaya_jax import config as config_lib
-from zaya_jax.config import fields
+from zaya_jax.config import checks
 from zaya_jax.model import zaya
 from zaya_jax.optim import balance, spikes
 from zaya_jax.optim import optimizer as optimizer_lib
@@ -54,22 +54,7 @@ def check(config: config_lib.Config, device_mesh: jax.sharding.Mesh) -> None:
     UsageError: naming the first that does not, and what would.
   """
   sizes = device_mesh.shape
-  across = device_mesh.size // sizes['context']
-  parts = across * config.optim.accumulation
-  if config.data.batch_size % parts:
-    raise config_lib.UsageError(
-      f'--data.batch_size={config.data.batch_size} must be a multiple of '
-      f'{parts}: {across} groups of devices times --optim.accumulation='
-      f'{config.optim.accumulation}; change one of them, or use fewer devices '
-      'with --mesh.replica.'
-    )
-  experts = config.model.num_experts
-  if experts % sizes['expert']:
-    raise config_lib.UsageError(
-      f'--mesh.expert={sizes["expert"]} does not divide '
-      f'--model.num_experts={experts}; choose one of '
-      f'{fields.divisors(experts)}.'
-    )
+  checks.check_division(config, sizes, config.model.num_experts)
   zigzag.check(config.data.seq_len, sizes['context'], config.model.conv_context)
 
 

@@ -55,11 +55,6 @@ def test_folder_name_may_hold_an_at(tmp_path, text):
   assert not (tmp_path / 'me').exists()
 
 
-def test_nothing_to_read_is_told(tmp_path):
-  with pytest.raises(config_lib.UsageError, match='--data.dir= are both empty'):
-    corpus.Corpus(make_config(tmp_path))
-
-
 @pytest.mark.parametrize(
   'data', [{}, {'train_tokenizer': 300}], ids=['bytes', 'bpe']
 )

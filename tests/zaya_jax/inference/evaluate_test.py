@@ -100,8 +100,6 @@ def test_run_gives_the_number_that_training_reported(tmp_path, capsys):
 
 
 def test_nothing_to_score_is_said(hf_folder, capsys):
-  with pytest.raises(zaya_jax.UsageError, match='needs --source'):
-    run(capsys)
   with pytest.raises(zaya_jax.UsageError, match='--eval.text=FILE'):
     run(capsys, source=hf_folder)
 

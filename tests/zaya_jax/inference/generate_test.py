@@ -116,7 +116,6 @@ def test_prompt_longer_than_the_model_was_made_for_is_told(run, source):
 @pytest.mark.parametrize(
   'name, content, message',
   [
-    ('p.txt', None, 'p.txt cannot be read'),
     ('p.txt', b'\xff\xfe', 'p.txt cannot be read'),
     ('p.txt', b' \n', 'p.txt holds no prompt'),
     ('p.jsonl', b'{"prompt": "a"}\n\n{', 'p.jsonl: line 3 must be'),
@@ -128,8 +127,7 @@ def test_prompt_longer_than_the_model_was_made_for_is_told(run, source):
 )
 def test_unusable_prompts_get_a_sentence(run, tmp_path, name, content, message):
   file = tmp_path / name
-  if content is not None:
-    file.write_bytes(content)
+  file.write_bytes(content)
   code, out, err = run(f'--generate.prompts={file}')
   assert (code, out) == (2, '')
   assert message in err and err.count('\n') == 1

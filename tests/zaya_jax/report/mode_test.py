@@ -76,7 +76,6 @@ def test_output_names_the_page(run, tmp_path):
 @pytest.mark.parametrize(
   'source, changes, words',
   [
-    ('', {}, '--mode=report needs --source'),
     ('none', {}, 'There is no folder none'),
     ('{run},none', {}, 'There is no folder none'),
     ('{run}', {'output': 'x.pdf'}, '--output=x.pdf must be .*FILE.html'),

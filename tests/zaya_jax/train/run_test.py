@@ -229,7 +229,7 @@ def test_finished_run_has_nothing_left_to_do(straight, train):
       '--data.batch_size=6 must be a multiple of 12',
     ),
     (
-      ['--mesh.replica=9'],
+      ['--mesh.replica=9', '--data.batch_size=9'],
       '--mesh.replica=9 times --mesh.fsdp=1 needs as many devices',
     ),
   ],
@@ -264,7 +264,7 @@ def test_second_run_in_a_folder_is_refused(straight, train):
     (['--data.input='], '--data.input= and --data.dir= are both empty'),
     (['--data.input=nowhere.txt'], 'nowhere.txt'),
     (['--model.vocab_size=258'], 'set it to 320'),
-    (['--run_dir='], '--run_dir= must name a folder'),
+    (['--run_dir='], '--mode=train needs --run_dir=PATH'),
     (['--restore=nowhere'], 'nowhere'),
   ],
 )

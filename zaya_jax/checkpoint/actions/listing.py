@@ -39,10 +39,6 @@ def main(config: config_lib.Config) -> int:
     CheckpointError: with exit code 2 if there is nothing to do it with.
   """
   source = config.source or config.run_dir
-  if not source:
-    raise errors.CheckpointError(
-      '--mode=checkpoints needs --source=RUN_DIR.', errors.USAGE
-    )
   module, _, name = _ACTIONS[config.checkpoint.action].partition(':')
   module = importlib.import_module(f'zaya_jax.checkpoint.actions.{module}')
   code = 0

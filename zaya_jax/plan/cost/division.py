@@ -6,7 +6,7 @@ import itertools
 import math
 
 from zaya_jax import config as config_lib
-from zaya_jax.config import fields
+from zaya_jax.config import checks
 
 # Outermost first: neighbours along the last axis are neighbours in a node.
 AXES = ('replica', 'fsdp', 'expert', 'context')
@@ -76,17 +76,9 @@ def make(config: config_lib.Config) -> Layout:
       f'--plan.devices={devices} is not {shown or "--mesh.replica=1"}; make '
       'it their product, or set --mesh.replica=0 for all that is left.'
     )
-  across = math.prod(sizes[axis] for axis in ROWS)
+  checks.check_division(config, sizes, config.model.num_experts)
   parts = config.optim.accumulation
-  if data.batch_size % (across * parts):
-    raise config_lib.UsageError(
-      f'--data.batch_size={data.batch_size} must be a multiple of {across} '
-      f'groups of devices x --optim.accumulation={parts}; for example '
-      f'{across * parts * max(1, data.batch_size // (across * parts))}.'
-    )
-  _check_divides(sizes['context'], 'context', 'data.seq_len', data.seq_len)
-  experts = config.model.num_experts
-  _check_divides(sizes['expert'], 'expert', 'model.num_experts', experts)
+  across = math.prod(sizes[axis] for axis in ROWS)
   return Layout(
     sizes=sizes,
     parts=parts,
@@ -94,11 +86,3 @@ def make(config: config_lib.Config) -> Layout:
     columns=data.seq_len // sizes['context'],
     seq_len=data.seq_len,
   )
-
-
-def _check_divides(size: int, axis: str, name: str, value: int) -> None:
-  if value % size:
-    raise config_lib.UsageError(
-      f'--mesh.{axis}={size} does not divide --{name}={value}; choose one of '
-      f'{fields.divisors(value)}.'
-    )

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a mode needs, before jax is imported: its paths, a mesh that divides."""
+
+import dataclasses
+import glob
+import os
+from collections.abc import Iterator, Mapping
+
+from zaya_jax.config import fields, run
+
+_MODEL = 'a run directory, a checkpoint or a Hugging Face folder'
+_TEXT = "a folder, a file, a glob or 'stdlib'"
+# What a flag must name, and whether that is a folder (None: either).
+_KINDS = {
+  'run_dir': (_MODEL, True),
+  'source': (_MODEL, True),
+  'restore': (_MODEL, True),
+  'checkpoint.other': ('a run directory or a checkpoint', True),
+  'checkpoint.seal_key_file': ('a file with a secret', False),
+  'data.dir': ('a folder of prepared shards', True),
+  'data.input': (_TEXT, None),
+  'data.tokenizer': ("'bytes', a tokenizer.json or its folder", None),
+  'eval.task_dir': ('the folder with your task files', True),
+  'eval.text': ('a file with text', False),
+  'generate.prompts': ('a file with prompts', False),
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Mode:
+  """What a mode needs.
+
+  Attributes:
+    needs: groups of flags, of each of which one must be set.
+    reads: flags whose paths must be there, where they are set; of a group as in
+      `needs`, the first that is set.
+    ends: of the file that --output names; (): it names a folder.
+  """
+
+  needs: tuple[tuple[str, ...], ...] = ()
+  reads: tuple[str | tuple[str, ...], ...] = ()
+  ends: tuple[str, ...] = ()
+
+
+_READ, _WRITE, _RUN = ('source', 'run_dir'), ('output',), ('run_dir',)
+_TRAIN = _Mode(needs=(_RUN,), reads=('data.tokenizer',))
+_MODES = {
+  'train': _TRAIN,
+  'supervise': _TRAIN,
+  'prepare': _Mode(
+    needs=(('data.input',), ('output', 'data.dir', 'run_dir')),
+    reads=('data.input', 'data.tokenizer'),
+  ),
+  'eval': _Mode(needs=(_READ,), reads=(_READ, 'eval.text', 'eval.task_dir')),
+  'generate': _Mode(needs=(_READ,), reads=(_READ, 'generate.prompts')),
+  'checkpoints': _Mode(needs=(_READ,), reads=(_READ, 'checkpoint.other')),
+  'import': _Mode(needs=(('source',), _WRITE), reads=('source',)),
+  'export': _Mode(needs=(_READ, _WRITE), reads=(_READ,)),
+  'conform': _Mode(reads=('source',)),
+  'plan': _Mode(ends=('.json', '.svg')),
+  'bench': _Mode(ends=('.json',)),
+  'report': _Mode(needs=(_READ,), reads=(_READ,), ends=('.html',)),
+}
+
+
+def check(config: run.Config) -> None:
+  """Checks the paths of a mode and, for training, the mesh.
+
+  Raises:
+    UsageError: if a path is missing, is not there, or cannot be written, or the
+      mesh fits no number of devices.
+  """
+  if config.mode == 'supervise' and (config.drill or config.aegis.replay):
+    return
+  mode = _MODES[config.mode]
+  if not all(any(_get(config, flag) for flag in group) for group in mode.needs):
+    needs = ' and '.join(_choice(group) for group in mode.needs)
+    raise fields.UsageError(f'--mode={config.mode} needs {needs}.')
+  for flag, path in _read_paths(config, mode):
+    _check_there(flag, path)
+  _check_output(config, mode)
+  if mode is _TRAIN:
+    _check_data(config)
+    sizes = {**vars(config.mesh), 'replica': config.mesh.replica or 1}
+    # Those of --restore are not known yet.
+    experts = 0 if config.restore else config.model.num_experts
+    check_division(config, sizes, experts)
+
+
+def check_division(
+  config: run.Config, sizes: Mapping[str, int], experts: int
+) -> None:
+  """Whether the axes of a mesh divide batch, experts and rows.
+
+  Args:
+    config: of the run.
+    sizes: devices along each axis of the mesh, or a divisor of them.
+    experts: of each layer.
+
+  Raises:
+    UsageError: naming the first that is not divided, and what would be.
+  """
+  across = sizes['replica'] * sizes['fsdp'] * sizes['expert']
+  parts = across * config.optim.accumulation
+  batch, length = config.data.batch_size, config.data.seq_len
+  if batch % parts:
+    raise fields.UsageError(
+      f'--data.batch_size={batch} must be a multiple of {parts}: {across} '
+      'groups of devices times --optim.accumulation='
+      f'{config.optim.accumulation}; for example '
+      f'{parts * max(1, batch // parts)}, or use fewer devices.'
+    )
+  if experts % sizes['expert']:
+    raise fields.UsageError(
+      f'--mesh.expert={sizes["expert"]} does not divide '
+      f'--model.num_experts={experts}; choose one of '
+      f'{fields.divisors(experts)}.'
+    )
+  chunks = 2 * sizes['context']  # Each device holds two (`parallel.zigzag`).
+  if chunks > 2 and length % chunks:
+    raise fields.UsageError(
+      f'--mesh.context={sizes["context"]} cuts a sequence into {chunks} equal '
+      f'chunks and --data.seq_len={length} is no multiple of {chunks}; change '
+      'either.'
+    )
+
+
+def _read_paths(config: run.Config, mode: _Mode) -> Iterator[tuple[str, str]]:
+  """Yields each path that the mode reads, with its flag."""
+  yield 'checkpoint.seal_key_file', config.checkpoint.seal_key_file
+  for group in mode.reads:
+    group = (group,) if isinstance(group, str) else group
+    flag = next((f for f in group if _get(config, f)), group[0])
+    path = _get(config, flag)
+    if config.mode == 'report' and not os.path.exists(path):
+      yield from ((flag, part) for part in path.split(','))
+    elif (flag, path) != ('data.tokenizer', 'bytes'):
+      yield flag, path
+  # A run that goes on needs its own checkpoints only.
+  goes_on = os.path.isdir(os.path.join(config.run_dir, 'checkpoints'))
+  if mode is _TRAIN and not goes_on:
+    yield 'restore', config.restore
+
+
+def _check_data(config: run.Config) -> None:
+  """Whether training finds its shards, or a text to make them of."""
+  own = os.path.join(config.run_dir, 'data')
+  first, *others = [_without_weight(d) for d in config.data.dir] or [own]
+  for path in others:
+    _check_there('data.dir', path)
+  if os.path.isdir(first):
+    return  # The text may be gone.
+  if config.data.input:
+    _check_there('data.input', config.data.input)
+  elif config.data.dir:
+    _check_there('data.dir', first)
+  else:
+    raise fields.UsageError(
+      '--data.input= and --data.dir= are both empty; name a text to prepare '
+      "('stdlib' is on every machine) or prepared shards."
+    )
+
+
+def _check_there(flag: str, path: str) -> None:
+  """Refuses a path that is not there, or is not what its flag names."""
+  what, is_folder = _KINDS[flag]
+  if not path or (flag, path) == ('data.input', 'stdlib'):
+    return
+  if not os.path.exists(path):
+    if flag == 'data.input' and glob.glob(path, recursive=True):
+      return
+    raise fields.UsageError(f'--{flag}={path} does not exist; name {what}.')
+  if is_folder not in (None, os.path.isdir(path)):
+    noun = 'folder' if is_folder else 'file'
+    raise fields.UsageError(f'--{flag}={path} is not a {noun}; name {what}.')
+
+
+def _check_output(config: run.Config, mode: _Mode) -> None:
+  """Refuses an output of another type, or one that lies in a file."""
+  outputs = config.output.split(',') if mode.ends else [config.output]
+  if mode.ends and not all(p.endswith(mode.ends) for p in outputs if p):
+    raise fields.UsageError(
+      f'--output={config.output} must end in {" or ".join(mode.ends)} for '
+      f'--mode={config.mode}.'
+    )
+  for flag, path in [('run_dir', config.run_dir), ('output', config.output)]:
+    folder = os.path.abspath(path)
+    if flag == 'output':  # What is there already is told by the mode.
+      folder = os.path.dirname(folder)
+    while not os.path.lexists(folder):
+      folder = os.path.dirname(folder)
+    if path and not os.path.isdir(folder):
+      raise fields.UsageError(
+        f'--{flag}={path} cannot be written: {folder} is not a folder; choose '
+        'another.'
+      )
+
+
+def _choice(group: tuple[str, ...]) -> str:
+  first, *others = [f'--{flag}=PATH' for flag in group]
+  return f'{first} (or {" or ".join(others)})' if others else first
+
+
+def _get(config: run.Config, flag: str) -> str:
+  value = config
+  for part in flag.split('.'):
+    value = getattr(value, part)
+  return value
+
+
+def _without_weight(text: str) -> str:
+  """The folder of DIR or DIR@WEIGHT."""
+  return text if os.path.exists(text) else text.rpartition('@')[0] or text
