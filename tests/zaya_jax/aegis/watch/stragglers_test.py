@@ -60,3 +60,16 @@ def test_next_generation_begins_anew():
   assert at(5, 5) is None  # Counted from nothing again.
   assert at(54, 54) is None
   assert at(55, 55)['rank'] == 1
+
+
+def test_rank_without_a_new_look_ends_no_window():
+  finder = stragglers.Stragglers()
+
+  def at(*looks):
+    ranks = enumerate(looks)
+    found = [{'rank': i, 'looks': n, 'late': n * i} for i, n in ranks]
+    return finder.find({'a': found})
+
+  assert at(7, 7) is None
+  assert at(7, 40) is None  # The report of rank 0 is still the last one.
+  assert at(57, 60)['rank'] == 1
