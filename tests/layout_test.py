@@ -49,7 +49,6 @@ NO_SOURCE = {
   'ops/symmetric_test.py': 'ops/newton_schulz/symmetric.py',
   'ops/triangle_test.py': 'ops/newton_schulz/triangle.py',
   'pipelines/prepare/chat_test.py': 'pipelines/prepare with conversations',
-  'zaya_jax/aegis/watch/watched_test.py': 'watch/ in a supervised run',
   'zaya_jax/checkpoint/reading/faults_test.py': 'damaged checkpoints',
   'zaya_jax/model/context_test.py': 'the model on a mesh with a context axis',
   'zaya_jax/model/engines_test.py': 'the engines that the model asks for',

@@ -51,7 +51,7 @@ _WORDS = {
 }
 
 
-def _event(told, number, apart_s):
+def event(told, number=0, apart_s=60.0):
   """The event of KIND, 'KIND STEP', 'KIND NODE' or one of `_WORDS`."""
   if isinstance(told, str):
     kind, _, about = told.partition(' ')
@@ -65,15 +65,15 @@ def _event(told, number, apart_s):
 def tell(story, *, spares=('s', 't'), apart_s=60.0, **policy):
   """All actions of a story whose events are `apart_s` seconds apart.
 
-  Its events are words, as `_event` reads them, or (kind, fields of the event).
+  Its events are words, as `event` reads them, or (kind, fields of the event).
   """
   state = state_lib.start(
     NODES, spares=spares, policy=state_lib.Policy(**policy)
   )
   actions = []
   for number, told in enumerate(story):
-    event = _event(told, number, apart_s)
-    state, action = decide_lib.decide(state, event)
+    seen = event(told, number, apart_s)
+    state, action = decide_lib.decide(state, seen)
     actions.append(action)
   return state, actions
 

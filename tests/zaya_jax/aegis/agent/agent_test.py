@@ -111,14 +111,6 @@ def test_ranks_end_with_their_agent(start):
     made.await_report('never')
 
 
-def test_a_frozen_agent_is_silent(start, monkeypatch):
-  monkeypatch.setattr(link, '_SILENCE_S', 0.2)
-  made = start(ranks=0)
-  os.kill(made.pid, signal.SIGSTOP)
-  time.sleep(0.3)
-  assert made.is_silent
-
-
 def test_no_progress_in_a_phase_is_a_hang(start):
   report = start(phase_limit_s=0.1).await_report('hang')
   assert report['limit_s'] == 0.1

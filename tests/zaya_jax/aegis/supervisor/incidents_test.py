@@ -8,7 +8,7 @@ import pytest
 
 from zaya_jax.aegis.decide import events
 from zaya_jax.aegis.decide import state as state_lib
-from zaya_jax.aegis.supervisor import incidents, replay
+from zaya_jax.aegis.supervisor import incidents
 from zaya_jax.config import fields
 
 START = state_lib.start(
@@ -66,14 +66,6 @@ def log(tmp_path):
   return path, with_state.state
 
 
-def test_every_decision_is_made_again(log):
-  path, state = log
-  assert replay.replay(path) == []
-  assert replay.run(str(path)) == 0
-  assert incidents.last_state(path) == state
-  assert state.nodes == ('a', 's') and state.generation == 3
-
-
 def test_line_has_what_was_seen_and_what_was_done(log):
   rows = [json.loads(line) for line in log[0].read_text().splitlines() if line]
   assert [row['kind'] for row in rows] == [
@@ -94,16 +86,6 @@ def test_line_has_what_was_seen_and_what_was_done(log):
   assert rows[3]['progress'][1]['exit_code'] == -9
 
 
-def test_another_decision_is_noticed(log, capsys):
-  path, _ = log
-  text = path.read_text()
-  path.write_text(text.replace('"rollback"', '"restart"'))
-  (sentence,) = replay.replay(path)
-  assert sentence.startswith('line 5, not_finite: was ')
-  assert replay.run(str(path)) == 1
-  assert '1 decisions' in capsys.readouterr().err
-
-
 def test_torn_line_is_passed_over(log):
   path, state = log
   path.write_bytes(path.read_bytes() + b'{"time": 3, "ki')
@@ -113,7 +95,6 @@ def test_torn_line_is_passed_over(log):
   more.close()
   assert incidents.last_state(path) == more.state
   assert more.state.running
-  assert replay.replay(path) == []
 
 
 def test_lines_of_other_programs_are_passed_over(log):
@@ -153,20 +134,14 @@ def test_training_tells_in_the_same_file():
 def test_line_of_another_version_is_refused(log):
   path, _ = log
   path.write_text(path.read_text().replace('"good_step"', '"better_step"'))
-  with pytest.raises(
-    fields.UsageError, match=r'line 5 of .* is not of this version'
-  ):
-    replay.replay(path)
+  why = r'line 5 of .* is not of this version'
+  with pytest.raises(fields.UsageError, match=why):
+    incidents.last_state(path)
 
 
 def test_file_without_a_supervisor(tmp_path):
   path = tmp_path / 'incidents.jsonl'
   assert incidents.last_state(path) is None
-  with pytest.raises(fields.UsageError, match='is no file'):
-    replay.replay(path)
-  path.write_text('')
-  with pytest.raises(fields.UsageError, match='no line of a supervisor'):
-    replay.replay(path)
 
 
 def test_line_is_on_disk_before_anything_is_done(tmp_path, monkeypatch):

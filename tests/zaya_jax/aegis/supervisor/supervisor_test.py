@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Supervised runs: real processes, which train nothing."""
+"""Supervised runs: real processes, which train nothing.
 
+Each run also makes its decisions again, from its incidents.jsonl.
+"""
+
+import itertools
 import json
 import os
 import sys
@@ -11,11 +15,16 @@ import pytest
 
 from tests.support import fake_rank
 from zaya_jax import config as config_lib
-from zaya_jax.aegis.supervisor import seals, supervisor
+from zaya_jax.aegis.supervisor import incidents, replay, supervisor
 from zaya_jax.checkpoint import errors
 from zaya_jax.runtime import faults, fence
 
 PROGRAM = (sys.executable, '-m', fake_rank.__name__)
+ECC = (
+  '{},1,2,-;amdgpu 0000:05:00.0: amdgpu: 1 new uncorrectable hardware errors '
+  'detected in umc block\n'
+)
+ORDINARY = {'supervise', 'running', 'sealed', 'done'}
 
 
 class Done:
@@ -24,11 +33,17 @@ class Done:
   def __init__(self, run_dir, code):
     self.run_dir, self.code = run_dir, code
     self.step, self.value = fake_rank.newest(run_dir)
-    lines = (run_dir / 'incidents.jsonl').read_text().splitlines()
+    path = run_dir / 'incidents.jsonl'
+    assert replay.replay(path) == []
+    lines = path.read_text().splitlines()
     self.rows = [json.loads(line) for line in lines if line]
 
   def incidents(self, *kinds):
     return [row for row in self.rows if row['kind'] in kinds]
+
+  @property
+  def kinds(self):
+    return {row['kind'] for row in self.rows}
 
   @property
   def generation(self):
@@ -37,15 +52,26 @@ class Done:
 
 @pytest.fixture
 def supervise(tmp_path, monkeypatch):
-  """Runs in `tmp_path/NAME` with faults; other words are --aegis flags."""
+  """Runs in `tmp_path/NAME` with faults; other words are --aegis flags.
 
-  def run(injected='', name='run', **aegis):
+  `meanwhile` is called with an event that is set when the run is over.
+  """
+
+  def run(injected='', name='run', meanwhile=lambda over: None, **aegis):
     monkeypatch.setenv(faults.VARIABLE, injected)
     aegis = {'nodes': ('a', 'b'), 'step_limit_s': 1.0, **aegis}
     config = config_lib.Config(
       run_dir=str(tmp_path / name), aegis=config_lib.AegisConfig(**aegis)
     )
-    return Done(tmp_path / name, supervisor.supervise(config, PROGRAM))
+    over = threading.Event()
+    helper = threading.Thread(target=meanwhile, args=(over,))
+    helper.start()
+    try:
+      code = supervisor.supervise(config, PROGRAM)
+    finally:
+      over.set()
+      helper.join()
+    return Done(tmp_path / name, code)
 
   return run
 
@@ -61,8 +87,9 @@ def undisturbed(tmp_path_factory):
   return done.value
 
 
-@pytest.mark.parametrize('kind', ['kill', 'segv', 'raise'])
-@pytest.mark.parametrize('rank', [0, 1])
+@pytest.mark.parametrize(
+  'kind, rank', [('kill', 0), ('kill', 1), ('segv', 1), ('raise', 0)]
+)
 def test_a_rank_that_ends_is_followed_by_another_generation(
   supervise, undisturbed, kind, rank
 ):
@@ -144,34 +171,96 @@ def test_sigterm_ends_with_a_checkpoint(
 ):
   """A second one does not wait for a rank that hangs."""
 
-  def interrupt():
+  def interrupt(over):
     log = tmp_path / 'run' / 'aegis' / 'faults.jsonl'
-    while not log.exists():
-      time.sleep(0.01)
+    while not log.exists() and not over.wait(0.01):
+      pass
     os.kill(os.getpid(), supervisor.signal.SIGTERM)
     if frozen:
       time.sleep(0.3)
       os.kill(os.getpid(), supervisor.signal.SIGTERM)
 
-  thread = threading.Thread(target=interrupt)
-  thread.start()
   kind = 'freeze' if frozen else 'mark'
-  done = supervise(f'{kind}@step:23:1:1', step_limit_s=30.0)
-  thread.join()
+  done = supervise(
+    f'{kind}@step:23:1:1', meanwhile=interrupt, step_limit_s=30.0
+  )
   assert (done.code, done.generation) == (75, 1)
   assert done.step == 20 if frozen else done.step >= 23
   assert supervise().value == undisturbed
 
 
-def test_checkpoints_after_a_rollback_are_set_aside(tmp_path):
-  for step in (5, 10, 15):
-    fake_rank.save(tmp_path, step, step)
-  (tmp_path / 'checkpoints' / '99').mkdir()  # Of nobody, without a seal.
-  found = seals.Seals(str(tmp_path))
-  assert found.newest() == 15
-  found.roll_back(5)
-  assert found.newest() == 5
-  aside = {
-    p.name.split('-')[0] for p in (tmp_path / 'checkpoints/bad').iterdir()
-  }
-  assert aside == {'10', '15', '99'}
+@pytest.fixture
+def watched(supervise, tmp_path):
+  """As `supervise`, with a spare and a log of the kernel for each node."""
+  logs = (f'kern:{tmp_path}/kmsg.{{node}}',)
+  defaults = {'nodes': ('a', 'b', 'c'), 'spares': 1, 'step_limit_s': 0.0}
+
+  def run(injected='', **more):
+    return supervise(injected, **{**defaults, 'logs': logs, **more})
+
+  return run
+
+
+def test_line_of_the_kernel_replaces_the_node(watched, tmp_path):
+  def write(over):
+    while not over.wait(0.01):
+      if list((tmp_path / 'run').glob('at/1/1.5')):
+        (tmp_path / 'kmsg.a').write_text(ECC.format(11))  # A program's line.
+        over.wait(0.3)
+        (tmp_path / 'kmsg.b').write_text(ECC.format(3))
+        return
+
+  done = watched(
+    'freeze@step:5:0:1',  # All wait for rank 0 until the line is seen.
+    meanwhile=write,
+    drain=f'touch {tmp_path}/drained.{{node}}',
+    step_limit_s=600.0,
+  )
+  assert done.code == 0
+  assert [path.name for path in tmp_path.glob('drained.*')] == ['drained.b']
+  (row,) = done.incidents('gpu_memory_uncorrectable')
+  assert (row['node'], row['done']['kind']) == ('b', 'replace_node')
+
+
+def test_node_that_is_not_healthy_is_passed_over(watched, tmp_path):
+  (tmp_path / 'bad.b').touch()
+  done = watched(health=f'test ! -e {tmp_path}/bad.{{node}}')
+  assert done.code == 0
+  (row,) = done.incidents('unhealthy')
+  assert row['node'] == 'b'
+  assert done.rows[0]['state']['nodes'] == ['a', 'b']
+  assert not (tmp_path / 'run' / 'at' / '1').exists()
+
+
+def test_run_shrinks_to_what_divides_its_work(watched, tmp_path):
+  for name in 'bde':
+    (tmp_path / f'bad.{name}').touch()
+  done = watched(
+    nodes=tuple('abcde'),
+    shrink=True,
+    health=f'test ! -e {tmp_path}/bad.{{node}}',
+  )
+  assert done.code == 0
+  kinds = {row['done']['kind'] for row in done.incidents('unhealthy')}
+  assert kinds == {'replace_node'}
+  state = incidents.last_state(tmp_path / 'run' / 'incidents.jsonl')
+  # Two healthy nodes of four are left; three would not have been allowed.
+  assert len(state.nodes) == 2 and set(state.nodes) <= {'a', 'c'}
+
+
+def test_calendar_that_jumps_changes_nothing(watched, monkeypatch):
+  jumps = itertools.cycle((3600.0, -3600.0, 0.0))
+  true = time.time
+  monkeypatch.setattr(time, 'time', lambda: true() + next(jumps))
+  done = watched(step_limit_s=30.0)
+  assert done.code == 0 and done.kinds == ORDINARY
+  (running,), (end,) = done.incidents('running'), done.incidents('done')
+  assert abs(end['time'] - running['time']) < 60
+
+
+def test_rule_with_an_error_starts_nothing(watched, tmp_path):
+  (tmp_path / 'mine.toml').write_text('[[rule]]\nname = "x"\n')
+  with pytest.raises(config_lib.UsageError, match=r'mine\.toml, line 2: '):
+    watched(rules=(str(tmp_path / 'mine.toml'),))
+  assert not (tmp_path / 'run' / 'at').exists()
+  assert not (tmp_path / 'run' / 'incidents.jsonl').exists()
