@@ -41,6 +41,9 @@ class Reporter:
   """Shows a run and records it in `run_dir`. Use it in a `with` block.
 
   Steps count from 1: step s is the one after which s steps are done.
+
+  Attributes:
+    train_loss: of the last row, or the mean of the steps read since.
   """
 
   def __init__(
@@ -90,12 +93,13 @@ class Reporter:
     self._log = f'logs/process_{process:05d}.log' if process else 'log.txt'
     self._pending: _Step | None = None
     self._window = window.Window()
+    self.train_loss = math.nan
     self._open = contextlib.ExitStack()
 
   def __enter__(self) -> 'Reporter':
     nowhere = pathlib.Path(os.devnull)
-    metrics_path = self._run_dir / 'metrics.jsonl' if self._first else nowhere
-    self._journal = journal.Journal(metrics_path, last_step=self._step)
+    rows = self._run_dir / 'metrics.jsonl' if self._first else nowhere
+    self._journal = journal.Journal(rows, last_step=self._step)
     self._open.callback(self._journal.close)
     self._experts = experts.ExpertLog(
       self._run_dir / 'experts.jsonl' if self._first else nowhere,
@@ -113,7 +117,6 @@ class Reporter:
     )
     scored = [row for row in self._journal.history if row.get(_BEST)]
     self._best = min(scored, key=lambda row: row[_BEST], default=None)
-    self._newest = scored[-1] if scored else None
     for line in self._opening:
       self.note(line)
     self._mark = time.monotonic()
@@ -127,11 +130,10 @@ class Reporter:
   @contextlib.contextmanager
   def compiling(self, what: str) -> Iterator[None]:
     """Says that `what` is compiled, and then how long it took."""
-    self.flush()
     self.note(f'compiling {what} ...')
     start = time.monotonic()
-    yield
-    self._mark = time.monotonic()
+    with self.aside('compiling'):
+      yield
     self.note(f'compiled {what} in {self._mark - start:.1f} s')
 
   @contextlib.contextmanager
@@ -169,8 +171,8 @@ class Reporter:
     """
     # A backend that computes while it dispatches is done already.
     ready = all(value.is_ready() for value in measured.values())
-    done_at = time.monotonic() if ready else None
     self.flush()
+    done_at = time.monotonic() if ready else None  # After the step before.
     self._pending = _Step(step, measured, tokens, data_s, done_at)
 
   def flush(self) -> None:
@@ -190,6 +192,7 @@ class Reporter:
     self._window.add(
       values, tokens=done.tokens, step_s=step_s, data_s=done.data_s
     )
+    self.train_loss = self._window.mean('train/loss')
     self._advance(values.get('train/loss', math.nan))
     every, total = self._config.log.every, self._config.num_steps
     if done.step == 1 or done.step % every == 0 or done.step == total:
@@ -204,12 +207,10 @@ class Reporter:
         'val/zlib_bpb', what zlib needs for the same text.
     """
     self.flush()
-    row = self._write(step, values)
-    line = text.place('eval', step, self._config.num_steps)
-    line += f'  loss {values["val/loss"]:7.4f}'
+    row, total = self._write(step, values), self._config.num_steps
+    line = f'{text.place("eval", step, total)}  loss {values["val/loss"]:7.4f}'
     if _BEST in values:
       line += f'  bpb {values[_BEST]:.3f}'
-      self._newest = row
       if self._best is None or values[_BEST] < self._best[_BEST]:
         self._best = row
         line += '  best so far'
@@ -293,9 +294,8 @@ class Reporter:
       rate = values['throughput/tokens_per_second']
       values['throughput/mfu'] = rate * self._flops_per_token / self._peak
     row = self._write(self._step, values)
-    bpb = self._newest and self._newest[_BEST]
-    total = self._config.num_steps
-    self._console.line(text.step_line(row, total=total, bpb=bpb, eta_s=eta_s))
+    line = text.step_line(row, total=self._config.num_steps, eta_s=eta_s)
+    self._console.line(line)
 
   def _write(self, step: int, values: Mapping[str, float]) -> dict[str, Any]:
     """Writes a row to metrics.jsonl and TensorBoard; returns it."""

@@ -6,21 +6,17 @@ from collections.abc import Mapping
 _PREFIXES = ((1e15, 'P'), (1e12, 'T'), (1e9, 'G'), (1e6, 'M'), (1e3, 'k'))
 
 
-def step_line(
-  row: Mapping[str, float], *, total: int, bpb: float | None, eta_s: float
-) -> str:
+def step_line(row: Mapping[str, float], *, total: int, eta_s: float) -> str:
   """The line of one row, in columns; unknown values leave theirs out.
 
   Args:
     row: as in metrics.jsonl.
     total: steps of the run.
-    bpb: newest held-out bits per byte.
     eta_s: seconds to the end.
   """
   parts = [
     place('step', row['step'], total),
     f'loss {_number(row, "train/loss", "7.4f")}',
-    '' if bpb is None else f'bpb {bpb:.3f}',
     f'lr {_number(row, "optim/lr", ".2e")}',
     f'grad {_number(row, "optim/grad_norm", "6.3f")}',
     f'{short(row["throughput/tokens_per_second"]):>6} tok/s',

@@ -52,6 +52,12 @@ class Window:
     """Tokens of all steps over their seconds."""
     return self._tokens / (self.step_s * len(self._steps))
 
+  def mean(self, name: str) -> float:
+    """Of one number; the NaN of a skipped step does not count."""
+    values = [step.get(name, math.nan) for step in self._steps]
+    values = [x for x in values if math.isfinite(x)]
+    return float(np.mean(values)) if values else math.nan
+
   def combine(self) -> dict[str, float]:
     """One number for each name; the NaN of a skipped step does not count."""
     combined = {}

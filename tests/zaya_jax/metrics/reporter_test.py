@@ -65,7 +65,7 @@ def _reporter(
   folder, *, kind='cpu', num_steps=40, tensorboard=False, **changes
 ):
   log = config.LogConfig(
-    every=10, tensorboard=tensorboard, **changes.pop('log', {})
+    **{'every': 10, 'tensorboard': tensorboard, **changes.pop('log', {})}
   )
   return metrics.Reporter(
     config.Config(num_steps=num_steps, log=log, prompt='def f('),
@@ -165,6 +165,44 @@ def test_step_that_is_done_when_pushed_ends_there(tmp_path, monkeypatch):
       report.push(step, _measured(), tokens=64, data_s=0.0)
     now[0] += 50.0
   assert [row['time/step_s'] for row in _rows(tmp_path)] == [1.0, 1.0, 3.0]
+
+
+def test_time_does_not_run_backwards_when_a_step_is_done_at_once(
+  tmp_path, monkeypatch
+):
+  ticks = iter(range(1000))
+  monkeypatch.setattr('time.monotonic', lambda: float(next(ticks)))
+  with _reporter(tmp_path, log={'every': 1}) as report:
+    for step in range(1, 7):
+      # The first of two is awaited when the second is pushed, done already.
+      done = step % 2 == 0
+      monkeypatch.setattr(Scalar, 'is_ready', lambda self, done=done: done)
+      report.push(step, _measured(), tokens=64, data_s=0.0)
+  rows = _rows(tmp_path)
+  assert [row['step'] for row in rows] == [1, 2, 3, 4, 5, 6]
+  assert all(row['time/step_s'] > 0 for row in rows)
+  assert all(row['throughput/tokens_per_second'] > 0 for row in rows)
+
+
+def test_evaluation_stands_on_its_own_line_alone(tmp_path):
+  with _reporter(tmp_path, num_steps=20) as report:
+    _push(report, 1, 10)
+    report.evaluation(10, {'val/loss': 1.5, 'val/bpb': 2.25})
+    _push(report, 11, 20)
+  lines = (tmp_path / 'log.txt').read_text().splitlines()
+  assert [line.split()[0] for line in lines if '2.250' in line] == ['eval']
+
+
+def test_training_loss_is_that_of_the_log(tmp_path):
+  with _reporter(tmp_path) as report:
+    assert np.isnan(report.train_loss)
+    _push(report, 1, 10)
+    report.flush()
+    row = _rows(tmp_path)[-1]
+    assert row['step'] == 10 and report.train_loss == row['train/loss']
+    _push(report, 11, 12)
+    report.flush()
+    assert report.train_loss == pytest.approx((10 / 11 + 10 / 12) / 2)
 
 
 def test_mfu_where_the_peak_is_known(tmp_path):

@@ -46,23 +46,22 @@ def test_line_has_every_number():
   line = text.step_line(
     {**ROW, 'throughput/mfu': 0.4123, 'optim/skipped': 3.0},
     total=1000,
-    bpb=2.611,
     eta_s=75,
   )
   assert line == (
-    'step    20/1000  loss  2.3457  bpb 2.611  lr 1.90e-03  grad  0.523   '
+    'step    20/1000  loss  2.3457  lr 1.90e-03  grad  0.523   '
     '48.2k tok/s  mfu 41.2%  load 0.31..2.40  eta 01:15  skipped 3'
   )
 
 
 def test_line_leaves_out_what_is_unknown():
-  line = text.step_line(ROW, total=1000, bpb=None, eta_s=75)
-  assert not {'bpb', 'mfu', 'skipped'} & set(line.split())
+  line = text.step_line(ROW, total=1000, eta_s=75)
+  assert not {'mfu', 'skipped'} & set(line.split())
 
 
 def test_lines_of_one_run_are_aligned():
-  early = text.step_line({**ROW, 'step': 1}, total=1000, bpb=None, eta_s=75)
-  late = text.step_line({**ROW, 'step': 1000}, total=1000, bpb=None, eta_s=0)
+  early = text.step_line({**ROW, 'step': 1}, total=1000, eta_s=75)
+  late = text.step_line({**ROW, 'step': 1000}, total=1000, eta_s=0)
   assert early.index('loss') == late.index('loss')
   assert len(early) == len(late)
 
