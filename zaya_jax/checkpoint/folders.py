@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from zaya_jax.checkpoint import errors, seal
+from zaya_jax.runtime import rank
 
 STATE = 'state'  # The arrays.
 META = 'meta'  # What the checkpoint says about itself, and the data position.
@@ -83,14 +84,30 @@ def facts(
     meta: of the checkpoint; its finite 'metrics' decide about the best.
     prints: fingerprints of the arrays by path.
   """
-  metrics = meta.get('metrics', {})
-  metrics = {k: v for k, v in metrics.items() if math.isfinite(v)}
   return {
     'step': step,
     'time': time.time(),
-    'metrics': metrics,
+    'metrics': _finite(meta.get('metrics', {})),
     'fingerprint': dict(prints),
   }
+
+
+def amend(directory: str, metrics: Mapping[str, float]) -> None:
+  """Adds what was measured of a step later to its seal, if it was saved.
+
+  What goes wrong is a warning: the seal stays as it was.
+  """
+  if not os.path.exists(directory):
+    return
+  try:
+    rank.check_fence()
+    body = seal.read(directory)
+    files = body.pop('files')
+    body['metrics'] = {**body.get('metrics', {}), **_finite(metrics)}
+    seal.write(directory, body, known=files)
+  except (OSError, RuntimeError) as error:
+    why = errors.cause(error)
+    logging.warning('%s was sealed without %s: %s', directory, metrics, why)
 
 
 def check(directory: str, **options) -> dict[str, Any]:
@@ -151,6 +168,10 @@ def remove_partial(folder: str) -> None:
 def is_checkpoint(path: str) -> bool:
   """Whether a path is one checkpoint, valid or not; else a folder of them."""
   return any(os.path.lexists(os.path.join(path, x)) for x in (STATE, seal.NAME))
+
+
+def _finite(metrics):
+  return {k: v for k, v in metrics.items() if math.isfinite(v)}
 
 
 def numbered(folder: str) -> list[str]:

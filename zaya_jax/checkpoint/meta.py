@@ -3,6 +3,7 @@
 
 import dataclasses
 import json
+import os
 import platform
 import time
 from importlib import metadata
@@ -61,7 +62,7 @@ def describe(
 
 
 def read(directory: str) -> dict[str, Any]:
-  """The meta of a checkpoint.
+  """The meta of a checkpoint, with the metrics that its seal has later.
 
   Raises:
     CheckpointError: if it cannot be read, or is none.
@@ -71,6 +72,9 @@ def read(directory: str) -> dict[str, Any]:
     raise errors.damaged(directory, 'the meta is no object')
   if missing := [key for key in _REQUIRED if key not in found]:
     raise errors.damaged(directory, f'the meta lacks {missing[0]}')
+  if os.path.exists(os.path.join(directory, seal.NAME)):
+    later = seal.read(directory).get('metrics', {})
+    found['metrics'] = {**found.get('metrics', {}), **later}
   return found
 
 

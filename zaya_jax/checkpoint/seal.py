@@ -282,8 +282,8 @@ def _scan(directory: str) -> dict[str, int]:
         found[name] = entry.stat(follow_symlinks=False).st_size
       else:
         raise BrokenError(directory, 'kind', f'{name} is no plain file')
-  found.pop(NAME, None)
-  return found
+  own = (NAME, f'{NAME}.partial')  # The next one, if this was killed then.
+  return {name: size for name, size in found.items() if name not in own}
 
 
 def _check_name(directory: str, name: str) -> None:

@@ -43,3 +43,32 @@ def test_removal_that_is_killed_half_way_leaves_nothing_that_counts(
   assert sorted(os.listdir(tmp_path)) == ['7.trash', '8']
   folders_lib.remove_partial(str(tmp_path))
   assert os.listdir(tmp_path) == ['8']
+
+
+def test_what_is_measured_later_is_added_to_the_seal(tmp_path):
+  make(tmp_path, 7)
+  path = str(tmp_path / '7')
+  before = seal.read(path)
+  folders_lib.amend(path, {'val/loss': 1.5, 'val/bpb': float('nan')})
+  folders_lib.amend(path, {'val/zlib': 2.0})
+  after = folders_lib.check(path)
+  assert after.pop('metrics') == {'val/loss': 1.5, 'val/zlib': 2.0}
+  assert after == before
+  folders_lib.amend(str(tmp_path / '8'), {'val/loss': 1.5})  # Was not saved.
+  assert os.listdir(tmp_path) == ['7']
+
+
+def test_seal_that_is_not_replaced_still_holds(tmp_path, monkeypatch, caplog):
+  make(tmp_path, 7)
+  path = str(tmp_path / '7')
+
+  def fail(*_):
+    raise OSError('killed')
+
+  monkeypatch.setattr(os, 'replace', fail)
+  folders_lib.amend(path, {'val/loss': 1.5})
+  assert 'killed' in caplog.text
+  assert 'metrics' not in folders_lib.check(path)
+  monkeypatch.undo()
+  folders_lib.amend(path, {'val/loss': 2.5})
+  assert folders_lib.check(path)['metrics'] == {'val/loss': 2.5}

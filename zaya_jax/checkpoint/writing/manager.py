@@ -139,6 +139,11 @@ class Manager:
     if self._failure:
       raise errors.CheckpointError(self._failure)
 
+  def amend(self, step: int, metrics: dict[str, float]) -> None:
+    """Adds what was measured of a saved step to its seal, in the background."""
+    if processes.process() == 0:
+      self._thread.submit(folders.amend, self.directory(step), metrics)
+
   def restore(self, step: int, abstract: Any) -> tuple[Any, int, dict]:
     """Reads a checkpoint of this run, as `reader.restore`.
 
@@ -232,11 +237,8 @@ class Manager:
 
   def _is_busy(self) -> bool:
     """Whether the save before is under way, and will be for a while."""
-    if self._saving is None:
-      return False
-    return bool(
-      concurrent.futures.wait([self._saving[1]], _PATIENCE_S).not_done
-    )
+    saving = [self._saving[1]] if self._saving else []
+    return bool(concurrent.futures.wait(saving, _PATIENCE_S).not_done)
 
   def _finish(self) -> None:
     """Waits for the save in the background; its failure becomes a warning."""
@@ -246,11 +248,9 @@ class Manager:
     try:
       why = future.result()
     except errors.FAILURES as error:
-      self._give_up(step, error)
-      return
+      return self._give_up(step, error)
     if why:
-      self._fail(step, why)
-      return
+      return self._fail(step, why)
     self._failures, self._newest = 0, step
 
   def _on_disk(self, step: int, state: Any) -> str | None:
