@@ -25,7 +25,9 @@ def ours(config: config_lib.Config) -> tuple[Callable[[Any], Any], Update]:
   Gradients come where the step sums them, divided as the state, and become
   float32 as there; parameters are gathered to where they live.
   """
-  optimizer = optimizer_lib.make_optimizer(config.optim, config.num_steps)
+  optimizer = optimizer_lib.make_optimizer(
+    config.optim, config.num_steps
+  ).params
 
   def update(grads, opt_state, params):
     grads = jax.tree.map(lambda g, p: g.astype(p.dtype), grads, params)

@@ -84,7 +84,6 @@ LINES_OF_A_FUNCTION = {
   'zaya_jax/parallel/context/blocks.py:attention': 63,
   'zaya_jax/parallel/context/tree.py:partial': 67,
   'zaya_jax/train/start.py:restore_or_init': 67,
-  'zaya_jax/train/step.py:make_train_step': 62,
 }
 
 

@@ -241,7 +241,7 @@ class LogConfig:
 
   every: int = field(10, 'Steps between lines of metrics.', minimum=1)
   sample_every: int = field(
-    0, 'Steps between samples; 0: only the last.', minimum=0
+    1000, 'Steps between samples, and one after the last; 0: none.', minimum=0
   )
   tensorboard: bool = field(True, 'Writes TensorBoard events.')
   report: bool = field(True, 'Keeps report.html, the run on one page.')

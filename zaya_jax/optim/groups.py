@@ -12,7 +12,7 @@ import jax
 import jax.tree_util
 import numpy as np
 
-# What each group is told as.
+# Display name of each group.
 MEANING = {
   'muon': 'Muon',
   'decay': 'AdamW with decay',
@@ -103,3 +103,14 @@ def table(
       'x'.join(map(str, leaf.shape)),
       int(np.prod(leaf.shape)),
     )
+
+
+def summary(params: Any, *, optimizer: str) -> list[str]:
+  """How many parameters each group has, one line a group."""
+  rows = list(table(params, optimizer=optimizer))
+  lines = []
+  for group, meaning in MEANING.items():
+    sizes = [size for _, kind, _, size in rows if kind == group]
+    if sizes:
+      lines.append(f'{meaning}: {sum(sizes):,} in {len(sizes)} arrays')
+  return lines

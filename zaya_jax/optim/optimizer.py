@@ -1,20 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
 """The optimizer of a run: clipping, Muon and AdamW by group, one schedule."""
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import optax
 
 from ops import dispatch
 from zaya_jax import config as config_lib
+from zaya_jax.optim import balance, muon, schedule
 from zaya_jax.optim import groups as groups_lib
-from zaya_jax.optim import muon, schedule
 
 
-def make_optimizer(
-  config: config_lib.OptimConfig, num_steps: int
-) -> optax.GradientTransformationExtraArgs:
-  """Muon for hidden matrices and AdamW for the rest (see `labels`).
+class Optimizer(NamedTuple):
+  """What changes the arrays of a state, once their gradients are known."""
+
+  params: optax.GradientTransformationExtraArgs
+  buffers: optax.GradientTransformation  # The balancing bias.
+  rate: optax.Schedule  # Of the parameters, by the updates done.
+
+
+def make_optimizer(config: config_lib.OptimConfig, num_steps: int) -> Optimizer:
+  """All that is made of `--optim.*`, for a run of so many steps."""
+  rate = schedule.make_schedule(config, num_steps)
+  return Optimizer(
+    _of_params(config, rate), balance.make_balancer(config), rate
+  )
+
+
+def _of_params(config, schedule):
+  """Muon for hidden matrices and AdamW for the rest (see `groups`).
 
   Both share the learning rate and decoupled weight decay; norms, scales,
   biases and the depthwise convolution are not decayed. Updates of Muon have
@@ -44,7 +60,7 @@ def make_optimizer(
     'plain': adam,
   }
   label = lambda params: groups_lib.label(params, optimizer=config.name)
-  rate = optax.scale_by_learning_rate(schedule.make_schedule(config, num_steps))
+  rate = optax.scale_by_learning_rate(schedule)
 
   def descend(updates, state, params=None):
     updates, state = rate.update(updates, state, params)

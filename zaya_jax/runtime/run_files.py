@@ -17,13 +17,16 @@ from zaya_jax import config as config_lib
 _PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'grain')
 
 
-def write(config: config_lib.Config, *, device: jax.Device, count: int) -> None:
+def write(
+  config: config_lib.Config, *, device: jax.Device, count: int, **more: Any
+) -> None:
   """Writes config.flags, which repeats the run, and config.json, for people.
 
   Args:
     config: of the run.
     device: one of its devices.
     count: how many there are.
+    **more: of config.json.
   """
   run_dir = pathlib.Path(config.run_dir)
   facts = {
@@ -37,6 +40,7 @@ def write(config: config_lib.Config, *, device: jax.Device, count: int) -> None:
       'python': platform.python_version(),
       **{name: metadata.version(name) for name in _PACKAGES},
     },
+    **more,
   }
   _replace(run_dir / 'config.flags', config.to_flagfile())
   _replace(run_dir / 'config.json', json.dumps(facts, indent=2) + '\n')

@@ -27,6 +27,7 @@ _NAMED = 3  # Arrays and devices in a sentence.
 
 State = state_lib.TrainState
 Kind = Literal['refused_step', 'loss_spike', 'wrong_result', 'corrupt_replica']
+Tell = Callable[[Kind, int, str, int | None, int | None], None]
 
 
 class HardwareError(RuntimeError):
@@ -63,7 +64,7 @@ class Guard:
     self,
     config: config_lib.Config,
     mesh: jax.sharding.Mesh,
-    tell: Callable[[Kind, int, str, int | None, int | None], None],
+    tell: Tell,
   ):
     self._mesh, self._tell = mesh, tell
     self._every = config.guard.vote_every

@@ -1,23 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loop over steps, and what it does now and then between them."""
+"""The loop over steps."""
 
 import time
 from typing import Any
 
 import jax
-import numpy as np
 
 from ops import dispatch
-from zaya_jax.checkpoint import meta
+from zaya_jax import config as config_lib
+from zaya_jax import metrics
+from zaya_jax.checkpoint.writing import manager
 from zaya_jax.config import exit_codes
-from zaya_jax.inference import model as model_lib
-from zaya_jax.inference import score
 from zaya_jax.optim import groups
 from zaya_jax.parallel import batch as batch_lib
-from zaya_jax.parallel import mesh as mesh_lib
-from zaya_jax.runtime import beats, processes, run_files, stop
+from zaya_jax.runtime import beats, processes, stop
 from zaya_jax.runtime import compiled as compiled_lib
-from zaya_jax.train import guard
+from zaya_jax.train import guard as guard_lib
+from zaya_jax.train import hooks as hooks_lib
 from zaya_jax.train import start as start_lib
 from zaya_jax.train import step as step_lib
 
@@ -34,248 +33,126 @@ class Loop:
   Args:
     config: of the run.
     mesh: of all devices.
-    corpus: the data, whose position the loop moves.
+    batches: iterator with `state`, its position in the data.
+    step: (state, batch) -> (state, measured), jitted.
+    guard: takes the steps.
+    hooks: what is done between steps.
     saved: where checkpoints go.
     report: hears of each step.
-    page: of the run.
   """
 
-  def __init__(self, config, mesh, corpus, saved, report, page):
-    self.config, self.mesh, self.corpus = config, mesh, corpus
-    self.saved, self.report, self.page = saved, report, page
-    self.guard = guard.Guard(config, mesh, self._incident)
-    self.eval_step = jax.jit(
-      score.make_eval_step(config.model, config.mesh.context_mode)
-    )
-    self.scores: dict[str, float] = {}  # Of this step, for its checkpoint.
-    self.tokens = 0
+  def __init__(
+    self,
+    config: config_lib.Config,
+    mesh: jax.sharding.Mesh,
+    batches: Any,
+    step: Any,
+    guard: guard_lib.Guard,
+    hooks: hooks_lib.Hooks,
+    saved: manager.Manager,
+    report: metrics.Reporter,
+  ):
+    self._config, self._mesh, self._batches = config, mesh, batches
+    self._step, self._guard, self._hooks = step, guard, hooks.in_order()
+    self._saved, self._report = saved, report
+    self._keep = None
 
   def run(self, start: start_lib.Start, signal: stop.StopSignal) -> int:
     """Runs to `num_steps` or to a signal; returns the exit code."""
-    config, loader, report = self.config, self.corpus.loader, self.report
-    state = start.state
-    self.fast = start.fast
-    self.tokens, measured, keep = start.tokens, None, None
-    for note in (*start.notes, *_groups(config, state.params)):
-      report.note(note)
-    for step in range(start.step + 1, config.num_steps + 1):
-      waited, window = time.monotonic(), loader.state
-      self.scores = {}
+    data, last = self._config.data, self._config.num_steps
+    state, total, measured = start.state, start.tokens, None
+    tokens = data.batch_size * data.seq_len
+    name = self._config.optim.name
+    updated = groups.summary(state.params, optimizer=name)
+    for note in (*start.notes, *updated):
+      self._report.note(note)
+    for step in range(start.step + 1, last + 1):
+      began, window = time.monotonic(), self._batches.state
       beats.enter('data', step)
-      batch = batch_lib.put_batch(self.mesh, next(loader))
-      waited = time.monotonic() - waited
+      batch = batch_lib.put_batch(self._mesh, next(self._batches))
+      waited = time.monotonic() - began
       if measured is None:
-        beats.enter('compile')
-        compiled, keep = self._compile(state, batch)
-        self.guard.watch(compiled, state)
+        self._compile(state, batch)
       beats.enter('step', step)
-      state, new = self.guard.step(step, state, batch, window)
-      tokens = config.data.batch_size * config.data.seq_len
-      report.push(step, new, tokens=tokens, data_s=waited)
-      self.tokens += tokens
-      self._check_numerics(measured)  # Of the step before: nothing stalls.
-      if measured is not None:
+      state, new = self._guard.step(step, state, batch, window)
+      self._report.push(step, new, tokens=tokens, data_s=waited)
+      total += tokens
+      if measured is not None:  # Of the step before: nothing stalls.
+        self._check_numerics(measured)
         beats.finish(step - 1)
-        if keep:
-          keep()
-          keep = None
+        self._keep_program()
       measured = new
-      state, stopping = self._between(step, state, measured, signal)
-      if stopping:
-        name = processes.stop_at(step, signal.name)
-        report.note(f'{name}: stopped after step {step}')
-        self._finish()
+      name = processes.stop_at(step, signal.name)
+      now = hooks_lib.Pause(
+        step=step,
+        state=state,
+        measured=measured,
+        tokens=total,
+        last=step == last,
+        stopping=bool(name) and step < last,
+      )
+      self._pause(now)
+      state = now.state
+      if now.stopping:
+        self._report.note(f'{name}: stopped after step {step}')
+        self._finish(start, done=False)
         return exit_codes.STOPPED
-    self._finish()
-    return 0
+    self._finish(start, done=True)
+    return exit_codes.DONE
 
-  def _finish(self) -> None:
-    beats.enter('end')
-    newest = self.saved.newest_saved()
-    self.report.finish(
-      checkpoint=None if newest is None else self.saved.directory(newest)
-    )
-
-  def _compile(self, state, batch):
-    """The step, and what is to be called with it once it has run."""
-    settings = step_lib.settings(self.config)
-    devices = tuple(self.mesh.devices.flat)
+  def _compile(self, state, batch) -> None:
+    beats.enter('compile')
+    settings = step_lib.settings(self._config)
+    devices = tuple(self._mesh.devices.flat)
     kept = compiled_lib.Program(settings, (state, batch), devices)
     if compiled := kept.load():
-      self.report.note('the training step was compiled before')
+      self._report.note('the training step was compiled before')
     else:
-      step = step_lib.make_train_step(self.config, hold=True)
-      step = jax.jit(step, donate_argnums=0)
-      compiling = self.report.compiling('the training step')
-      with compiling, kept.compiling(), jax.set_mesh(self.mesh):
-        options = step_lib.compiler_options()
-        compiled = step.lower(state, batch).compile(compiler_options=options)
+      compiling = self._report.compiling('the training step')
+      with compiling, kept.compiling(), jax.set_mesh(self._mesh):
+        compiled = self._step.lower(state, batch).compile()
       kept.take(compiled)
+    self._keep = kept.save
     processes.barrier('compiled')
     for note in dispatch.notes():
-      self.report.note(note)
-    return compiled, kept.save
+      self._report.note(note)
+    self._guard.watch(compiled, state)
 
-  def _between(self, step, state, measured, signal) -> tuple[Any, bool]:
-    """Evaluates, samples and saves where it is time.
+  def _keep_program(self) -> None:
+    if self._keep:
+      self._keep()
+      self._keep = None
 
-    Returns:
-      The state, and whether to stop here.
-    """
-    config, last = self.config, step == self.config.num_steps
-    if last:
-      state = self.guard.settle(state)
-      self._check_numerics(measured)
-    if last or not processes.stop_at(
-      step, signal.name
-    ):  # Who asks to stop does not wait for minutes.
-      beats.enter('eval')
-      if last or _is_due(step, config.eval.every):
-        self._evaluate(step, state)
-      if last or _is_due(step, config.log.sample_every):
-        self._sample(step, state)
-        processes.barrier('sampled')
-    if self.page.is_due():
-      with self.report.aside('writing the page'):
-        self.page.write()
-    # Read once: it may come at any time.
-    stopping = bool(processes.stop_at(step, signal.name)) and not last
-    if self.fast and self.fast.is_due(step) and not last:
-      state = self.guard.settle(state)
-      if not int(measured['optim/bad_steps']):
-        self.guard.confirm(step, state)
-        index = self.corpus.loader.state
-        with self.report.aside('copying'):
-          about = self._about(measured)
-          self.fast.save(step, state, data_index=index, meta=about)
-    if last or stopping or _is_due(step, config.checkpoint.every):
-      beats.enter('save', step)
-      state = self.guard.settle(state)
-      self.guard.confirm(step, state)
-      # While steps are bad they must not push out the states to go back to.
-      if int(measured['optim/bad_steps']) and not (last or stopping):
-        self.report.note(f'step {step} is not saved: it was refused')
-      else:
-        self._save(step, state, measured, urgent=last or stopping)
-    if last or stopping:
-      self.saved.wait()
-      if self.fast:
-        self.fast.close(done=last)
-    return state, stopping
+  def _pause(self, now: hooks_lib.Pause) -> None:
+    """Does what is due; `now` gets the state to go on from."""
+    due = [hook for hook in self._hooks if hook.is_due(now)]
+    # The same in all processes: to settle a step they execute it together.
+    if now.last or any(hook.reads_state for hook in due):
+      now.state = self._guard.settle(now.state)
+    if now.last:
+      self._check_numerics(now.measured)
+    for hook in due:
+      hook.run(now)
 
-  def _evaluate(self, step, state) -> None:
-    val = self.corpus.val
-    if val is None:
+  def _finish(self, start: start_lib.Start, *, done: bool) -> None:
+    beats.enter('end')
+    if start.fast:
+      start.fast.close(done=done)
+    newest = self._saved.newest_saved()
+    self._report.finish(
+      checkpoint=None if newest is None else self._saved.directory(newest)
+    )
+
+  def _check_numerics(self, measured: dict[str, Any]) -> None:
+    limit = self._config.optim.max_bad_steps
+    if int(measured['optim/bad_steps']) < limit:
       return
-    with self.report.aside('evaluating'), jax.set_mesh(self.mesh):
-      nats, tokens = score.score(
-        self.eval_step,
-        self.mesh,
-        state.params,
-        state.buffers,
-        self.corpus.val_batches(self.config.eval.batches),
-      )
-    values = {'val/loss': nats / tokens}
-    values['val/bpb'] = score.bits_per_byte(
-      values['val/loss'], val.bytes_per_token
-    )
-    self.scores = dict(values)
-    if val.zlib_bits_per_byte:
-      values['val/zlib_bpb'] = val.zlib_bits_per_byte
-    self.report.evaluation(step, values)
-
-  def _sample(self, step, state) -> None:
-    tokenizer, how = self.corpus.tokenizer, self.config.generate
-    params, buffers = mesh_lib.off_mesh((state.params, state.buffers))
-    if processes.process():
-      return  # All have gathered them; one is enough to sample.
-    model = model_lib.Model(
-      config=self.config.model,
-      params=params,
-      buffers=buffers,
-      tokenizer=tokenizer,
-      stop_ids=tokenizer.stop_ids,
-    )
-    with self.report.aside('sampling'):
-      (text,) = model.generate(
-        self.config.prompt,
-        max_tokens=how.max_tokens,
-        temperature=how.temperature,
-        top_p=how.top_p,
-        seed=_sample_seed(state.rng, step),
-      )
-    self.report.sample(step, self.config.prompt, text)
-
-  def _about(self, measured) -> dict[str, Any]:
-    loss = float(np.asarray(measured['train/loss']))
-    return meta.describe(
-      self.config,
-      flags=self.config.to_flagfile(),
-      tokenizer_sha256=self.corpus.tokenizer.sha256,
-      dataset_sha256=self.corpus.sha256,
-      tokens=self.tokens,
-      metrics={**self.scores, 'train/loss': loss},
-    )
-
-  def _save(self, step, state, measured, urgent) -> None:
-    about = self._about(measured)
-    started = time.monotonic()
-    with self.report.aside('saving'):
-      accepted = self.saved.save(
-        step,
-        state,
-        data_index=self.corpus.loader.state,
-        meta=about,
-        urgent=urgent,
-      )
-    if accepted:
-      self.report.saved(step, time.monotonic() - started)
-
-  def _incident(self, kind, step, seen, process, good_step) -> None:
-    """Tells of a step or a device that cannot be trusted."""
-    self.report.note(seen)
-    if processes.process() == 0:
-      run_files.incident(
-        self.config.run_dir,
-        kind=kind,
-        step=step,
-        seen=seen,
-        rank=process,
-        good_step=good_step,
-        source='trainer',
-      )
-
-  def _check_numerics(self, measured: dict[str, Any] | None) -> None:
-    limit = self.config.optim.max_bad_steps
-    if measured is None or int(measured['optim/bad_steps']) < limit:
-      return
-    newest = self.saved.newest_saved()
-    good = 'none was saved' if newest is None else self.saved.directory(newest)
+    newest = self._saved.newest_saved()
+    good = 'none was saved' if newest is None else self._saved.directory(newest)
     raise NumericsError(
       f'{limit} steps in a row were refused, for NaN, Inf or a spike '
       f'(--optim.max_bad_steps={limit}): none of them was applied. The last '
-      f'good checkpoint: {good}. Lower --optim.lr={self.config.optim.lr}, look '
-      'at the data, or raise --guard.spike_limit='
-      f'{self.config.guard.spike_limit:g}.'
+      f'good checkpoint: {good}. Lower --optim.lr={self._config.optim.lr}, '
+      'look at the data, or raise --guard.spike_limit='
+      f'{self._config.guard.spike_limit:g}.'
     )
-
-
-def _is_due(step: int, every: int) -> bool:
-  return every > 0 and step % every == 0
-
-
-def _sample_seed(rng: jax.Array, step: int) -> int:
-  """A seed for the samples of one step, from the key of the run."""
-  return (int(np.asarray(rng)[-1]) + step) % 2**31
-
-
-def _groups(config, params) -> list[str]:
-  """Which optimizer updates which parameters, one line a group."""
-  table = list(groups.table(params, optimizer=config.optim.name))
-  lines = []
-  for group, meaning in groups.MEANING.items():
-    rows = [row for row in table if row[1] == group]
-    names = ' '.join(name.removeprefix('layers/') for name, *_ in rows)
-    if rows:
-      lines.append(f'{meaning}: {sum(row[3] for row in rows):,} in {names}')
-  return lines

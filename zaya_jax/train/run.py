@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training: config, data, mesh, state, step, and the loop over them."""
+"""Training, from its settings to its exit code: the page to read first."""
 
 import contextlib
 import dataclasses
+from collections.abc import Iterator
 
 from ops import dispatch
 from zaya_jax import config as config_lib
@@ -11,13 +12,18 @@ from zaya_jax.checkpoint import lock, seal
 from zaya_jax.checkpoint.writing import manager
 from zaya_jax.data import corpus as corpus_lib
 from zaya_jax.model import flops
+from zaya_jax.optim import groups
+from zaya_jax.optim import optimizer as optimizer_lib
 from zaya_jax.parallel import mesh as mesh_lib
 from zaya_jax.report import overview
-from zaya_jax.runtime import beats, processes, rank, run_files, session, stop
+from zaya_jax.runtime import processes, rank, run_files, session, stop
+from zaya_jax.train import guard as guard_lib
+from zaya_jax.train import hooks as hooks_lib
 from zaya_jax.train import inherit, traced
 from zaya_jax.train import loop as loop_lib
 from zaya_jax.train import start as start_lib
 from zaya_jax.train import state as state_lib
+from zaya_jax.train import step as step_lib
 
 
 def train(config: config_lib.Config) -> int:
@@ -37,11 +43,35 @@ def train(config: config_lib.Config) -> int:
     NumericsError: if `--optim.max_bad_steps` steps in a row were refused.
     HardwareError: if a device computes or remembers wrong things.
   """
-  engines = dispatch.use(**vars(config.ops))
-  key = seal.trusting(config.checkpoint.seal_key_file)
-  met = session.join(config, _must_agree(config))
-  with engines, key, met as config:
-    return _train(config)
+  with contextlib.ExitStack() as stack:
+    open_ = stack.enter_context
+    open_(dispatch.use(**vars(config.ops)))
+    open_(seal.trusting(config.checkpoint.seal_key_file))
+    config = open_(session.join(config, _must_agree(config)))
+    config = inherit.settings(config)
+    mesh = mesh_lib.make_mesh(config.mesh)
+    state_lib.check(config, mesh)
+    optimizer = optimizer_lib.make_optimizer(config.optim, config.num_steps)
+    init = state_lib.make_init(config, optimizer)  # Of the model too.
+    step = step_lib.make_jitted(config, optimizer)
+    if config.ops != config_lib.OpsConfig():  # Named engines may not run.
+      traced.trace(config, mesh)
+    open_(_lock(config))
+    corpus = open_(corpus_lib.Corpus(config, mesh_lib.data_shard(mesh)))
+    saved = open_(manager.Manager(config.run_dir, config.checkpoint))
+    start = start_lib.restore_or_init(config, mesh, init, corpus, saved)
+    _describe(config, mesh, corpus, start)
+    page = open_(overview.Live(config, wanted=processes.process() == 0))
+    report = open_(_make_reporter(config, mesh, start))
+    guard = guard_lib.Guard(config, mesh, _incidents(config, report))
+    hooks = hooks_lib.Hooks(
+      config, mesh, corpus, saved, start.fast, guard, report, page
+    )
+    signal = open_(stop.StopSignal())
+    loop = loop_lib.Loop(
+      config, mesh, corpus.loader, step, guard, hooks, saved, report
+    )
+    return loop.run(start, signal)
 
 
 def _must_agree(config) -> str:
@@ -50,32 +80,27 @@ def _must_agree(config) -> str:
   return dataclasses.replace(config, distributed=place).to_flagfile()
 
 
-def _train(config) -> int:
-  first = processes.process() == 0
-  config = inherit.settings(config)
-  mesh = mesh_lib.make_mesh(config.mesh)
-  state_lib.check(config, mesh)
-  if config.ops != config_lib.OpsConfig():
-    traced.trace(config, mesh)  # A named engine may not run: before the data.
-  with contextlib.ExitStack() as open_:
-    if first and not rank.place():  # Else the supervisor holds it.
-      open_.enter_context(lock.RunLock(config.run_dir))
+@contextlib.contextmanager
+def _lock(config) -> Iterator[None]:
+  """Holds the run directory, unless the supervisor does."""
+  mine = processes.process() == 0 and not rank.place()
+  with lock.RunLock(config.run_dir) if mine else contextlib.nullcontext():
     processes.barrier('locked')
-    shard = mesh_lib.data_shard(mesh)
-    corpus = open_.enter_context(corpus_lib.Corpus(config, shard))
-    saved = open_.enter_context(
-      manager.Manager(config.run_dir, config.checkpoint)
-    )
-    beats.enter('restore')
-    start = start_lib.restore_or_init(config, mesh, corpus, saved)
-    if first:
-      corpus.tokenizer.save(config.run_dir)
-      run_files.write(config, device=mesh.devices.flat[0], count=mesh.size)
-    page = open_.enter_context(overview.Live(config, wanted=first))
-    report = open_.enter_context(_make_reporter(config, mesh, start))
-    signal = open_.enter_context(stop.StopSignal())
-    loop = loop_lib.Loop(config, mesh, corpus, saved, report, page)
-    return loop.run(start, signal)
+    yield
+
+
+def _describe(config, mesh, corpus, start) -> None:
+  """Writes what the run is into its folder."""
+  if processes.process():
+    return
+  table = groups.table(start.state.params, optimizer=config.optim.name)
+  corpus.tokenizer.save(config.run_dir)
+  run_files.write(
+    config,
+    device=mesh.devices.flat[0],
+    count=mesh.size,
+    optimizer={name: groups.MEANING[group] for name, group, *_ in table},
+  )
 
 
 def _make_reporter(config, mesh, start) -> metrics.Reporter:
@@ -92,3 +117,22 @@ def _make_reporter(config, mesh, start) -> metrics.Reporter:
     start_tokens=start.tokens,
     process=processes.process(),
   )
+
+
+def _incidents(config, report) -> guard_lib.Tell:
+  """Tells people and machines of a step or a device that is not trusted."""
+
+  def tell(kind, step, seen, process, good_step):
+    report.note(seen)
+    if processes.process() == 0:
+      run_files.incident(
+        config.run_dir,
+        kind=kind,
+        step=step,
+        seen=seen,
+        rank=process,
+        good_step=good_step,
+        source='trainer',
+      )
+
+  return tell

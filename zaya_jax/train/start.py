@@ -3,6 +3,7 @@
 
 import dataclasses
 import os
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -15,7 +16,7 @@ from zaya_jax.checkpoint.writing import manager
 from zaya_jax.data import corpus as corpus_lib
 from zaya_jax.hub import folder as hub_folder
 from zaya_jax.hub import names as hub_names
-from zaya_jax.runtime import processes, rank
+from zaya_jax.runtime import beats, processes, rank
 from zaya_jax.train import state as state_lib
 
 
@@ -41,6 +42,7 @@ class Start:
 def restore_or_init(
   config: config_lib.Config,
   mesh: jax.sharding.Mesh,
+  init: Callable[[], state_lib.TrainState],
   corpus: corpus_lib.Corpus,
   saved: manager.Manager,
 ) -> Start:
@@ -52,7 +54,7 @@ def restore_or_init(
     UsageError: if the settings do not let it go on.
     CheckpointError: if the checkpoint is of another model, or damaged.
   """
-  init = state_lib.make_init(config)
+  beats.enter('restore')
   with jax.set_mesh(mesh):
     abstract = arrays.on_mesh(jax.eval_shape(init), mesh)
   fast, copy, newest = None, None, None

@@ -12,8 +12,8 @@ import optax
 from zaya_jax import config as config_lib
 from zaya_jax.config import checks
 from zaya_jax.model import zaya
-from zaya_jax.optim import balance, spikes
 from zaya_jax.optim import optimizer as optimizer_lib
+from zaya_jax.optim import spikes
 from zaya_jax.parallel import partition, zigzag
 
 
@@ -58,10 +58,18 @@ def check(config: config_lib.Config, device_mesh: jax.sharding.Mesh) -> None:
   zigzag.check(config.data.seq_len, sizes['context'], config.model.conv_context)
 
 
-def make_init(config: config_lib.Config) -> Callable[[], TrainState]:
-  """A function that makes the state of step 0; run it under jit."""
-  optimizer = optimizer_lib.make_optimizer(config.optim, config.num_steps)
-  balancer = balance.make_balancer(config.optim)
+def make_init(
+  config: config_lib.Config, optimizer: optimizer_lib.Optimizer | None = None
+) -> Callable[[], TrainState]:
+  """A function that makes the state of step 0; run it under jit.
+
+  Args:
+    config: of the run.
+    optimizer: whose state it has; None: the one of the config.
+  """
+  optimizer = optimizer or optimizer_lib.make_optimizer(
+    config.optim, config.num_steps
+  )
 
   def init() -> TrainState:
     model_key, sample_key = jax.random.split(jax.random.key(config.seed))
@@ -71,8 +79,8 @@ def make_init(config: config_lib.Config) -> Callable[[], TrainState]:
       step=jnp.int32(0),
       params=params,
       buffers=buffers,
-      opt_state=optimizer.init(partition.divide(params)),
-      balance_state=balancer.init(buffers),
+      opt_state=optimizer.params.init(partition.divide(params)),
+      balance_state=optimizer.buffers.init(buffers),
       skipped=jnp.int32(0),
       bad_steps=jnp.int32(0),
       recent=spikes.init(),

@@ -15,7 +15,6 @@ from ops import dispatch
 from zaya_jax import config as config_lib
 from zaya_jax.optim import balance, muon, spikes
 from zaya_jax.optim import optimizer as optimizer_lib
-from zaya_jax.optim import schedule as schedule_lib
 from zaya_jax.parallel import partition
 from zaya_jax.train import gradients
 from zaya_jax.train import state as state_lib
@@ -23,6 +22,11 @@ from zaya_jax.train import state as state_lib
 # Of a step that may be held back, for the host: whether it was, and each
 # device's part of the loss.
 HELD, LOSSES = 'guard/held', 'guard/losses'
+
+Step = Callable[
+  [state_lib.TrainState, gradients.Batch],
+  tuple[state_lib.TrainState, dict[str, jax.Array]],
+]
 
 
 def settings(config: config_lib.Config) -> tuple[Any, ...]:
@@ -45,27 +49,35 @@ def compiler_options() -> dict[str, bool]:
   return {name: False}
 
 
+def make_jitted(
+  config: config_lib.Config, optimizer: optimizer_lib.Optimizer
+) -> Any:
+  """The step that a run takes: it may be held, and its state is donated."""
+  step = make_train_step(config, optimizer, hold=True)
+  options = compiler_options()
+  return jax.jit(step, donate_argnums=0, compiler_options=options)
+
+
 def make_train_step(
-  config: config_lib.Config, hold: bool = False
-) -> Callable[
-  [state_lib.TrainState, gradients.Batch],
-  tuple[state_lib.TrainState, dict[str, jax.Array]],
-]:
+  config: config_lib.Config,
+  optimizer: optimizer_lib.Optimizer | None = None,
+  hold: bool = False,
+) -> Step:
   """The step of a run: (state, batch) -> (state, measured).
 
-  A step whose loss or gradient norm is NaN, Inf or a spike is refused: of the
-  state nothing changes but the counters.
+  A step whose loss or gradient norm is NaN, Inf or a spike is refused: only the
+  counters of the state change.
 
   Args:
     config: of the run.
+    optimizer: of its parameters and buffers; None: the one of the config.
     hold: after a refused step no step changes anything, counters included,
       until `skip` or `release`; so the host, which reads late, can execute it
-      again from the same state. Then `measured` has `HELD` and `LOSSES` too.
+      again. Then `measured` has `HELD` and `LOSSES` too.
   """
-  optimizer = optimizer_lib.make_optimizer(config.optim, config.num_steps)
-  balancer = balance.make_balancer(config.optim)
-  schedule = schedule_lib.make_schedule(config.optim, config.num_steps)
-  num_experts = config.model.num_experts
+  optimizer = optimizer or optimizer_lib.make_optimizer(
+    config.optim, config.num_steps
+  )
 
   def train_step(state: state_lib.TrainState, batch: gradients.Batch):
     loss, grads, load_NX, losses_D = gradients.each_and_sum(
@@ -76,40 +88,52 @@ def make_train_step(
     good = jnp.all(jnp.isfinite(now_2))
     good &= ~spikes.is_spike(state.recent, now_2, config.guard.spike_limit)
     apply = good & (state.held == 0)
-    updates, opt_state = optimizer.update(
+    updates, opt_state = optimizer.params.update(
       grads, state.opt_state, partition.divide(state.params), apply=apply
     )
     buffers, balance_state = balance.update(
-      balancer, state.buffers, state.balance_state, load_NX, num_experts
+      optimizer.buffers,
+      *(state.buffers, state.balance_state, load_NX, config.model.num_experts),
     )
     counted = state_lib.counted(state, now_2, good)
     if hold:
-      counted = _where(apply, counted, {k: getattr(state, k) for k in counted})
+      counted = _where(apply, counted, state)
       counted['held'] = jnp.int32(~apply)
     arrays = {'buffers': buffers, 'balance_state': balance_state}
     new = dataclasses.replace(
       state,
       params=partition.apply_updates(state.params, updates, apply),
       opt_state=muon.select(apply, opt_state, state.opt_state),
-      **_where(apply, arrays, {k: getattr(state, k) for k in arrays}),
+      **_where(apply, arrays, state),
       **counted,
     )
     measured = {
       'train/loss': loss,
       'optim/grad_norm': grad_norm,
-      'optim/lr': schedule(_updates_done(state)),
-      'optim/skipped': new.skipped,
-      'optim/bad_steps': new.bad_steps,
-      'moe/load': load_NX,
-      'moe/bias': new.buffers['layers']['router']['balance_bias'],
-      **load_metrics(load_NX, num_experts),
+      'optim/lr': optimizer.rate(state.step - state.skipped),
+      **_told(new, load_NX, config.model.num_experts),
     }
-    return new, measured | ({HELD: new.held, LOSSES: losses_D} if hold else {})
+    if hold:
+      measured |= {HELD: new.held, LOSSES: losses_D}
+    return new, measured
 
   return train_step
 
 
-def _where(condition, new, old):
+def _told(state, load_NX, num_experts):
+  """What is told of a step, beside its loss, gradient norm and rate."""
+  return {
+    'optim/skipped': state.skipped,
+    'optim/bad_steps': state.bad_steps,
+    'moe/load': load_NX,
+    'moe/bias': state.buffers['layers']['router']['balance_bias'],
+    **load_metrics(load_NX, num_experts),
+  }
+
+
+def _where(condition, new, state):
+  """Fields of a state: these, or those that it has."""
+  old = {name: getattr(state, name) for name in new}
   return jax.tree.map(functools.partial(jnp.where, condition), new, old)
 
 
@@ -136,7 +160,3 @@ def load_metrics(load_NX: jax.Array, num_experts: int) -> dict[str, jax.Array]:
     'moe/entropy': jnp.mean(entropy_N) / even,
     'moe/skip': jnp.mean(1.0 - routed_N / total_N),
   }
-
-
-def _updates_done(state):
-  return state.step - state.skipped

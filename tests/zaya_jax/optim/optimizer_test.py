@@ -29,7 +29,7 @@ def grads():
 def updates(params, grads, scales=(1.0, -0.5), **settings):
   """The updates of steps with these multiples of the gradients."""
   config = config_lib.OptimConfig(**settings)
-  transform = optimizer.make_optimizer(config, STEPS)
+  transform = optimizer.make_optimizer(config, STEPS).params
 
   @jax.jit
   def run(params, grads):
@@ -115,7 +115,7 @@ def test_decay_moves_matrices_only(params, grads):
 
 
 def test_state_holds_one_momentum_for_muon_and_two_for_adam(params):
-  transform = optimizer.make_optimizer(config_lib.OptimConfig(), STEPS)
+  transform = optimizer.make_optimizer(config_lib.OptimConfig(), STEPS).params
   state = jax.eval_shape(transform.init, params)
   held = sum(leaf.size for leaf in jax.tree.leaves(state) if leaf.ndim)
   sizes = {name: leaf.size for name, leaf in by_name(params).items()}

@@ -4,11 +4,14 @@
 import math
 import os
 
+import jax
+import numpy as np
 import pytest
 
 from tests.support import tiny
 from zaya_jax import main
 from zaya_jax.checkpoint import seal
+from zaya_jax.inference import model as model_lib
 from zaya_jax.inference import score
 
 TEXT = ''.join(
@@ -35,6 +38,7 @@ def train(text, tmp_path):
     assert main.main(['zaya_jax', *tiny.FLAGS, *settings, *args]) == 0
     return run_dir
 
+  call.run_dir = tmp_path / 'run'
   return call
 
 
@@ -52,9 +56,41 @@ def test_best_checkpoint_stays_when_later_ones_are_saved_more_often(
 ):
   nats = iter([1.0, 3.0, 2.0])  # Of steps 2, 4 and 6.
   monkeypatch.setattr(score, 'score', lambda *_: (next(nats), 1.0))
-  found = saved(
-    train('--eval.every=2', '--checkpoint.every=1', '--checkpoint.keep=1')
-  )
+  args = '--eval.every=2 --checkpoint.every=1 --checkpoint.keep=1'.split()
+  found = saved(train(*args, '--log.sample_every=0'))
+  assert not (train.run_dir / 'samples').exists()
   assert sorted(found) == [2, 6]
   assert found[2]['val/loss'] == 1.0 and found[6]['val/loss'] == 2.0
   assert found[2]['val/bpb'] == pytest.approx(1.0 / math.log(2), rel=0.05)
+
+
+class OutOfMemory(Exception):
+  """As XLA's; of no kind that a program could take for something else."""
+
+
+def test_state_is_on_disk_before_it_is_evaluated(train, monkeypatch):
+  def fail(*_):
+    assert list(saved(train.run_dir)) == [6]
+    raise OutOfMemory
+
+  monkeypatch.setattr(score, 'score', fail)
+  with pytest.raises(OutOfMemory):
+    train('--eval.every=0', '--checkpoint.every=0')
+  assert 'val/bpb' not in saved(train.run_dir)[6]
+
+
+def test_sample_is_made_last_and_divided_weights_stay_divided(
+  train, monkeypatch
+):
+  kinds = []
+
+  def fail(model, *_, **__):
+    kinds.extend(map(type, jax.tree.leaves((model.params, model.buffers))))
+    raise OutOfMemory
+
+  monkeypatch.setattr(model_lib.Model, 'generate', fail)
+  with pytest.raises(OutOfMemory):
+    train('--mesh.fsdp=2', '--eval.batches=1', '--checkpoint.every=0')
+  # Nothing is lost, not even what was measured last.
+  assert saved(train.run_dir)[6]['val/bpb'] > 0
+  assert set(kinds) == {np.ndarray}  # Of the host: no device has them all.

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is done between steps: when each is due, and what it does."""
+
+import dataclasses
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from zaya_jax import config as config_lib
+from zaya_jax import metrics
+from zaya_jax.checkpoint import meta
+from zaya_jax.checkpoint.writing import fast as fast_lib
+from zaya_jax.checkpoint.writing import manager
+from zaya_jax.data import corpus as corpus_lib
+from zaya_jax.inference import model as model_lib
+from zaya_jax.inference import score
+from zaya_jax.report import overview
+from zaya_jax.runtime import beats, processes
+from zaya_jax.train import guard as guard_lib
+from zaya_jax.train import state as state_lib
+
+
+@dataclasses.dataclass(kw_only=True)
+class Pause:
+  """A run between two steps.
+
+  Attributes:
+    step: the one that is done.
+    state: after it.
+    measured: by it.
+    tokens: trained on so far.
+    last: no step follows.
+    stopping: a signal asks to end here.
+  """
+
+  step: int
+  state: state_lib.TrainState
+  measured: dict[str, Any]
+  tokens: int
+  last: bool
+  stopping: bool
+
+  def at(self, every: int) -> bool:
+    """Whether the step is a multiple; of 0 none is."""
+    return every > 0 and self.step % every == 0
+
+  @property
+  def ends(self) -> bool:
+    """Whether the run ends here."""
+    return self.last or self.stopping
+
+
+class Hook(NamedTuple):
+  """Something that is done after some steps."""
+
+  run: Callable[[Pause], None]
+  is_due: Callable[[Pause], bool]
+  reads_state: bool = True  # Then all processes run it, or none does.
+
+
+class Hooks:
+  """The hooks of a run.
+
+  Args:
+    config: of the run.
+    mesh: of all devices.
+    corpus: the data.
+    saved: where checkpoints go.
+    fast: where copies go; None: nowhere.
+    guard: of the steps.
+    report: hears what was done.
+    page: of the run.
+  """
+
+  def __init__(
+    self,
+    config: config_lib.Config,
+    mesh: jax.sharding.Mesh,
+    corpus: corpus_lib.Corpus,
+    saved: manager.Manager,
+    fast: fast_lib.FastTier | None,
+    guard: guard_lib.Guard,
+    report: metrics.Reporter,
+    page: overview.Live,
+  ):
+    self._config, self._mesh, self._corpus = config, mesh, corpus
+    self._saved, self._fast, self._guard = saved, fast, guard
+    self._report, self._page = report, page
+    self._eval_step = jax.jit(
+      score.make_eval_step(config.model, config.mesh.context_mode)
+    )
+
+  def in_order(self) -> list[Hook]:
+    """State first: what follows may run out of memory or be interrupted."""
+    evals, samples = self._config.eval.every, self._config.log.sample_every
+    saves, fast = self._config.checkpoint.every, self._fast
+    goes_on = lambda now: not now.stopping  # Who asks to stop does not wait.
+    return [
+      Hook(self._copy, lambda now: fast and fast.is_due(now.step)),
+      Hook(self._save, lambda now: now.ends or now.at(saves)),
+      Hook(
+        self._evaluate,
+        lambda now: goes_on(now) and (now.last or now.at(evals)),
+      ),
+      Hook(
+        self._sample,
+        lambda now: goes_on(now) and samples and (now.last or now.at(samples)),
+      ),
+      Hook(self._write_page, lambda _: self._page.is_due(), reads_state=False),
+    ]
+
+  def _copy(self, now):
+    if now.last or int(now.measured['optim/bad_steps']):
+      return
+    self._guard.confirm(now.step, now.state)
+    index = self._corpus.loader.state
+    with self._report.aside('copying'):
+      about = self._about(now)
+      self._fast.save(now.step, now.state, data_index=index, meta=about)
+
+  def _save(self, now):
+    beats.enter('save', now.step)
+    self._guard.confirm(now.step, now.state)
+    # While steps are bad they must not push out the states to go back to.
+    if int(now.measured['optim/bad_steps']) and not now.ends:
+      self._report.note(f'step {now.step} is not saved: it was refused')
+      return
+    with self._report.aside('saving'):
+      started = time.monotonic()
+      accepted = self._saved.save(
+        now.step,
+        now.state,
+        data_index=self._corpus.loader.state,
+        meta=self._about(now),
+        urgent=now.ends,
+      )
+    if accepted:
+      self._report.saved(now.step, time.monotonic() - started)
+    if now.ends:
+      self._saved.wait()
+
+  def _about(self, now):
+    return meta.describe(
+      self._config,
+      flags=self._config.to_flagfile(),
+      tokenizer_sha256=self._corpus.tokenizer.sha256,
+      dataset_sha256=self._corpus.sha256,
+      tokens=now.tokens,
+      metrics={'train/loss': self._report.train_loss},
+    )
+
+  def _evaluate(self, now):
+    val = self._corpus.val
+    if val is None:
+      return
+    beats.enter('eval')
+    with self._report.aside('evaluating'), jax.set_mesh(self._mesh):
+      nats, tokens = score.score(
+        self._eval_step,
+        self._mesh,
+        now.state.params,
+        now.state.buffers,
+        self._corpus.val_batches(self._config.eval.batches),
+      )
+    loss = nats / tokens
+    bpb = score.bits_per_byte(loss, val.bytes_per_token)
+    values = {'val/loss': loss, 'val/bpb': bpb}
+    self._saved.amend(now.step, values)
+    if val.zlib_bits_per_byte:
+      values['val/zlib_bpb'] = val.zlib_bits_per_byte
+    self._report.evaluation(now.step, values)
+
+  def _sample(self, now):
+    """Process 0 samples; the others wait for it."""
+    beats.enter('eval')
+    arrays = (now.state.params, now.state.buffers)
+    if not _is_here(arrays):
+      self._report.note(
+        f'no sample of step {now.step}: its parameters are divided among '
+        'processes; --mode=generate reads them from a checkpoint'
+      )
+    elif processes.process() == 0:
+      with self._report.aside('sampling'):
+        seed = _sample_seed(now.state.rng, now.step)
+        text = self._generate(arrays, seed)
+      self._report.sample(now.step, self._config.prompt, text)
+    processes.barrier('sampled')
+
+  def _generate(self, arrays, seed):
+    tokenizer, how = self._corpus.tokenizer, self._config.generate
+    # By way of the host: no device of the mesh gets more than it has.
+    params, buffers = jax.tree.map(np.asarray, arrays)
+    model = model_lib.Model(
+      config=self._config.model,
+      params=params,
+      buffers=buffers,
+      tokenizer=tokenizer,
+      stop_ids=tokenizer.stop_ids,
+    )
+    (text,) = model.generate(
+      self._config.prompt,
+      max_tokens=how.max_tokens,
+      temperature=how.temperature,
+      top_p=how.top_p,
+      seed=seed,
+    )
+    return text
+
+  def _write_page(self, _):
+    with self._report.aside('writing the page'):
+      self._page.write()
+
+
+def _is_here(tree: Any) -> bool:
+  """Whether this process can read each array whole."""
+  leaves = jax.tree.leaves(tree)
+  return all(a.is_fully_addressable or a.is_fully_replicated for a in leaves)
+
+
+def _sample_seed(rng: jax.Array, step: int) -> int:
+  """A seed for the samples of one step, from the key of the run."""
+  return (int(np.asarray(rng)[-1]) + step) % 2**31
