@@ -172,7 +172,7 @@ class Template:
       pieces = self._write(messages, False, tools).split(jinja_sandbox.MARK)
       return [(text, i % 2 == 1) for i, text in enumerate(pieces) if text]
     whole = self.render(messages, tools=tools)
-    pieces, done = [], 0
+    turns, done = [], 0
     for i, message in enumerate(messages):
       if message.get('role') != ASSISTANT:
         continue
@@ -185,9 +185,10 @@ class Template:
           'apart; mark it there with {% generation %} … {% endgeneration %}.'
         )
       turn = self._without_space_behind_token(after[len(before) :])
-      pieces += [(whole[done : len(before)], False), (turn, True)]
+      turns += [(whole[done : len(before)], False), (turn, True)]
       done = len(before) + len(turn)
-    return [piece for piece in (*pieces, (whole[done:], False)) if piece[0]]
+    turns.append((whole[done:], False))
+    return [piece for piece in turns if piece[0]]
 
   def _without_space_behind_token(self, turn: str) -> str:
     text = turn.rstrip()

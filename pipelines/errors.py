@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The one error of this package and what it means for the exit code."""
 
-from typing import Literal
+from typing import Final, Literal
 
-USAGE = 2  # The input or a setting is wrong; the sentence names it.
-UNUSABLE = 3  # Prepared data are missing, damaged or cannot be written.
+USAGE: Final = 2  # The input or a setting is wrong; the sentence names it.
+UNUSABLE: Final = 3  # Prepared data are missing, damaged or cannot be written.
 
 
 class DataError(ValueError):

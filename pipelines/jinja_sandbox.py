@@ -44,7 +44,7 @@ def place(error: Exception) -> str:
 class _Generation(ext.Extension):
   """`{% generation %}`: puts marks around what the assistant says."""
 
-  tags = frozenset({'generation'})
+  tags = {'generation'}
 
   def parse(self, parser):
     """Parses one block."""

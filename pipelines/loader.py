@@ -220,7 +220,7 @@ def _rows(batch_size: int, shard_index: int, shard_count: int) -> range:
 
 
 def _in_order(
-  windows: Sequence[np.ndarray],
+  windows: sources.WindowSource | Sequence[np.ndarray],
   seq_len: int,
   batch_size: int,
   shard_index: int,

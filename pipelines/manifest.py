@@ -14,7 +14,7 @@ import os
 import pathlib
 from typing import Any
 
-from pipelines import chat, errors, tokenizer, typed_json
+from pipelines import chat, errors, tokenizer, tokenizer_base, typed_json
 
 FILE_NAME = 'manifest.json'
 # Versions of the format: without conversations, and with some.
@@ -130,7 +130,7 @@ class Manifest:
     """Hex digest of the whole content: the identity of the data."""
     return hashlib.sha256(_canonical(typed_json.plain(self))).hexdigest()
 
-  def check_tokenizer(self, other: tokenizer.Tokenizer) -> None:
+  def check_tokenizer(self, other: tokenizer_base.Tokenizer) -> None:
     """Refuses a tokenizer that is not the one of the shards."""
     if other.sha256 != self.tokenizer_sha256:
       raise errors.DataError(
@@ -140,7 +140,7 @@ class Manifest:
         errors.UNUSABLE,
       )
 
-  def check_template(self, other: tokenizer.Tokenizer) -> None:
+  def check_template(self, other: tokenizer_base.Tokenizer) -> None:
     """Refuses another chat template than wrote the conversations."""
     expected = self.template_sha256
     if expected and other.template.sha256 != expected:
@@ -202,7 +202,9 @@ def verify(
   return manifest
 
 
-def load_tokenizer(directory: str | os.PathLike[str]) -> tokenizer.Tokenizer:
+def load_tokenizer(
+  directory: str | os.PathLike[str],
+) -> tokenizer_base.Tokenizer:
   """Loads the tokenizer of a folder of prepared shards, checking its hash."""
   directory = pathlib.Path(directory)
   manifest = load(directory)

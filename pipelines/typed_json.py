@@ -23,7 +23,7 @@ def plain(value: Any) -> Any:
 def build(kind: Any, value: Any) -> Any:
   """Turns parsed JSON into `kind`, refusing other types."""
   origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-  if dataclasses.is_dataclass(kind):
+  if isinstance(kind, type) and dataclasses.is_dataclass(kind):
     hints = typing.get_type_hints(kind)
     optional = {f.name for f in dataclasses.fields(kind) if f.default is None}
     if wrong := (set(hints) ^ set(value)) - (optional & set(hints)):

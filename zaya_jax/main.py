@@ -11,6 +11,7 @@ carries it as `exit_code`; any other keeps its traceback.
 import contextlib
 import errno
 import importlib
+import io
 import logging
 import os
 import pathlib
@@ -170,7 +171,8 @@ def _run(config: config_lib.Config) -> int:
     code = getattr(error, 'exit_code', None)
     if isinstance(code, int):
       return _fail(error, code)
-    if getattr(error, 'errno', None) == errno.ENOSPC:  # Nobody's bug.
+    # Nobody's bug.
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
       return _fail(_disk_full(config, error), exit_codes.UNUSABLE)
     raise
 
@@ -219,7 +221,8 @@ def _end(*_) -> None:
 def _program() -> None:
   """Runs the command line of this process and ends it."""
   # A terminal may not know every letter that a model writes.
-  sys.stdout.reconfigure(errors='replace')
+  if isinstance(sys.stdout, io.TextIOWrapper):
+    sys.stdout.reconfigure(errors='replace')
   logging.basicConfig(format='zaya_jax: %(levelname)s: %(message)s')
   logging.addLevelName(logging.WARNING, 'warning')
   # Until the training loop listens, SIGTERM ends as Ctrl-C does, tidily; at

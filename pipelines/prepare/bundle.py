@@ -46,7 +46,7 @@ class SplitWriter:
     self._uncounted = None  # Tokens; a number once there is a conversation.
     self._shard_records = max(1, shard_tokens // record_tokens)
     self._records = []  # Of each shard.
-    self._writer = None
+    self._writer: array_record_module.ArrayRecordWriter | None = None
     self._documents = self._tokens = self._bytes = 0
     self._zlib = zlib.compressobj(9) if name == 'val' else None
     self._zlib_bytes = 0

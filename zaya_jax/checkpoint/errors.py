@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The one error of this package and what it means for the exit code."""
 
-from typing import Literal
+from typing import Final, Literal
 
 from zaya_jax.config import exit_codes
 
-USAGE = exit_codes.USAGE  # A setting is wrong; another command line would do.
-UNUSABLE = exit_codes.UNUSABLE  # A checkpoint is damaged or cannot be written.
+USAGE: Final = (
+  exit_codes.USAGE
+)  # A setting is wrong; another command line would do.
+UNUSABLE: Final = (
+  exit_codes.UNUSABLE
+)  # A checkpoint is damaged or cannot be written.
 
 # What Orbax and TensorStore raise for a missing, cut or garbled file.
 FAILURES = (OSError, ValueError, KeyError, TypeError, RuntimeError)
@@ -23,7 +27,7 @@ class CheckpointError(RuntimeError):
 
   def __init__(self, message: str, exit_code: Literal[2, 3] = UNUSABLE):
     super().__init__(message)
-    self.exit_code = exit_code
+    self.exit_code: int = exit_code
 
 
 def cause(error: BaseException) -> str:

@@ -80,10 +80,11 @@ def read(directory: str) -> dict[str, Any]:
 
 def model_config(meta: dict[str, Any]) -> config_lib.ModelConfig:
   """The model of a checkpoint, from its meta."""
-  fields = meta['config']['model'].items()
-  return config_lib.ModelConfig(
-    **{k: tuple(v) if isinstance(v, list) else v for k, v in fields}
-  )
+  model: dict[str, Any] = {
+    name: tuple(value) if isinstance(value, list) else value
+    for name, value in meta['config']['model'].items()
+  }
+  return config_lib.ModelConfig(**model)
 
 
 def check_same_model(

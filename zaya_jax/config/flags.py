@@ -41,7 +41,7 @@ def sections(cls: type) -> Iterator[tuple[str, str, list[Setting]]]:
   """Yields (title, what it is about, its settings), the run itself first."""
   yield 'run', _summary(cls), _settings(cls, '')
   for name, kind in typing.get_type_hints(cls).items():
-    if dataclasses.is_dataclass(kind):
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
       yield name, _summary(kind), _settings(kind, f'{name}.')
 
 
@@ -182,7 +182,7 @@ def _lines(path: str, values: absl_flags.FlagValues) -> list[str]:
   try:
     lines = values.read_flags_from_files([f'--flagfile={path}'])
   except absl_flags.CantOpenFlagFileError as error:
-    reason = error.__context__
+    reason: Any = error.__context__  # An OSError.
     raise fields.UsageError(
       f'--flagfile={path} cannot be read: {reason.strerror}: {reason.filename}.'
     ) from error

@@ -12,7 +12,7 @@ import pathlib
 import shutil
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import ml_dtypes  # noqa: F401  Makes bfloat16 a NumPy dtype, for safetensors.
 import numpy as np
@@ -100,7 +100,9 @@ def check(
 def own(model: config_lib.ModelConfig) -> dict[str, np.ndarray]:
   """Outputs of our own model on this device, in `model.dtype`, or float32."""
   about, inputs, _, _ = _kit()
-  dtype = 'bfloat16' if model.dtype == 'bfloat16' else 'float32'
+  dtype: Literal['bfloat16', 'float32'] = (
+    'bfloat16' if model.dtype == 'bfloat16' else 'float32'
+  )
   folder = str(KIT / 'model')
   config = dataclasses.replace(hub_folder.read_config(folder), dtype=dtype)
   arrays = hub_folder.read_params(folder, config)

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -44,7 +44,10 @@ class Corpus:
       DataError: if the text or the shards cannot be used.
     """
     self._config = config
-    self._shard = {'shard_index': shard[0], 'shard_count': shard[1]}
+    self._shard: dict[str, Any] = {
+      'shard_index': shard[0],
+      'shard_count': shard[1],
+    }
     dirs = config.data.dir or (os.path.join(config.run_dir, 'data'),)
     self._val_dir = mixture.parse(dirs)[0].directory
     if config.data.input:

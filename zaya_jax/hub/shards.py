@@ -10,6 +10,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -89,7 +90,8 @@ def _split(tensors: Sequence[Tensor], limit: int) -> list[list[Tensor]]:
 def _write_file(path: str, tensors: Sequence[Tensor]) -> None:
   # Wide types first: every tensor is aligned, as torch wants it.
   tensors = sorted(tensors, key=lambda t: -t.dtype.itemsize)
-  header, end = {'__metadata__': {'format': 'pt'}}, 0
+  header: dict[str, Any] = {'__metadata__': {'format': 'pt'}}
+  end = 0
   for tensor in tensors:
     header[tensor.name] = {
       'dtype': _NAMES[tensor.dtype],

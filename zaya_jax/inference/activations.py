@@ -62,12 +62,15 @@ def forward(
   """All that `outputs` gives but decoding, for use inside of jit."""
   model = zaya.bind(config, params, buffers)
   positions = jnp.maximum(jnp.cumsum(mask_BL, axis=1) - 1, 0)
-  thetas = (config.rope_theta, config.sliding_rope_theta)
+  full, sliding = (
+    layers.rope_table(positions, config.d_rope, theta)
+    for theta in (config.rope_theta, config.sliding_rope_theta)
+  )
   context = cca.Context(
     mask=mask_BL,
     segments=None,
     attend_segments=mask_BL,
-    rope=tuple(layers.rope_table(positions, config.d_rope, t) for t in thetas),
+    rope=(full, sliding),
   )
   x_BLD = model.embed[...][tokens_BL]
   x_BLD = layers.affine(x_BLD, model.input_scale, model.input_bias)
@@ -106,9 +109,10 @@ def _layer(
   kernel = attn.joint_kernel()
   out['attn.conv_grouped'] = cca_ops.convolve(z_BLZ, *kernel, None)
   out['attn.q_mean'], out['attn.k_mean'] = cca_ops.qk_mean(q_BLX, k_BLX, *heads)
-  table = context.rope[slides]
+  cos, sin = context.rope[slides]
   # Without channels to rotate, then with them.
-  for name, rope in (('norm', [t[..., :0] for t in table]), ('rope', table)):
+  tables = {'norm': (cos[..., :0], sin[..., :0]), 'rope': (cos, sin)}
+  for name, rope in tables.items():
     out[f'attn.q_{name}'], out[f'attn.k_{name}'], out['attn.v'] = attn.prologue(
       z_BLZ, current_BLX, delayed_BLX, context, rope
     )

@@ -120,7 +120,7 @@ class ZayaLM(model_api.TemplateLM):
       slots = sum(len(requests[i][2]) for i in members)
       shape = _round_up(len(row), 2, 32), _round_up(slots, 8, 8)
       batches[shape].append((row, members))
-    found = [None] * len(requests)
+    found: list[Any] = [None] * len(requests)
     with tqdm.tqdm(
       total=len(requests), desc='scored', disable=disable_tqdm
     ) as bar:

@@ -155,7 +155,7 @@ class Model:
     return np.asarray(prompt)
 
   def tokens(
-    self, rows: Sequence[np.ndarray], max_tokens: int, **how: float
+    self, rows: Sequence[np.ndarray], max_tokens: int, **how: Any
   ) -> Iterator[list[int]]:
     """Like `decoding.Decoder.tokens`, until all rows have ended.
 

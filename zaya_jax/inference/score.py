@@ -63,7 +63,7 @@ def score(
     if sums:
       jax.block_until_ready(sums[-1])
     sums.append(eval_step(params, buffers, placed))
-  nats, tokens = np.sum(jax.device_get(sums), axis=0, dtype=np.float64)
+  nats, tokens = np.array(jax.device_get(sums), np.float64).sum(axis=0)
   return float(nats), float(tokens)
 
 

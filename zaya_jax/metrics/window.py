@@ -2,11 +2,12 @@
 """The steps between two rows of metrics.jsonl, and how they become one."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
 # The newest and the extreme; of all other numbers the mean counts.
-_COMBINE = {
+_COMBINE: dict[str, Callable[[list[float]], float]] = {
   'optim/lr': lambda values: values[-1],
   'optim/skipped': lambda values: values[-1],
   'optim/bad_steps': lambda values: values[-1],

@@ -119,7 +119,10 @@ class CCA(nnx.Module):
     )
     width = self.config.d_qk
     delayed = out_BLX.shape[-1] - self.v_delayed.shape[-1]
-    return tuple(jnp.split(out_BLX, [width, delayed], axis=-1))
+    z_BLZ, current_BLX, delayed_BLX = jnp.split(
+      out_BLX, [width, delayed], axis=-1
+    )
+    return z_BLZ, current_BLX, delayed_BLX
 
   def prologue(
     self,

@@ -54,7 +54,10 @@ def linear(
 
 
 def rms_norm(
-  x_BLD: jax.Array, scale: nnx.Param, eps: float, dtype: jnp.dtype | None = None
+  x_BLD: jax.Array,
+  scale: nnx.Param | jax.Array,
+  eps: float,
+  dtype: jnp.dtype | None = None,
 ) -> jax.Array:
   """X / sqrt(mean(x^2) + eps) * scale over the last axis, in float32.
 

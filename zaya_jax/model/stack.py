@@ -35,7 +35,7 @@ def run(
   leaves, structure = jax.tree.flatten(inputs)
   outputs = []
   for layer_inputs in zip(*map(_unstack, leaves), strict=True):
-    carry, output = layer(carry, structure.unflatten(layer_inputs))
+    carry, output = layer(carry, jax.tree.unflatten(structure, layer_inputs))
     outputs.append(output)
   return carry, jax.tree.map(lambda *parts: jnp.stack(parts), *outputs)
 

@@ -215,10 +215,10 @@ def init(
   config: config_lib.ModelConfig, key: jax.Array
 ) -> tuple[dict[str, Any], dict[str, Any]]:
   """New parameters and buffers (the balancing bias): nested dicts."""
-  _, params, buffers = nnx.split(
-    Zaya(config, nnx.Rngs(key)), nnx.Param, layers.BalanceBias
-  )
-  return nnx.to_pure_dict(params), nnx.to_pure_dict(buffers)
+  model = Zaya(config, nnx.Rngs(key))
+  _, *states = nnx.split(model, nnx.Param, layers.BalanceBias)
+  params, buffers = map(nnx.to_pure_dict, states)
+  return params, buffers
 
 
 def bind(
@@ -227,12 +227,10 @@ def bind(
   buffers: dict[str, Any],
 ) -> Zaya:
   """The module with these arrays in it; use it inside of jit."""
-  _, params_state, buffers_state = nnx.split(
-    _abstract(config), nnx.Param, layers.BalanceBias
-  )
-  nnx.replace_by_pure_dict(params_state, params)
-  nnx.replace_by_pure_dict(buffers_state, buffers)
-  return nnx.merge(graphdef(config), params_state, buffers_state)
+  _, *states = nnx.split(_abstract(config), nnx.Param, layers.BalanceBias)
+  for state, arrays in zip(states, (params, buffers), strict=True):
+    nnx.replace_by_pure_dict(state, arrays)
+  return nnx.merge(graphdef(config), *states)
 
 
 def _context(config, tokens_BL, mask, segment_ids, positions, context_mode):

@@ -150,7 +150,7 @@ def draw(
       # Colour and dash: of one run what is drawn, of several whose and what.
       one, alone = len(runs) == 1, len(figure.curves) == 1
       told = name if one else run.name if alone else f'{run.name}: {name}'
-      trace = {'name': told, 'place': [i, 0] if one else [r, i]}
+      trace: dict[str, Any] = {'name': told, 'place': [i, 0] if one else [r, i]}
       values.append(y)
       if key == _ZLIB and len(set(y)) == 1:
         if same := levels.get(y[0]):  # Of a run with the same text.

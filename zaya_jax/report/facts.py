@@ -120,7 +120,7 @@ def _model(run: records.Run) -> str:
 
 def _parameters(run: records.Run) -> str:
   names = [field.name for field in dataclasses.fields(config_lib.ModelConfig)]
-  model = {
+  model: dict[str, Any] = {
     name: tuple(value) if isinstance(value, list) else value
     for name, value in _section(run, 'model').items()
     if name in names

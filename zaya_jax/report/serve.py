@@ -49,6 +49,7 @@ def make_server(
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
+  server: http.server.HTTPServer
   runs: Sequence[str] = ()
 
   def do_GET(self) -> None:

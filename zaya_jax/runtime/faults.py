@@ -11,7 +11,6 @@ import os
 import pathlib
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 
@@ -106,14 +105,15 @@ def _await_generation(old: int, newest: pathlib.Path) -> None:
 
 def _poison() -> None:
   """Puts NaN into the next batch."""
-  step = sys.modules['zaya_jax.train.step']
-  put = step.put_batch
+  from zaya_jax.parallel import batch as batch_lib
+
+  put = batch_lib.put_batch
 
   def once(mesh, batch):
-    step.put_batch = put
+    batch_lib.put_batch = put
     return put(mesh, {**batch, 'weights': batch['weights'] * float('nan')})
 
-  step.put_batch = once
+  batch_lib.put_batch = once
 
 
 KINDS: dict[str, Callable[[], None]] = {

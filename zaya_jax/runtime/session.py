@@ -18,6 +18,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
+from typing import Any
 
 import jax
 
@@ -54,7 +55,7 @@ def join(config: config_lib.Config, text: str) -> Iterator[config_lib.Config]:
     LostError: if the processes do not meet in time.
   """
   place = launcher.find(config.distributed, os.environ)
-  where = {'coordinator': '', 'processes': 0, 'process': -1}
+  where: dict[str, Any] = {'coordinator': '', 'processes': 0, 'process': -1}
   config = dataclasses.replace(
     config, distributed=dataclasses.replace(config.distributed, **where)
   )
@@ -215,7 +216,10 @@ _GONE = (
   'another process is gone; repeat the command to go on from the newest '
   'checkpoint'
 )
-_reason = [_GONE, exit_codes.STOPPED]  # Why jax would abort; the exit code.
+_reason: list[Any] = [
+  _GONE,
+  exit_codes.STOPPED,
+]  # Why jax would abort; the exit code.
 
 
 @ctypes.CFUNCTYPE(None, ctypes.c_int)

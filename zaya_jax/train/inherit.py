@@ -3,6 +3,7 @@
 
 import dataclasses
 import os
+from typing import Any
 
 from pipelines import tokenizer as tokenizer_lib
 from zaya_jax import config as config_lib
@@ -58,7 +59,7 @@ def settings(config: config_lib.Config) -> config_lib.Config:
   return dataclasses.replace(config, model=model, data=data)
 
 
-def _chosen(model: config_lib.ModelConfig) -> dict[str, object]:
+def _chosen(model: config_lib.ModelConfig) -> dict[str, Any]:
   """The settings that are not at their default."""
   return {
     field.name: getattr(model, field.name)

@@ -123,10 +123,10 @@ def _check_goes_on(config, newest) -> None:
 
 
 def _initialize(init, mesh) -> state_lib.TrainState:
-  options = {}
+  options: dict[str, str | bool] = {}
   if mesh.devices.flat[0].platform == 'cpu':
     # This code runs once: to optimize it would take longer than to run it.
-    options['xla_backend_optimization_level'] = 0
+    options['xla_backend_optimization_level'] = '0'
   with jax.set_mesh(mesh):
     return jax.jit(init).lower().compile(compiler_options=options)()
 

@@ -35,7 +35,7 @@ def settings(config: config_lib.Config) -> tuple[Any, ...]:
   return tuple(getattr(config, name) for name in names)
 
 
-def compiler_options() -> dict[str, bool]:
+def compiler_options() -> dict[str, str | bool]:
   """XLA's, for the program of `make_train_step`, where it is to run here.
 
   On CUDA products are cuBLAS's. To try Triton's is half of compiling, none that

@@ -65,7 +65,9 @@ class Vote:
 
   def count(self, prints_DN2: jax.Array) -> list[Dissent]:
     """What a vote has found, after waiting for it; nothing, if all agree."""
-    words_DN = np.asarray(prints_DN2).astype(np.uint64) @ np.uint64([2**32, 1])
+    words_DN = np.asarray(prints_DN2).astype(np.uint64) @ np.array(
+      [2**32, 1], np.uint64
+    )
     found: dict[tuple, list[str]] = {}
     for (name, axes), words_D in zip(
       self.leaves.items(), words_DN.T, strict=True

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """/metrics and /healthz of a supervisor: read only, on the loopback address."""
 
+import functools
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -50,9 +51,10 @@ class Server:
   def __init__(self, port: int, state: Callable[[], State]):
     registry = prometheus_client.CollectorRegistry()
     for name, (about, read) in _GAUGES.items():
-      prometheus_client.Gauge(
+      gauge = prometheus_client.Gauge(
         f'zaya_jax_{name}', about, registry=registry
-      ).set_function(lambda read=read: read(state()))
+      )
+      gauge.set_function(functools.partial(lambda read: read(state()), read))
     metrics = prometheus_client.make_wsgi_app(registry)
 
     def answer(request: dict[str, Any], start: Callable) -> Iterable[bytes]:

@@ -21,7 +21,9 @@ _PER_MINUTE = 10  # Events of one rule.
 _KMSG = re.compile(r'(\d+),\d+,\d+,[^;]*;(.*)', re.DOTALL)
 
 
-def understand(source: str, line: str) -> tuple[events.Source, str] | None:
+def understand(
+  source: events.Source, line: str
+) -> tuple[events.Source, str] | None:
   """Who says what in a line; None where the line says nothing to be believed.
 
   Args:

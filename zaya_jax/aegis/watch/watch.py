@@ -2,14 +2,14 @@
 """What an agent watches on its node: logs and counters, by rules."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from zaya_jax.aegis.decide import events
 from zaya_jax.aegis.watch import matcher, rules, tail
 from zaya_jax.config import fields
 
 
-def parse(logs: Sequence[str]) -> list[tuple[str, str]]:
+def parse(logs: Sequence[str]) -> list[tuple[events.Source, str]]:
   """Reads --aegis.logs: the source and the path of each.
 
   Raises:
@@ -22,7 +22,7 @@ def parse(logs: Sequence[str]) -> list[tuple[str, str]]:
         f'--aegis.logs={log} must be SOURCE:PATH, as kern:/dev/kmsg; sources '
         'are kern and journal.'
       )
-  return found
+  return cast(list[tuple[events.Source, str]], found)
 
 
 def facts(event: events.Event) -> dict[str, Any]:

@@ -25,7 +25,8 @@ class Leaf:
   def __init__(self, directory: str, store: Any):
     self._directory = directory
     self._store = store
-    self._rows, self._block = slice(0), None  # What was read last.
+    self._rows = slice(0)  # What was read last.
+    self._block: np.ndarray | None = None
     self.shape = tuple(store.shape)
     self.dtype = np.dtype(store.dtype.numpy_dtype)
 

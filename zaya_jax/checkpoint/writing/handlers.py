@@ -100,17 +100,17 @@ class _Soft:
   @classmethod
   def typestr(cls) -> str:
     """The name on disk, that of the format."""
-    return cls.__mro__[2].typestr()
+    return cls.__mro__[2].typestr()  # type: ignore[attr-defined]
 
   async def async_save(self, *args, **kwargs) -> list[Any]:
     """Starts to write."""
-    started = await super().async_save(*args, **kwargs)
+    started = await super().async_save(*args, **kwargs)  # type: ignore[misc]
     return [_Part(part, self._parts) for part in started or ()]
 
   def finalize(self, directory: Any) -> None:
     """Process 0 merges what all have written."""
     try:
-      super().finalize(directory)
+      super().finalize(directory)  # type: ignore[misc]
     except Exception as error:
       if processes.processes() == 1:
         raise

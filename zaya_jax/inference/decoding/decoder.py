@@ -240,8 +240,8 @@ def left_pad(
 
 def _specs(tree: Any) -> Any:
   """How the arrays of a tree lie on the devices: caches by rows."""
-  axes = {'k': (None, None, 'cache'), 'v': (None, None, 'cache')}
-  axes['valid'] = (None, 'cache')
+  rows = (None, None, 'cache')
+  axes = {'k': rows, 'v': rows, 'valid': rows[1:]}
 
   def spec(path, _):
     names = {getattr(key, 'name', None) for key in path}

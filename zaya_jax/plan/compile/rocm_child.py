@@ -75,7 +75,7 @@ def _devices(count: int) -> list[jax.Device]:
   xla_client.initialize_pjrt_plugin('rocm')
   _register(xla_client, plugin)
   nodes = count // 8 if count % 8 == 0 else 1
-  topology = xla_client.make_c_api_device_topology(
+  topology: Any = xla_client.make_c_api_device_topology(
     plugin,
     '',
     topology=f'1x{nodes}x{count // nodes}',

@@ -81,7 +81,9 @@ def main(folder: str) -> None:
 
 def _by_library(symbols: set[str]) -> dict[str, dict[str, set[str]]]:
   """Library -> version -> names."""
-  wanted = collections.defaultdict(lambda: collections.defaultdict(set))
+  wanted: dict[str, dict[str, set[str]]] = collections.defaultdict(
+    lambda: collections.defaultdict(set)
+  )
   for symbol in symbols:
     name, _, version = symbol.partition('@')
     version = version.lstrip('@')
