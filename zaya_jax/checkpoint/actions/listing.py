@@ -64,7 +64,7 @@ def entry(directory: str) -> dict[str, Any]:
     data_index, train/loss, val/loss, val/bpb, params_hash, state_hash; reason
     if not valid.
   """
-  found = {
+  found: dict[str, Any] = {
     'step': folders.step_of(directory),
     'bytes': _bytes_on_disk(directory),
     'sealed': os.path.exists(os.path.join(directory, seal.NAME)),
