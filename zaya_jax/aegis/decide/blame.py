@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is to blame when a generation ends: the cause, not who waited for it."""
+"""Which rank is the cause of an end or a hang, as opposed to its victims."""
 
 import signal
 
@@ -7,36 +7,32 @@ from zaya_jax.aegis.decide import events
 from zaya_jax.config import exit_codes
 from zaya_jax.runtime import beats
 
-# How ranks end that have lost a peer; 75 is also how they end when asked to.
+# How a rank ends that has lost a peer; 75 is also how it ends when asked to.
 SYMPTOMS = (-signal.SIGABRT, exit_codes.STOPPED)
 _VERDICTS = (exit_codes.USAGE, exit_codes.UNUSABLE, exit_codes.NUMERICS)
-
 _EARLY = beats.PHASES[: beats.PHASES.index('step')]
 
 
 def ended(event: events.Event) -> events.Progress | None:
-  """The rank whose end explains the others; None if the event has none.
+  """The rank whose end explains the others; None if no rank has failed.
 
-  A verdict (usage, data, numerics) wins over a signal, a signal over an
-  exception, an exception over an abort, which who lost a peer may end by as
-  well, and that over those who say so. Among equals it is the one that ended
-  first.
+  The order is: a verdict (usage, data, numerics), a signal, an exception, an
+  abort (which may also be the loss of a peer), exit code 75. Among equals it
+  is the rank that ended first.
   """
-  ranks = [p for p in event.progress if p.exit_code]
-  return (
-    min(
-      ranks, key=lambda p: (_weight(p.exit_code), p.rank != event.rank, p.rank)
-    )
-    if ranks
-    else None
+  return min(
+    (p for p in event.progress if p.exit_code),
+    key=lambda p: (_weight(p.exit_code), p.rank != event.rank, p.rank),
+    default=None,
   )
 
 
 def behind(progress: tuple[events.Progress, ...]) -> tuple[str, ...]:
-  """Nodes of the ranks that hold up the others; all of them if none stands out.
+  """Nodes of the ranks that block the others; all of them if none stands out.
 
-  Those that have not entered the step that others entered; else those that are
-  stopped or wait for a device; else those in the earliest phase.
+  These are the ranks that have not entered the step that others have entered;
+  else those that are stopped or wait for a device; else those in the earliest
+  phase.
   """
   running = [p for p in progress if p.exit_code is None]
   last = max((p.entered for p in running), default=0)

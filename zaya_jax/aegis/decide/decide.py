@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What to do about an event: a pure function, without clock or file."""
 
-import dataclasses
-
 from zaya_jax.aegis.decide import ends, events, nodes, numerics, recovery
 from zaya_jax.aegis.decide import state as state_lib
 from zaya_jax.config import exit_codes
@@ -11,18 +9,14 @@ Event = events.Event
 State = state_lib.State
 Decision = recovery.Decision
 
-_SEALS = 16  # Steps of seals that are remembered.
+_SEALS = 16  # Newest sealed steps that are remembered.
 
 
 def decide(state: State, event: Event) -> Decision:
-  """Decides what to do.
-
-  Args:
-    state: what is remembered.
-    event: what was seen.
+  """Decides what to do about an event.
 
   Returns:
-    The state to remember, and what to do. After `replace_node`, `restart` and
+    The next state, and the action. After `replace_node`, `restart` and
     `rollback` its `generation` and `nodes` are those of the next generation.
   """
   if event.source == 'trainer' and event.action in events.NODE_ACTIONS:
@@ -32,54 +26,30 @@ def decide(state: State, event: Event) -> Decision:
   return handle(state, event)
 
 
-def _running(state: State, event: Event) -> Decision:
-  del event
-  return dataclasses.replace(state, running=True), recovery.IGNORE
-
-
 def _sealed(state: State, event: Event) -> Decision:
   before = max(state.sealed, default=-1)
   there = event.seals or (*state.sealed, event.step)
-  state = dataclasses.replace(state, sealed=there[-_SEALS:])
-  if event.step <= before:  # Only old ones have gone.
-    return state, recovery.IGNORE
-  state = dataclasses.replace(
-    state, gained=True, fruitless=0, failed_saves=0, out_of_memory=0
-  )
+  state = state.but(sealed=there[-_SEALS:])
+  if event.step > before:  # Else old ones were removed, and none came.
+    state = state.but(gained=True, fruitless=0, failed_saves=0, out_of_memory=0)
   return state, recovery.IGNORE
 
 
 def _save_failed(state: State, event: Event) -> Decision:
   count = state.failed_saves + 1
-  state = dataclasses.replace(state, failed_saves=count)
+  state = state.but(failed_saves=count)
   if count < state.policy.failed_saves:
     return state, recovery.warn(event)
-  return state, recovery.stop(
-    f'{count} saves in a row failed; the last: {event.detail}',
-    code=exit_codes.UNUSABLE,
-  )
+  why = f'{count} saves in a row failed; the last: {event.detail}'
+  return state, recovery.stop(why, code=exit_codes.UNUSABLE)
 
 
-def _done(state: State, event: Event) -> Decision:
-  del event
+def _done(state: State, _: Event) -> Decision:
   return state, recovery.stop('the run is complete', code=exit_codes.DONE)
-
-
-def _ignore(state: State, event: Event) -> Decision:
-  del event
-  return state, recovery.IGNORE
 
 
 def _warn(state: State, event: Event) -> Decision:
   return state, recovery.warn(event)
-
-
-def _restart(state: State, event: Event) -> Decision:
-  return recovery.begin(state, event, reason=event.detail)
-
-
-def _stop(state: State, event: Event) -> Decision:
-  return state, recovery.stop(event.detail)
 
 
 _KINDS = {
@@ -97,18 +67,19 @@ _KINDS = {
   'loss_spike': numerics.spike,
   'wrong_result': numerics.wrong_result,
   'corrupt_replica': numerics.corrupt,
-  'running': _running,
+  'running': lambda state, _: (state.but(running=True), recovery.IGNORE),
   'sealed': _sealed,
   'save_failed': _save_failed,
   'done': _done,
 }
 
+# Other kinds are names of rules, which say what they want.
 _RULED = {
-  'ignore': _ignore,
+  'ignore': lambda state, _: (state, recovery.IGNORE),
   'warn': _warn,
   'checkpoint_and_drain': nodes.drain,
   'replace_node': nodes.replace,
-  'restart': _restart,
+  'restart': lambda state, e: recovery.begin(state, e, reason=e.detail),
   'rollback': numerics.roll_back,
-  'stop': _stop,
+  'stop': lambda state, event: (state, recovery.stop(event.detail)),
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks that end or hang: whose fault it is, and what follows."""
+"""Ranks that end or hang: which is the cause, and what follows."""
 
 import dataclasses
 import signal
@@ -12,7 +12,7 @@ Event = events.Event
 State = state_lib.State
 Decision = recovery.Decision
 
-# A kill by the kernel and the line that says so come in either order.
+# SIGKILL and the kernel's line about it may come in either order.
 _MEMORY_S = 10.0
 
 
@@ -25,32 +25,29 @@ def ended(state: State, event: Event) -> Decision:
   last = max(rank.entered for rank in event.progress)
   event = dataclasses.replace(event, node=cause.node, step=event.step or last)
   if code in (exit_codes.USAGE, exit_codes.UNUSABLE):
-    return state, recovery.stop(reason, code=code)  # It would end so again.
+    return state, recovery.stop(reason, code=code)  # A restart would end so.
   if code == exit_codes.NUMERICS:
     return numerics.roll_back(state, event)
   if code in blame.SYMPTOMS:
     if any(rank.exit_code is None for rank in event.progress):
       return stuck(state, event)
     if code == exit_codes.STOPPED and not event.detail:
-      # Who loses a peer says so.
+      # A rank that has lost a peer would have said so.
       return state, recovery.stop('all ranks were asked to stop')
   if code == -signal.SIGKILL:
-    killed = state_lib.mark(
-      state.killed, event.node, event.time_s, keep_s=_MEMORY_S
-    )
-    state = dataclasses.replace(state, killed=killed)
+    state = state.mark('killed', event, keep_s=_MEMORY_S)
     if _is_marked(state.memory_lines, event):
-      state, stop = _count_memory(state, event, reason)
+      state, stop = _count_memory(state, reason)
       if stop:
         return state, stop
       return recovery.begin(state, event, reason=f'out of memory: {reason}')
-  if code > 0:  # An exception is the program's fault, not the node's.
+  if code > 0:  # An exception is a fault of the program, not of the node.
     return recovery.begin(state, event, reason=reason)
   return nodes.strike(state, event, reason)
 
 
 def stuck(state: State, event: Event) -> Decision:
-  """Nobody progresses. Who holds up the others twice is replaced."""
+  """No rank progresses. The node that is the cause twice is replaced."""
   suspects = blame.behind(event.progress)
   reason = event.detail or 'no progress'
   if len(suspects) == 1:
@@ -58,44 +55,42 @@ def stuck(state: State, event: Event) -> Decision:
     reason = f'{reason}; {suspects[0]} holds up the others'
     return nodes.strike(state, event, reason)
   again = tuple(node for node in suspects if node in state.suspects)
-  lost = ()
-  if 0 < len(again) <= min(state.policy.evict_at_most, len(state.spares)):
+  lost, most = (), state.policy.evict_at_most
+  if 0 < len(again) <= min(most, len(state.spares)):
     lost = again
-  state = dataclasses.replace(state, suspects=() if lost else again or suspects)
   names = ', '.join(again or suspects)
-  if len(suspects) > state.policy.evict_at_most:
+  if len(suspects) > most:
     names = f'{len(suspects)} nodes'
   times = ', the second time' if again else ''
-  reason = f'{reason}; nobody stands out among {names}{times}'
-  event = dataclasses.replace(event, node=None)
-  return recovery.begin(state, event, lost=lost, reason=reason)
+  return recovery.begin(
+    state.but(suspects=() if lost else again or suspects),
+    dataclasses.replace(event, node=None),
+    lost=lost,
+    reason=f'{reason}; nobody stands out among {names}{times}',
+  )
 
 
 def memory_line(state: State, event: Event) -> Decision:
-  """A kernel killed something for memory; perhaps a rank, just before."""
+  """The kernel killed a process for memory; perhaps a rank, just before."""
   if not _is_marked(state.killed, event):
-    lines = state_lib.mark(
-      state.memory_lines, event.node, event.time_s, keep_s=_MEMORY_S
-    )
-    return dataclasses.replace(state, memory_lines=lines), recovery.warn(event)
+    state = state.mark('memory_lines', event, keep_s=_MEMORY_S)
+    return state, recovery.warn(event)
+  # Then the death of the rank is no fault of its node.
   strikes = tuple(mark for mark in state.strikes if mark not in state.killed)
-  state = dataclasses.replace(state, strikes=strikes)
-  state, stop = _count_memory(state, event, event.detail)
+  state, stop = _count_memory(state.but(strikes=strikes), event.detail)
   why = f'a rank was killed for memory: {event.detail}'
   return state, stop or recovery.warn(event, why)
 
 
-def _count_memory(state: State, event: Event, reason: str):
+def _count_memory(
+  state: State, reason: str
+) -> tuple[State, events.Action | None]:
   count = state.out_of_memory + 1
-  state = dataclasses.replace(
-    state, out_of_memory=count, killed=(), memory_lines=()
-  )
+  state = state.but(out_of_memory=count, killed=(), memory_lines=())
   if count < state.policy.out_of_memory:
     return state, None
-  return state, recovery.stop(
-    f'out of memory {count} times without a checkpoint between: {reason}',
-    code=exit_codes.NO_PROGRESS,
-  )
+  why = f'out of memory {count} times without a checkpoint between: {reason}'
+  return state, recovery.stop(why, code=exit_codes.NO_PROGRESS)
 
 
 def _is_marked(marks: state_lib.Marks, event: Event) -> bool:

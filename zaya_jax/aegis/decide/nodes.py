@@ -11,8 +11,6 @@ Event = events.Event
 State = state_lib.State
 Decision = recovery.Decision
 
-_HOUR_S = 3600.0
-
 
 def replace(state: State, event: Event, reason: str = '') -> Decision:
   """Replaces the node of `event`; seals after `good_step` are not trusted."""
@@ -24,17 +22,17 @@ def replace(state: State, event: Event, reason: str = '') -> Decision:
     return recovery.begin(
       state, event, lost=(event.node,), step=step, reason=reason
     )
-  if event.node not in state.spares:  # Quarantined for what came before.
+  if event.node not in state.spares:  # It is in quarantine already.
     return state, recovery.IGNORE
-  spares = tuple(node for node in state.spares if node != event.node)
-  state = dataclasses.replace(
-    state, spares=spares, quarantine=(*state.quarantine, event.node)
+  state = state.but(
+    spares=tuple(node for node in state.spares if node != event.node),
+    quarantine=(*state.quarantine, event.node),
   )
   return state, recovery.warn(event, f'{reason}; it was a spare')
 
 
 def strike(state: State, event: Event, reason: str) -> Decision:
-  """Ends the generation; replaces the node that has done so too often."""
+  """Ends the generation; replaces a node with too many faults."""
   state, count = count_strike(state, event)
   lost = ()
   if count >= state.policy.strikes and can_lose(state, event.node):
@@ -43,12 +41,9 @@ def strike(state: State, event: Event, reason: str) -> Decision:
 
 
 def count_strike(state: State, event: Event) -> tuple[State, int]:
-  """Lays a fault at the door of a node; also returns how many it has."""
-  strikes = state_lib.mark(
-    state.strikes, event.node, event.time_s, keep_s=state.policy.strike_window_s
-  )
-  count = sum(node == event.node for node, _ in strikes)
-  return dataclasses.replace(state, strikes=strikes), count
+  """Counts a fault against a node; also returns how many it has."""
+  state = state.mark('strikes', event, keep_s=state.policy.strike_window_s)
+  return state, sum(node == event.node for node, _ in state.strikes)
 
 
 def can_lose(state: State, node: str) -> bool:
@@ -62,16 +57,15 @@ def agent_lost(state: State, event: Event) -> Decision:
 
 
 def unhealthy(state: State, event: Event) -> Decision:
-  """A node that was to join must not: the next spare takes the place."""
+  """A node failed its health check: the next spare takes its place."""
   return replace(state, event, f'{event.node} is unhealthy: {event.detail}')
 
 
 def ready(state: State, event: Event) -> Decision:
-  """A node is healthy, or healthy again."""
+  """A node is healthy, or healthy again: it becomes a spare."""
   if event.node in (*state.nodes, *state.spares):
     return state, recovery.IGNORE
-  state = dataclasses.replace(
-    state,
+  state = state.but(
     spares=(*state.spares, event.node),
     quarantine=tuple(x for x in state.quarantine if x != event.node),
     strikes=tuple(mark for mark in state.strikes if mark[0] != event.node),
@@ -80,25 +74,21 @@ def ready(state: State, event: Event) -> Decision:
 
 
 def slow(state: State, event: Event) -> Decision:
-  """A rank is slow: worth a line, and in the end a drain of its node."""
-  marks = state_lib.mark(state.slow, event.node, event.time_s, keep_s=_HOUR_S)
-  state = dataclasses.replace(state, slow=marks)
-  count = sum(node == event.node for node, _ in marks)
+  """A rank is slow: some windows are worth a warning, many a drain."""
+  state = state.mark('slow', event, keep_s=recovery.HOUR_S)
+  count = sum(node == event.node for node, _ in state.slow)
   warned, enough = state.policy.slow_windows
   reason = f'slow in {count} windows: {event.detail}'
   if count == warned:
     return state, recovery.warn(event, reason)
   if count < enough:
     return state, recovery.IGNORE
-  marks = tuple(mark for mark in marks if mark[0] != event.node)
-  return drain(
-    dataclasses.replace(state, slow=marks),
-    dataclasses.replace(event, detail=reason),
-  )
+  state = state.but(slow=tuple(m for m in state.slow if m[0] != event.node))
+  return drain(state, dataclasses.replace(event, detail=reason))
 
 
 def drain(state: State, event: Event) -> Decision:
-  """Replaces a node after one more checkpoint, if another takes its place."""
+  """Replaces a node after one more checkpoint, if a spare can follow it."""
   if event.node is None:
     return stop_requested(state, event)
   if event.node not in state.nodes:
@@ -106,17 +96,16 @@ def drain(state: State, event: Event) -> Decision:
   if state.draining is not None:
     return state, recovery.IGNORE
   if not can_lose(state, event.node):
-    return state, recovery.warn(
-      event, f'{event.detail}; no spare takes the place of {event.node}'
-    )
-  return dataclasses.replace(state, draining=event.node), events.Action(
+    why = f'{event.detail}; no spare takes the place of {event.node}'
+    return state, recovery.warn(event, why)
+  return state.but(draining=event.node), events.Action(
     kind='checkpoint_and_drain', node=event.node, reason=event.detail
   )
 
 
 def stop_requested(state: State, event: Event) -> Decision:
-  """The whole run is to save and end."""
-  return dataclasses.replace(state, draining=''), events.Action(
+  """The whole run saves and ends."""
+  return state.but(draining=''), events.Action(
     kind='checkpoint_and_drain',
     exit_code=exit_codes.STOPPED,
     reason=event.detail or 'asked to stop',

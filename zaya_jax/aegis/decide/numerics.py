@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wrong numbers: back to a good checkpoint, a few times."""
-
-import dataclasses
+"""Wrong numbers: a few rollbacks to a good checkpoint, then the end."""
 
 from zaya_jax.aegis.decide import events, nodes, recovery
 from zaya_jax.aegis.decide import state as state_lib
@@ -13,24 +11,21 @@ Decision = recovery.Decision
 
 
 def roll_back(state: State, event: Event) -> Decision:
-  """Goes on from before `good_step`, without the data that came after."""
+  """Restores a checkpoint of `good_step` or before; skips the data since."""
   policy, step = state.policy, event.step or 0
-  past = [s for s in state.rollbacks if s > step - policy.rollback_window]
+  past = _recent(state.rollbacks, step, policy)
   reason = event.detail or 'numerics gave up'
   if len(past) >= policy.rollbacks:
     why = f'{reason}, after {len(past)} rollbacks'
     return state, recovery.stop(why, code=exit_codes.NUMERICS)
   good = event.good_step
-  if good is None:  # Refused steps left no trace; it may have begun earlier.
+  if good is None:  # The cause may be older than the first refused step.
     good = step - policy.rollback_steps * len(past)
   state, target = recovery.seal_before(state, good)
   steps = 0 if target is None else max(0, step - target)
   before = state.skip[1] if state.skip[0] == target else 0
-  state = dataclasses.replace(
-    state,
-    rollbacks=(*past, step),
-    spikes=(),
-    skip=(target or 0, before + steps),
+  state = state.but(
+    rollbacks=(*past, step), spikes=(), skip=(target or 0, before + steps)
   )
   return recovery.begin(
     state,
@@ -44,17 +39,17 @@ def roll_back(state: State, event: Event) -> Decision:
 
 
 def spike(state: State, event: Event) -> Decision:
-  """A jump of the loss was refused; several of them roll back."""
+  """A step whose loss jumped was refused; several of them roll back."""
   step = event.step or 0
-  past = [s for s in state.spikes if s > step - state.policy.rollback_window]
-  state = dataclasses.replace(state, spikes=(*past, step))
+  past = _recent(state.spikes, step, state.policy)
+  state = state.but(spikes=(*past, step))
   if len(state.spikes) < state.policy.spikes:
     return state, recovery.warn(event)
   return roll_back(state, event)
 
 
 def wrong_result(state: State, event: Event) -> Decision:
-  """One wrong result that did not repeat itself counts against the node."""
+  """A wrong result that did not repeat itself counts against the node."""
   if event.node is None:
     return state, recovery.warn(event)
   state, count = nodes.count_strike(state, event)
@@ -67,6 +62,12 @@ def corrupt(state: State, event: Event) -> Decision:
   """A rank holds other numbers than its replicas."""
   if event.node is not None:
     return nodes.replace(state, event)
-  # No majority: all go back to where they agreed.
+  # Without a majority all go back to where they agreed.
   state, step = recovery.seal_before(state, event.good_step or 0)
   return recovery.begin(state, event, step=step, reason=event.detail)
+
+
+def _recent(
+  steps: tuple[int, ...], step: int, policy: state_lib.Policy
+) -> tuple[int, ...]:
+  return tuple(s for s in steps if s > step - policy.rollback_window)

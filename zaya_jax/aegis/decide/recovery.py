@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The end of a generation, and whether its budgets allow a next one."""
-
-import dataclasses
+"""The end of a generation, and whether the budgets allow the next one."""
 
 from zaya_jax.aegis.decide import events
 from zaya_jax.aegis.decide import state as state_lib
@@ -13,7 +11,7 @@ State = state_lib.State
 Decision = tuple[State, Action]
 
 IGNORE = Action(kind='ignore')
-_HOUR_S = 3600.0
+HOUR_S = 3600.0
 
 
 def warn(event: events.Event, reason: str = '') -> Action:
@@ -39,7 +37,7 @@ def begin(
   step: int | None = None,
   steps: int = 0,
 ) -> Decision:
-  """Goes on to the next generation, or stops where a budget is used up.
+  """Begins the next generation, or stops where a budget is used up.
 
   Args:
     state: of the generation that ends.
@@ -47,7 +45,7 @@ def begin(
     reason: the same for people.
     lost: nodes to replace; the fault is theirs, not the run's.
     kind: of the action where no node is lost.
-    free: whether neither budget counts it.
+    free: whether neither budget counts this end.
     step: the checkpoint to restore; None: the newest valid one.
     steps: batches to skip from there.
   """
@@ -55,22 +53,18 @@ def begin(
     return state, stop(f'{reason}, while the run was stopping')
   if state.draining is not None:
     lost = (state.draining, *(node for node in lost if node != state.draining))
+  restarts, fruitless = state.restarts, state.fruitless
   # A failure before the first step belongs to the incident before it.
-  if state.running or not state.restarts:
-    times = (*state.restarts, event.time_s)
-  else:
-    times = state.restarts
-  times = tuple(t for t in times if t > event.time_s - _HOUR_S)
-  fruitless = state.fruitless
+  if not free and (state.running or not restarts):
+    restarts = (*restarts, event.time_s)
   if not (lost or free):
     fruitless = 0 if state.gained else fruitless + 1
   after = state_lib.without(state, lost)
-  state = dataclasses.replace(
-    after or state,
+  state = (after or state).but(
     generation=state.generation + 1,
     running=False,
     gained=False,
-    restarts=state.restarts if free else times,
+    restarts=tuple(t for t in restarts if t > event.time_s - HOUR_S),
     fruitless=fruitless,
     draining=None,
   )
@@ -89,24 +83,23 @@ def begin(
 
 
 def seal_before(state: State, good: int) -> tuple[State, int | None]:
-  """Forgets seals after step `good`, all but the oldest; returns the newest.
+  """Forgets seals after step `good`, but never all; returns the newest left.
 
-  None where no seal is known: the newest valid checkpoint, whatever it is.
+  The step is None where no seal is known: the trainer then restores the newest
+  valid checkpoint.
   """
   if not state.sealed:
     return state, None
   kept = tuple(s for s in state.sealed if s <= good) or state.sealed[:1]
-  return dataclasses.replace(state, sealed=kept), kept[-1]
+  return state.but(sealed=kept), kept[-1]
 
 
 def _exhausted(state: State, reason: str) -> Action | None:
   policy = state.policy
   if state.fruitless >= policy.no_progress:
-    return stop(
-      f'{state.fruitless} generations in a row sealed no checkpoint; the last '
-      f'ended by: {reason}',
-      code=exit_codes.NO_PROGRESS,
-    )
+    why = f'{state.fruitless} generations in a row sealed no checkpoint'
+    why = f'{why}; the last ended by: {reason}'
+    return stop(why, code=exit_codes.NO_PROGRESS)
   if len(state.restarts) > policy.restarts_per_hour:
     return stop(f'{len(state.restarts)} incidents in an hour; {reason}')
   return None

@@ -1,101 +1,71 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All that a decision depends on, besides the event."""
+"""What a decision depends on besides the event."""
 
 import dataclasses
+from typing import Any
+
+from zaya_jax.aegis.decide import events
 
 Marks = tuple[tuple[str, float], ...]  # (node, time in seconds) each.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Policy:
-  """Budgets and limits.
+  """Budgets and limits; in brackets the exit code when one is used up."""
 
-  Attributes:
-    restarts_per_hour: incidents in an hour that are dealt with; one more: 75.
-    no_progress: generations in a row without a new seal that end the run (93).
-    rollbacks: of numerics, within `rollback_window` steps; one more: 4.
-    rollback_window: steps.
-    rollback_steps: how much farther a second rollback goes back, at least.
-    strikes: faults of a node within `strike_window_s` that replace it.
-    strike_window_s: seconds.
-    slow_windows: windows of a slow rank within an hour that are worth a
-      warning, and a replacement.
-    spikes: refused jumps within `rollback_window` steps that roll back; each
-      for itself does no harm.
-    failed_saves: without a seal between them that end the run (3).
-    out_of_memory: kills by the kernel without a seal between them (93).
-    evict_at_most: nodes that go together when one of them is to blame.
-    backoff_s: longest wait before a generation; the first has none.
-    node_counts: numbers of nodes that the run may shrink to without spares.
-  """
-
-  restarts_per_hour: int = 10
-  no_progress: int = 3
-  rollbacks: int = 2
+  restarts_per_hour: int = 10  # Incidents in an hour (75).
+  no_progress: int = 3  # Generations in a row without a new seal (93).
+  rollbacks: int = 2  # Of numerics, within `rollback_window` steps (4).
   rollback_window: int = 1000
-  rollback_steps: int = 100
-  strikes: int = 2
+  rollback_steps: int = 100  # How much farther the second goes back, at least.
+  strikes: int = 2  # Faults within `strike_window_s` that replace a node.
   strike_window_s: float = 86_400.0
+  # Windows of a slow rank in an hour: that warn, that replace its node.
   slow_windows: tuple[int, int] = (3, 10)
-  spikes: int = 20
-  failed_saves: int = 3
-  out_of_memory: int = 2
-  evict_at_most: int = 2
-  backoff_s: float = 60.0
-  node_counts: tuple[int, ...] = ()
+  spikes: int = 20  # Within `rollback_window` steps: one alone is harmless.
+  failed_saves: int = 3  # Without a seal between them (3).
+  out_of_memory: int = 2  # Kills without a seal between them (93).
+  evict_at_most: int = 2  # Nodes replaced together, if one must be the cause.
+  backoff_s: float = 60.0  # Longest wait before a generation.
+  node_counts: tuple[int, ...] = ()  # Sizes to shrink to without spares.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class State:
-  """What is remembered of a run.
-
-  Attributes:
-    policy: budgets and limits.
-    size: nodes that the run is meant to have.
-    nodes: those of this generation, in the order of their ranks.
-    spares: healthy ones that wait.
-    quarantine: those that a person or a burn-in must look at.
-    generation: number of the present one; ranks of older ones are fenced.
-    running: whether it finished a step.
-    gained: whether it sealed a new step.
-    sealed: the newest sealed steps, oldest first.
-    restarts: times of the incidents of the last hour.
-    fruitless: generations in a row that failed without a new seal.
-    strikes: faults that were laid at the door of a node.
-    slow: windows of slow ranks.
-    suspects: nodes of the last failure that was nobody's for sure.
-    spikes: steps of refused jumps.
-    rollbacks: steps of the numeric failures that were rolled back.
-    failed_saves: since the last seal.
-    out_of_memory: kills by the kernel since the last seal.
-    killed: ranks that died by SIGKILL.
-    memory_lines: lines of kernels that were out of memory.
-    skip: (step, batches) to leave out when a generation goes on from `step`.
-    draining: node to replace once all have saved; '': the run ends then.
-  """
+  """What is remembered of a run."""
 
   policy: Policy = Policy()
-  size: int = 1
-  nodes: tuple[str, ...] = ()
-  spares: tuple[str, ...] = ()
-  quarantine: tuple[str, ...] = ()
-  generation: int = 0
-  running: bool = False
-  gained: bool = False
-  sealed: tuple[int, ...] = ()
-  restarts: tuple[float, ...] = ()
-  fruitless: int = 0
-  strikes: Marks = ()
-  slow: Marks = ()
-  suspects: tuple[str, ...] = ()
-  spikes: tuple[int, ...] = ()
-  rollbacks: tuple[int, ...] = ()
-  failed_saves: int = 0
-  out_of_memory: int = 0
-  killed: Marks = ()
-  memory_lines: Marks = ()
-  skip: tuple[int, int] = (0, 0)
-  draining: str | None = None
+  size: int = 1  # Nodes that the run should have.
+  nodes: tuple[str, ...] = ()  # Of this generation, in the order of ranks.
+  spares: tuple[str, ...] = ()  # Healthy nodes that wait.
+  quarantine: tuple[str, ...] = ()  # Nodes to be examined or burnt in.
+  generation: int = 0  # Ranks of older ones are fenced.
+  running: bool = False  # The generation has finished a step,
+  gained: bool = False  # and sealed a new one.
+  sealed: tuple[int, ...] = ()  # The newest sealed steps, oldest first.
+  restarts: tuple[float, ...] = ()  # Times of the last hour's incidents.
+  fruitless: int = 0  # Generations in a row that failed without a new seal.
+  strikes: Marks = ()  # Faults of nodes.
+  slow: Marks = ()  # Windows of slow ranks.
+  suspects: tuple[str, ...] = ()  # Of the last hang without a clear cause.
+  spikes: tuple[int, ...] = ()  # Steps refused for a jump of the loss.
+  rollbacks: tuple[int, ...] = ()  # Steps of failures that rolled back.
+  failed_saves: int = 0  # Since the last seal.
+  out_of_memory: int = 0  # Kills by the kernel since the last seal.
+  killed: Marks = ()  # Ranks that died by SIGKILL.
+  memory_lines: Marks = ()  # Lines of kernels that were out of memory.
+  skip: tuple[int, int] = (0, 0)  # (step, batches to leave out after it).
+  draining: str | None = None  # Node to replace after a save; '': the run ends.
+
+  def but(self, **changes: Any) -> 'State':
+    """The state with other values of some fields."""
+    return dataclasses.replace(self, **changes)
+
+  def mark(self, field: str, event: events.Event, *, keep_s: float) -> 'State':
+    """Adds a mark on the node of `event`; forgets those older than `keep_s`."""
+    oldest = event.time_s - keep_s
+    kept = (mark for mark in getattr(self, field) if mark[1] >= oldest)
+    return self.but(**{field: (*kept, (event.node, event.time_s))})
 
 
 def start(
@@ -121,8 +91,7 @@ def start(
   if last is None:
     return fresh
   ordered = sorted((*nodes, *spares), key=lambda node: node in last.quarantine)
-  return dataclasses.replace(
-    fresh,
+  return fresh.but(
     nodes=tuple(ordered[: len(nodes)]),
     spares=tuple(ordered[len(nodes) :]),
     restarts=last.restarts,
@@ -153,15 +122,8 @@ def without(state: State, lost: tuple[str, ...]) -> State | None:
   size = max((n for n in sizes if 0 < n <= len(nodes)), default=0)
   if not size:
     return None
-  return dataclasses.replace(
-    state,
+  return state.but(
     nodes=tuple(nodes[:size]),
     spares=(*nodes[size:], *spares),
     quarantine=(*state.quarantine, *sorted(set(lost) - {*state.quarantine})),
   )
-
-
-def mark(marks: Marks, node: str, time_s: float, *, keep_s: float) -> Marks:
-  """Adds a mark, and forgets those that are older than `keep_s`."""
-  kept = tuple(m for m in marks if m[1] >= time_s - keep_s)
-  return (*kept, (node, time_s))

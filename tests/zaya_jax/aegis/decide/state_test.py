@@ -46,5 +46,9 @@ def test_next_supervisor_remembers_nodes_and_skipped_data():
 
 
 def test_old_marks_are_forgotten():
-  marks = state_lib.mark((('a', 1.0), ('b', 2.0)), 'a', 12.0, keep_s=10.0)
-  assert marks == (('b', 2.0), ('a', 12.0))
+  state = state_lib.State(slow=(('a', 1.0), ('b', 2.0)))
+  event = stories.event(('slow_rank', {'node': 'a', 'time_s': 12.0}))
+  assert state.mark('slow', event, keep_s=10.0).slow == (
+    ('b', 2.0),
+    ('a', 12.0),
+  )
