@@ -7,8 +7,8 @@ PYTHONPATH=. python ci/flags_page.py
 import pathlib
 
 from zaya_jax import config as config_lib
-from zaya_jax import main as main_lib
 from zaya_jax.config import flags
+from zaya_jax.config import help as help_lib
 
 PAGE = pathlib.Path(__file__).parents[1] / 'docs' / 'flags.md'
 _INTRO = """\
@@ -46,7 +46,7 @@ def _row(setting: flags.Setting) -> str:
     default = str(default).lower()
   default = ','.join(default) if isinstance(default, tuple) else default
   shown = f'`{default}`' if default != '' else ''
-  meaning = f'{setting.field.metadata["help"]} {main_lib.rule(setting)}'
+  meaning = f'{setting.field.metadata["help"]} {help_lib.rule(setting)}'
   meaning = meaning.strip().replace('|', '\\|').replace('<', '&lt;')
   return f'| `--{setting.name}` | {shown} | {meaning} |'
 

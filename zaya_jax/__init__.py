@@ -1,34 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """zaya_jax trains ZAYA1 models in JAX.
 
-Importing the package is light: `Config` and its sections need no jax. `load`,
-`activations` and `plan_run` are imported, and jax with them, on first use;
-`train` is a package that can be called, and imports jax then.
+Importing the package is light: everything is imported on first use. `Config`
+and its sections need no jax. `train` is a package that can be called.
 """
 
 import importlib
 from typing import Any
 
-from zaya_jax import train
-from zaya_jax.config import (
-  CheckpointConfig,
-  Config,
-  DataConfig,
-  EvalConfig,
-  GenerateConfig,
-  LogConfig,
-  MeshConfig,
-  ModelConfig,
-  OpsConfig,
-  OptimConfig,
-  PlanConfig,
-  UsageError,
-)
 from zaya_jax.runtime import (
   clock as clock,  # First: its zero is the start of the run.
 )
 
-__all__ = [
+_CONFIG = (
   'CheckpointConfig',
   'Config',
   'DataConfig',
@@ -41,21 +25,21 @@ __all__ = [
   'OptimConfig',
   'PlanConfig',
   'UsageError',
-  'activations',
-  'load',
-  'plan_run',
-  'train',
-]
-
+)
 _LAZY = {
+  '__version__': 'zaya_jax.config:VERSION',
+  **{name: f'zaya_jax.config:{name}' for name in _CONFIG},
   'activations': 'zaya_jax.inference.load:activations',
   'load': 'zaya_jax.inference.load:load',
   'plan_run': 'zaya_jax.plan.planner:make',
 }
+__all__ = [*_LAZY, 'train']
 
 
 def __getattr__(name: str) -> Any:
-  """Imports what `_LAZY` names on first use."""
+  """Imports what `_LAZY` names, or the package `train`, on first use."""
+  if name == 'train':
+    return importlib.import_module('zaya_jax.train')
   if name not in _LAZY:
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
   module, _, attribute = _LAZY[name].partition(':')
@@ -65,4 +49,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-  return sorted({*globals(), *_LAZY})
+  return sorted({*globals(), *__all__})

@@ -8,22 +8,34 @@ known to be right. An error that knows its exit code (`config/exit_codes.py`)
 carries it as `exit_code`; any other keeps its traceback.
 """
 
+import os
+import signal
+import sys
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+if __name__ == '__main__':
+  # A stop during imports: jaxlib aborts, and Python prints a traceback.
+  def _end(*_) -> None:
+    os.write(2, b'zaya_jax: stopped.\n')
+    os._exit(os.EX_TEMPFAIL)  # 75, `exit_codes.STOPPED`.
+
+  for _number in _SIGNALS:
+    if signal.getsignal(_number) != signal.SIG_IGN:  # As nohup leaves it.
+      signal.signal(_number, _end)
+
 import contextlib
 import errno
 import importlib
 import io
 import logging
-import os
 import pathlib
-import signal
-import sys
-import textwrap
-import typing
 from collections.abc import Iterator, Sequence
+from importlib import metadata
 
 from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import seal
-from zaya_jax.config import checks, exit_codes, flags
+from zaya_jax.config import checks, exit_codes
+from zaya_jax.config import help as help_lib
 from zaya_jax.runtime import launcher, rank
 
 _MODES = {
@@ -41,17 +53,7 @@ _MODES = {
   'supervise': 'zaya_jax.aegis.mode:main',
 }
 _ROUTER = 'zaya_jax.inference.microscope:main'
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _HELP = ('--help', '-help', '-h', '--helpfull', '--helpshort')
-_INTRO = """\
-zaya_jax trains, continues, evaluates and samples ZAYA1 models.
-
-usage: python -m zaya_jax.main --flagfile=FILE [--name=value ...]
-
-Of two settings of one flag the later one wins: flagfile first, changes after.
---name and --noname stand for --name=true and --name=false.
-"""
-_COLUMN = 36  # Where the meaning of a flag starts, of 80.
 
 
 def main(argv: Sequence[str]) -> int:
@@ -63,10 +65,10 @@ def main(argv: Sequence[str]) -> int:
   Returns:
     The exit code.
   """
-  if any(arg in _HELP for arg in argv[1:]):
-    print(help_text(), flush=True)
-    return exit_codes.DONE
   try:
+    if about := _about(argv[1:]):
+      print(about, flush=True)
+      return exit_codes.DONE
     config = config_lib.Config.parse(argv[1:])
     _check_alone(config)
     checks.check(config)
@@ -76,42 +78,16 @@ def main(argv: Sequence[str]) -> int:
   return _run(config)
 
 
-def help_text() -> str:
-  """One line or two for every flag, by section: default, meaning, bounds."""
-  lines = [_INTRO]
-  for title, summary, settings in flags.sections(config_lib.Config):
-    lines.append(f'{title}: {summary}')
-    for setting in settings:
-      lines += _entry(setting)
-    lines.append('')
-  return '\n'.join(lines[:-1])
-
-
-def _entry(setting: flags.Setting) -> list[str]:
-  """The help of one flag, in two columns."""
-  default = setting.field.default
-  if isinstance(default, bool):
-    default = str(default).lower()
-  name = f'  --{setting.name}={default if default != () else ""}'
-  wrapped = textwrap.wrap(
-    f'{setting.field.metadata["help"]} {rule(setting)}'.rstrip(),
-    80 - _COLUMN,
-  )
-  if len(name) >= _COLUMN:
-    return [name, *(' ' * _COLUMN + line for line in wrapped)]
-  first, *rest = wrapped
-  return [name.ljust(_COLUMN) + first, *(' ' * _COLUMN + x for x in rest)]
-
-
-def rule(setting: flags.Setting) -> str:
-  """The values that a flag admits, where not all of its type."""
-  if typing.get_origin(setting.kind) is typing.Literal:
-    return f'[{" | ".join(typing.get_args(setting.kind))}]'
-  metadata = setting.field.metadata
-  low, high = metadata['minimum'], metadata['maximum']
-  if low is not None and high is not None:
-    return f'[{low} to {high}]'
-  return '' if low is None else f'[at least {low}]'
+def _about(args: Sequence[str]) -> str:
+  """What --help, --help=SECTION or --version prints; '' without them."""
+  for arg in args:
+    name, _, value = arg.partition('=')
+    if name in _HELP:
+      return help_lib.text([word for word in value.split(',') if word])
+    if name == '--version':
+      jax, python = metadata.version('jax'), sys.version.split()[0]
+      return f'zaya_jax {config_lib.VERSION} (jax {jax}, Python {python})'
+  return ''
 
 
 def _check_alone(config: config_lib.Config) -> None:
@@ -158,8 +134,9 @@ def _run(config: config_lib.Config) -> int:
   try:
     run = getattr(importlib.import_module(module), function)
     rank.wait()
-    for number in _SIGNALS:
-      if signal.getsignal(number) is _end:
+    for number in _SIGNALS if __name__ == '__main__' else ():
+      if signal.getsignal(number) != signal.SIG_IGN:
+        # Until the training loop listens, SIGTERM ends as Ctrl-C does, tidily.
         signal.signal(number, signal.default_int_handler)
     with _engines_and_key(config):
       return run(config) or exit_codes.DONE
@@ -213,11 +190,6 @@ def _fail(error: Exception | str, code: int) -> int:
   return code
 
 
-def _end(*_) -> None:
-  os.write(2, b'zaya_jax: stopped.\n')
-  os._exit(exit_codes.STOPPED)
-
-
 def _program() -> None:
   """Runs the command line of this process and ends it."""
   # A terminal may not know every letter that a model writes.
@@ -225,11 +197,6 @@ def _program() -> None:
     sys.stdout.reconfigure(errors='replace')
   logging.basicConfig(format='zaya_jax: %(levelname)s: %(message)s')
   logging.addLevelName(logging.WARNING, 'warning')
-  # Until the training loop listens, SIGTERM ends as Ctrl-C does, tidily; at
-  # once while modules are imported, of which jaxlib aborts when interrupted.
-  for number in _SIGNALS:
-    if signal.getsignal(number) != signal.SIG_IGN:  # As nohup leaves it.
-      signal.signal(number, _end)
   try:
     code = main(sys.argv)
     sys.stdout.flush()

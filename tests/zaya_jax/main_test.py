@@ -2,6 +2,7 @@
 """The command line from outside: what it prints, imports and exits with."""
 
 import contextlib
+import importlib.metadata
 import os
 import pathlib
 import subprocess
@@ -9,6 +10,7 @@ import sys
 
 import pytest
 
+import zaya_jax
 from zaya_jax import config, main
 from zaya_jax.config import flags
 
@@ -52,16 +54,28 @@ def test_help_lists_every_flag_and_exits_with_0():
   assert 'undefok' not in done.stdout
 
 
-def test_help_tells_defaults_choices_and_bounds():
-  text = ' '.join(main.help_text().split())
-  assert '--num_steps=1000 Optimizer steps of the run. [at least 0]' in text
-  assert '[off | zero | identity]' in text
-  assert '--optim.nesterov=true' in text
-  assert '[0.0 to 1.0]' in text
+@pytest.mark.parametrize('word', ['--help=optim', '--help=optim,model'])
+def test_help_of_a_section_lists_its_flags_alone(word):
+  done = _program(word)
+  assert (done.returncode, done.stderr) == (0, '')
+  assert '\n  --optim.lr=' in done.stdout
+  assert ('\n  --model.d_model=' in done.stdout) == ('model' in word)
+  assert '\n  --num_steps=' not in done.stdout
+  assert '\n  --data.input=' not in done.stdout
 
 
-def test_help_fits_a_terminal_of_80_columns():
-  assert max(map(len, main.help_text().splitlines())) <= 80
+def test_help_of_no_section_names_the_sections():
+  done = _program('--help=modl')
+  assert (done.returncode, done.stdout) == (2, '')
+  assert '--help=modl is not a section; choose of run, model, ' in done.stderr
+
+
+def test_version_is_that_of_the_package():
+  done = _program('--version')
+  versions = [importlib.metadata.version('jax'), sys.version.split()[0]]
+  about = 'zaya_jax {} (jax {}, Python {})\n'
+  assert done.stdout == about.format(zaya_jax.__version__, *versions)
+  assert (done.returncode, done.stderr) == (0, '')
 
 
 def test_help_survives_a_reader_that_leaves():
@@ -82,6 +96,8 @@ def test_help_survives_a_reader_that_leaves():
   'args, code',
   [
     (['--help'], 0),
+    (['--help=model'], 0),
+    (['--version'], 0),
     (['--num_stepz=3'], 2),
     (['--model.num_layers=0'], 2),
     (['--flagfile=missing.flags'], 2),
@@ -322,23 +338,34 @@ def test_package_offers_the_sections():
   assert done.returncode == 0, done.stderr
 
 
+# Signals this process when a module is looked for.
+STOP = """
+import os, signal, sys
+class Finder:
+  def find_spec(self, name, path=None, target=None):
+    if name == os.environ['AT']:
+      os.kill(os.getpid(), getattr(signal, os.environ['SIGNAL']))
+sys.meta_path.insert(0, Finder())
+"""
+
+
 @pytest.mark.parametrize('name', ['SIGINT', 'SIGTERM'])
-def test_stop_while_modules_are_imported_is_tidy(name):
-  """jaxlib aborts, with pages of text, when its import is interrupted."""
-  script = (
-    'import os, signal, sys\n'
-    'from zaya_jax import main\n'
-    'number = getattr(signal, sys.argv[1])\n'
-    'def stop(_): os.kill(os.getpid(), number)\n'
-    'main.importlib.import_module = stop\n'
-    'signal.signal(signal.SIGINT, signal.default_int_handler)\n'
-    "sys.argv[1:] = ['--mode=conform']\n"
-    'main._program()\n'
-  )
-  done = subprocess.run(
-    [sys.executable, '-c', script, name],
-    capture_output=True,
-    text=True,
-    timeout=60,
+@pytest.mark.parametrize(
+  'at, words',
+  [
+    ('absl', '--help'),
+    ('zaya_jax.config.flags', '--help'),
+    ('zaya_jax.config.help', '--help'),
+    ('zaya_jax.runtime.launcher', '--help'),
+    # jaxlib aborts, with pages of text, when its import is interrupted.
+    ('jax', '--mode=conform'),
+  ],
+)
+def test_stop_while_modules_are_imported_is_tidy(tmp_path, name, at, words):
+  (tmp_path / 'sitecustomize.py').write_text(STOP)
+  path = f'{tmp_path}:{ROOT}'
+  done = _python(
+    *('-m', 'zaya_jax.main', words), PYTHONPATH=path, AT=at, SIGNAL=name
   )
   assert (done.returncode, done.stderr) == (75, 'zaya_jax: stopped.\n')
+  assert done.stdout == ''

@@ -16,6 +16,8 @@ from zaya_jax.config import (
   training,
 )
 
+VERSION = '0.1.0'
+
 UsageError = fields.UsageError
 ModelConfig = model.ModelConfig
 CheckpointConfig = training.CheckpointConfig
