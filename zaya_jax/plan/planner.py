@@ -49,6 +49,8 @@ def main(config: config_lib.Config) -> None:
     partial = path.with_name(f'{path.name}.partial')
     partial.write_text(text, encoding='utf-8')
     partial.replace(path)
+  if outputs:
+    print('wrote', ', '.join(map(str, outputs)))
 
 
 def make(config: config_lib.Config) -> dict[str, Any]:

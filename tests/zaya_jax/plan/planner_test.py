@@ -8,7 +8,6 @@ import pytest
 from tests.support import released
 from zaya_jax import main
 from zaya_jax.plan import planner
-from zaya_jax.plan.cost import division, lint, memory, timing, traffic
 from zaya_jax.runtime import chips
 
 
@@ -69,6 +68,15 @@ def test_budget_follows_from_the_step(plan):
   assert one['time']['budget_tokens'] == 1_000_000_000
 
 
+def test_throughput_and_utilization_by_hand(plan):
+  time = plan['time']
+  assert time['tokens_per_second'] == pytest.approx(2**24 / time['step'])
+  done = 8_745_455_616 * 2**24
+  peak = 1024 * 1307.4e12
+  assert time['mfu'] == pytest.approx(done / (time['step'] * peak))
+  assert 0.1 < time['mfu'] < 0.56
+
+
 def test_parts_of_a_step_add_up(plan):
   time = plan['time']
   parts = sum(p['seconds'] for p in (*time['parts'], *time['update']))
@@ -76,29 +84,6 @@ def test_parts_of_a_step_add_up(plan):
   sent = sum(c['seconds'] for c in plan['collectives'])
   both = time['network_exposed'] + time['network_hidden']
   assert both == pytest.approx(sent)
-
-
-def test_half_the_efficiency_doubles_the_work():
-  config = released.parse('--plan.devices=8')
-  slow = released.parse('--plan.devices=8', '--plan.efficiency=0.5')
-  fast, slow = (
-    timing.plan(c, division.make(c), chips.CHIPS['h200'], [])
-    for c in (config, slow)
-  )
-  assert slow.step == pytest.approx(2 * fast.step)
-
-
-def test_gradients_hide_behind_the_backward_pass_and_no_further():
-  config = released.parse('--plan.devices=1024')
-  shape, chip = division.make(config), chips.CHIPS['mi300x']
-  alone = timing.plan(config, shape, chip, [])
-  late = traffic.Collective(
-    what='gradients', kind='reduce-scatter', axes=('replica',), count=1,
-    bytes=1.0, seconds=2 * alone.compute, local=8, size=8, hidden=True,
-  )  # fmt: skip
-  times = timing.plan(config, shape, chip, [late])
-  assert times.hidden == pytest.approx(alone.compute * 2 / 3)
-  assert times.exposed == pytest.approx(alone.compute * 4 / 3)
 
 
 def test_command_prints_tables_and_writes_json(tmp_path, capsys):
@@ -111,8 +96,9 @@ def test_command_prints_tables_and_writes_json(tmp_path, capsys):
   both = f'--output={path},{path.with_suffix(".svg")}'
   assert main.main(['zaya_jax', *words, both]) == 0
   shown = capsys.readouterr().out
-  for word in ('8,840,488,784', '753,608,528', '444TFLOP', 'assumptions'):
-    assert word in shown
+  assert '8,840,488,784' in shown
+  written = f'wrote {path}, {path.with_suffix(".svg")}'
+  assert shown.splitlines()[-1] == written
   # What was planned can be read back, and nothing half-written is left.
   assert json.loads(path.read_text())['devices'] == 1024
   assert {p.name for p in path.parent.iterdir()} == {'plan.json', 'plan.svg'}
@@ -139,42 +125,3 @@ def test_bad_flags_are_one_sentence_and_exit_code_2(words, sentence, capsys):
   assert main.main(['zaya_jax', *words]) == 2
   (line,) = capsys.readouterr().err.splitlines()
   assert sentence in line
-
-
-@pytest.mark.parametrize(
-  'words, rule',
-  [
-    ([], None),
-    (['--model.vocab_size=262273'], 'vocabulary'),
-    (['--model.head_dim=96'], 'head width'),
-    (['--model.d_expert=2000'], 'expert width'),
-    (['--data.record_tokens=32736', '--data.seq_len=4092'], 'micro-batch'),
-    (
-      ['--data.batch_size=1024', '--model.d_expert=2560'],
-      'compute units',
-    ),
-    (['--plan.devices=4'], 'gradients'),
-  ],
-)
-def test_each_rule_of_sizes_can_be_broken(words, rule):
-  config = released.parse('--plan.devices=1024', *words)
-  shape, chip = division.make(config), chips.CHIPS['mi300x']
-  messages = traffic.plan(config, shape, chip)
-  found = lint.check(config, shape, chip, messages)
-  broken = [f.rule for f in found if not f.good]
-  assert bool(broken) == (rule is not None)
-  assert rule is None or any(rule in b for b in broken)
-
-
-def test_optimizer_states_of_1024_devices_by_hand():
-  config = released.parse('--plan.devices=1024')
-  parts, whole = memory.optimizer_bytes(config, division.make(config))
-  states = 4 * (8_289_167_360 + 2 * (551_321_424 + 256))
-  # Balancing: two moments of 40 x 17, and a counter.
-  rest = 1024 * parts + whole - states - 2 * 40 * 17 * 4
-  assert rest == 1023 / 1024 * whole or 0 <= rest < 64
-  # The router's small matrices and the grouped convolutions have no axis that
-  # 1,024 divides: 2 of 40 x 256 x 256 and 1 of 40 x 256 x 17 of Muon, and 40 x
-  # 2 x 10 x 128 x 128 of AdamW, with the vectors.
-  matrices = 4 * 40 * (2 * 256**2 + 256 * 17) + 8 * 40 * 2 * 10 * 128**2
-  assert 0 < whole - matrices < 4e6

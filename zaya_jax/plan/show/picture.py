@@ -10,14 +10,18 @@ from zaya_jax.plan.show import svg, tables
 
 _WIDTH, _MARGIN, _LABEL = 960, 24, 150
 _BAR, _GAP, _LINE = 30, 12, 20  # Heights.
+_THIN = 4  # Pixels of the smallest block.
+# A color has one meaning in the whole picture: the optimizer's state and its
+# work are violet, the head and its logits pink.
 _MEMORY = {
   'parameters': 'blue', 'optimizer': 'violet', 'gradients': 'orange',
   'activations': 'green', 'logits': 'pink', 'temporary': 'olive',
 }  # fmt: skip
+_COMPILED = {'kept': 'blue-hatched', 'in passing': 'green-hatched'}
 _PARTS = {
-  'projections': 'blue', 'convolutions': 'sand', 'attention': 'green',
-  'router': 'pink', 'experts': 'orange', 'head': 'violet',
-  'elementwise': 'olive', 'Newton-Schulz': 'teal', 'update': 'grey',
+  'projections': 'teal', 'convolutions': 'teal', 'attention': 'teal',
+  'router': 'sand', 'experts': 'sand', 'head': 'pink', 'elementwise': 'grey',
+  'Newton-Schulz': 'violet', 'update': 'violet',
 }  # fmt: skip
 _NETWORK = 'red'
 # After the backward pass.
@@ -126,7 +130,7 @@ def _memory(page, plan, y):
     bars['XLA:ROCm'] = {
       'kept': compiled['arguments'], 'in passing': compiled['temporary']
     }  # fmt: skip
-  colors = {**_MEMORY, 'kept': 'grey', 'in passing': 'teal'}
+  colors = {**_MEMORY, **_COMPILED}
   most = max(held['capacity'], *(sum(b.values()) for b in bars.values()))
   scale = _scale(most)
   page.text(_MARGIN, y, 'Memory of a device', size=15, bold=True)
@@ -134,11 +138,14 @@ def _memory(page, plan, y):
   for name, parts in bars.items():
     chosen = name in (f'remat {held["remat"]}', 'XLA:ROCm')
     page.text(_MARGIN, y + 20, name, bold=chosen)
-    x = _LABEL
+    x, blocks = _LABEL, []
     for kind, size in parts.items():
+      if not size:
+        continue
       tip = f'{kind}: {tables.nbytes(size)}'
-      _block(page, x, y, size * scale, colors[kind], kind, tip)
+      blocks.append((x, size * scale, colors[kind], kind, tip))
       x += size * scale
+    _blocks(page, y, blocks)
     total = tables.nbytes(sum(parts.values()))
     page.text(x + 8, y + 20, total, bold=chosen)
     y += _BAR + _GAP
@@ -149,8 +156,8 @@ def _memory(page, plan, y):
   used = {kind: size for bar in bars.values() for kind, size in bar.items()}
   used.update(kinds)
   return _legend(
-    page, y + 14, [(c, k, tables.nbytes(used[k])) for k, c in colors.items()
-                   if k in used]
+    page, y + 14, [(c, [(k, tables.nbytes(used[k]))]) for k, c in colors.items()
+                   if used.get(k)]
   )  # fmt: skip
 
 
@@ -174,26 +181,27 @@ def _step(page, plan, y):
   for lane in ('compute', 'network'):
     y += 6
     page.text(_MARGIN, y + 20, lane)
+    blocks = []
     for s in spans:
       if s.lane == lane:
         tip = f'{s.name}, {s.phase}: {tables.seconds(s.seconds)}'
         x = _LABEL + s.start * scale
-        _block(page, x, y, s.seconds * scale, s.kind, s.name, tip)
+        blocks.append((x, s.seconds * scale, s.kind, s.name, tip))
+    _blocks(page, y, blocks)
     y += _BAR + 2
   page.text(_LABEL, y + 16, '0', size=12, kind='quiet')
   words = tables.seconds(end)
   x = _LABEL + end * scale
   page.text(x, y + 16, words, size=12, kind='quiet', anchor='end')
-  time = plan['time']
-  entries = [
-    (_PARTS[p['name']], p['name'], tables.seconds(p['seconds']))
-    for p in (*time['parts'], *time['update'])
-  ]
+  time, entries = plan['time'], {}
+  for p in (*time['parts'], *time['update']):
+    told = p['name'], tables.seconds(p['seconds'])
+    entries.setdefault(_PARTS[p['name']], []).append(told)
   for kind, name in (('', 'exposed'), ('-hatched', 'hidden')):
     if seconds := time[f'network_{name}']:
-      words = f'network, {name}', tables.seconds(seconds)
-      entries.append((_NETWORK + kind, *words))
-  return _legend(page, y + 40, entries)
+      told = f'network, {name}', tables.seconds(seconds)
+      entries[_NETWORK + kind] = [told]
+  return _legend(page, y + 40, entries.items())
 
 
 def _scale(most: float) -> float:
@@ -201,19 +209,23 @@ def _scale(most: float) -> float:
   return (_WIDTH - _LABEL - _MARGIN - 64) / most
 
 
-def _block(page, x, y, width, kind, name, tip):
-  page.rect(x, y, max(width - 1, 0.75), _BAR, kind, tip=tip)
-  if svg.measure(name, 11) + 8 < width and 'hatched' not in kind:
-    page.text(x + 4, y + 19, name, size=11, kind='on')
+def _blocks(page, y, blocks):
+  """Draws the smallest last: they lie on the edges of their neighbors."""
+  for x, width, kind, name, tip in sorted(blocks, key=lambda b: -b[1]):
+    page.rect(x, y, max(width - 1, _THIN), _BAR, kind, tip=tip)
+    if svg.measure(name, 11) + 8 < width and 'hatched' not in kind:
+      page.text(x + 4, y + 19, name, size=11, kind='on')
 
 
 def _legend(page, y, entries):
-  """Swatches with names and numbers in columns; returns the next y."""
-  columns, width = 4, (_WIDTH - 2 * _MARGIN) / 4
-  for i, (kind, name, value) in enumerate(entries):
-    x = _MARGIN + i % columns * width
-    line = y + i // columns * _LINE
-    page.rect(x, line - 10, 12, 12, kind)
-    page.text(x + 20, line, name, size=12)
-    page.text(x + width - 24, line, value, size=12, anchor='end')
-  return y + -(-len(entries) // columns) * _LINE
+  """Swatches, each with the names and values of its color; the next y."""
+  x = _MARGIN
+  for kind, named in entries:
+    words = ', '.join(f'{name} {value}' for name, value in named)
+    width = 20 + svg.measure(words, 12)
+    if x + width > _WIDTH - _MARGIN:
+      x, y = _MARGIN, y + _LINE
+    page.rect(x, y - 10, 12, 12, kind)
+    page.text(x + 20, y, words, size=12)
+    x += width + 16
+  return y + _LINE

@@ -47,7 +47,6 @@ def _table(console, title, columns, rows):
 def _summary(plan):
   count, time, muon = plan['parameters'], plan['time'], plan['muon']
   tokens, saved, data = plan['tokens'], plan['checkpoint'], plan['data']
-  days = f'{time["budget_days"]:,.1f} days'
   rows = [
     ('parameters', f'{count["total"]:,}', f'{count["active"]:,} active'),
     (
@@ -63,7 +62,7 @@ def _summary(plan):
     ),
     (
       f'{text.short(time["budget_tokens"])} tokens',
-      days,
+      _days(time['budget_days']),
       f'{text.short(time["device_hours"])} GPU-hours',
     ),
     (
@@ -198,6 +197,14 @@ def _rules(title, found):
     for f in found
   ]
   return title, ('', 'rule', 'here'), rows
+
+
+def _days(number: float) -> str:
+  """3.6 days, 3.3 hours, 6.6 minutes, or seconds."""
+  for unit, parts in (('days', 1), ('hours', 24), ('minutes', 1440)):
+    if number * parts >= 1:
+      return f'{number * parts:,.1f} {unit}'
+  return seconds(number * 86_400)
 
 
 def title(plan: dict[str, Any]) -> str:

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from tests.support import released
 from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import arrays
 from zaya_jax.parallel import mesh
@@ -15,6 +16,7 @@ from zaya_jax.plan.cost import division, memory
 from zaya_jax.train import state as state_lib
 from zaya_jax.train import step
 
+PARAMETERS = 8_840_488_784 + 256  # Layer 0 stores a vector it does not use.
 FLAGFILE = pathlib.Path(__file__).parents[4] / 'configs' / 'quickstart.flags'
 
 
@@ -75,3 +77,45 @@ def test_memory_in_passing_is_about_that_of_the_compiler():
   plan = memory.plan(config, division.make(config), 4)
   planned = plan.total - plan.parameters - plan.optimizer
   assert planned == pytest.approx(real.temp_size_in_bytes, rel=0.2)
+
+
+def test_optimizer_states_of_1024_devices_by_hand():
+  config = released.parse('--plan.devices=1024')
+  parts, whole = memory.optimizer_bytes(config, division.make(config))
+  states = 4 * (8_289_167_360 + 2 * (551_321_424 + 256))
+  # Balancing: two moments of 40 x 17, and a counter.
+  rest = 1024 * parts + whole - states - 2 * 40 * 17 * 4
+  assert rest == 1023 / 1024 * whole or 0 <= rest < 64
+  # The router's small matrices and the grouped convolutions have no axis that
+  # 1,024 divides: 2 of 40 x 256 x 256 and 1 of 40 x 256 x 17 of Muon, and 40 x
+  # 2 x 10 x 128 x 128 of AdamW, with the vectors.
+  matrices = 4 * 40 * (2 * 256**2 + 256 * 17) + 8 * 40 * 2 * 10 * 128**2
+  assert 0 < whole - matrices < 4e6
+
+
+@pytest.mark.parametrize(
+  'parts, sets',
+  [(1, 1 + 1 / 8), (4, 2 + 1 / 8)],  # A second set sums over the parts.
+)
+def test_gradients_by_hand(parts, sets):
+  config = released.parse('--plan.devices=8', f'--optim.accumulation={parts}')
+  plan = memory.plan(config, division.make(config), 2)
+  # Eight devices divide a dimension of nearly every parameter.
+  assert plan.gradients == pytest.approx(4 * PARAMETERS * sets, rel=1e-4)
+
+
+def test_activations_by_hand():
+  """Bytes of 16,384 tokens in 40 layers, for each --model.remat."""
+  config = released.parse('--plan.devices=1024')
+  kept = lambda remat: (
+    memory.plan(config, division.make(config), 2, remat).activations
+    / (40 * 16384)
+  )
+  # float32: residual stream and router state of 2,048 and 256.
+  assert kept('block') == 4 * (2048 + 256)
+  assert kept('cheap') == 4 * (2 * 2048 + 8 * 256 + 17) + 2 * (
+    4 * 2048 + 3 * 2048 + 1280 + 256 + 2 * 1280
+  )
+  assert kept('none') == 4 * (10 * 2048 + 4 * 1280 + 8 * 256 + 2 * 17) + 2 * (
+    5 * 2048 + 2 * 1280 + 2 * 256 + 1024
+  )

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Collectives against closed forms, and where devices of a group sit."""
+"""Collectives against closed forms, and against rings that are carried out."""
 
+import numpy as np
 import pytest
 
 from tests.support import released
@@ -111,16 +112,6 @@ def test_context_gathers_512_values_a_token_and_layer():
   assert ring['permute', 'their gradients'].bytes == 40 * 32 * 2**20
 
 
-@pytest.mark.parametrize(
-  'axes, local',
-  [(('context',), 2), (('expert',), 4), (('fsdp',), 1), (('replica',), 1),
-   (('expert', 'context'), 8), (division.AXES, 8)],
-)  # fmt: skip
-def test_inner_axes_share_a_node(axes, local):
-  shape = _layout(replica=16, fsdp=8, expert=4, context=2)
-  assert shape.local(axes, 8) == local
-
-
 def test_network_by_hand():
   chip, share = chips.CHIPS['mi300x'], traffic.EFFICIENCY
   latency = lambda halvings: traffic.LATENCY * halvings
@@ -142,3 +133,69 @@ def test_network_by_hand():
   # All-to-all: each device sends 24 of 32 parts through its own card.
   mixed = time(_layout(replica=32), 'all-to-all')
   assert mixed == pytest.approx(6e9 / 50e9 / share + latency(5))
+
+
+def _ring_reduce_scatter(x):
+  """Device d ends with the sum of chunk d + 1; counts what each one sends."""
+  n, sent = len(x), 0
+  for step in range(n - 1):
+    moving = [(d, (d - step) % n) for d in range(n)]
+    chunks = [x[d][c].copy() for d, c in moving]
+    for (d, c), chunk in zip(moving, chunks, strict=True):
+      x[(d + 1) % n][c] += chunk
+    sent += 1
+  return sent
+
+
+def _ring_all_gather(x):
+  """Device d starts with chunk d + 1; each ends with all."""
+  n, sent = len(x), 0
+  for step in range(n - 1):
+    moving = [(d, (d + 1 - step) % n) for d in range(n)]
+    for d, c in moving:
+      x[(d + 1) % n][c] = x[d][c]
+    sent += 1
+  return sent
+
+
+@pytest.mark.parametrize('n', [2, 4, 8])
+def test_bytes_are_those_of_rings(n):
+  """Each device holds n chunks; time is of what the busiest one sends."""
+  chip, total = chips.CHIPS['h200'], 8e9
+
+  def sent(kind):
+    took = traffic.seconds(
+      _layout(replica=n), chip, kind, ('replica',), 1, total
+    )
+    latency = traffic.LATENCY * np.log2(n)
+    return (took - latency) * 450e9 * traffic.EFFICIENCY / (total / n)
+
+  x = np.random.default_rng(0).normal(size=(n, n, 3))
+  whole = x.sum(0)
+  reduced = _ring_reduce_scatter(x)
+  for d in range(n):
+    np.testing.assert_allclose(x[d][(d + 1) % n], whole[(d + 1) % n])
+  gathered = _ring_all_gather(x)
+  for d in range(n):
+    np.testing.assert_allclose(x[d], whole)  # An all-reduce is both.
+  assert sent('reduce-scatter') == pytest.approx(reduced)
+  assert sent('all-gather') == pytest.approx(gathered)
+  assert sent('all-reduce') == pytest.approx(reduced + gathered)
+  # To each of the others its chunk; and all chunks to one neighbor.
+  assert sent('all-to-all') == pytest.approx(n - 1)
+  assert sent('permute') == pytest.approx(n)
+
+
+def test_seconds_of_zero_1_by_hand():
+  found = _plan(_layout(replica=1024))
+  whole = found['all-reduce', 'gradients'].bytes
+  # 1,023 of 1,024 parts through eight cards of 50 GB/s, of which 0.8 is
+  # reached; ten halvings of 15 us for each call.
+  sums = found['reduce-scatter', 'gradients']
+  assert sums.seconds == pytest.approx(
+    (4 * PARAMETERS - whole) * 1023 / 1024 / 320e9 + 178 * 150e-6
+  )
+  rest = found['all-reduce', 'gradients']
+  assert rest.seconds == pytest.approx(
+    whole * 2 * 1023 / 1024 / 320e9 + rest.count * 150e-6
+  )
