@@ -24,7 +24,7 @@ help:
 	@echo 'make test        all tests that need no PyTorch, about 15 minutes'
 	@echo 'make test-long   the rest: many processes, many trials, more mutants'
 	@echo 'make mutants     small mistakes in the sources, which tests must see'
-	@echo 'make lint        ruff: rules and format'
+	@echo 'make lint        ruff: rules and format; mypy: types'
 	@echo 'make format      let ruff write the format'
 	@echo 'make parity      compare with the Hugging Face model (installs PyTorch)'
 	@echo 'make rocm-venv   the compiler for --plan.compile=rocm; needs gcc, no GPU'
@@ -54,6 +54,7 @@ mutants: $(VENV)/.dev
 lint: $(VENV)/.dev
 	@$(VENV)/bin/ruff check --quiet .
 	@$(VENV)/bin/ruff format --quiet --diff .
+	@$(VENV)/bin/mypy
 
 format: $(VENV)/.dev
 	@$(VENV)/bin/ruff check --quiet --fix .
@@ -101,7 +102,7 @@ lock: $(VENV)/.dev
 	  requirements-dev.txt --output-file requirements_lock.txt
 
 clean:
-	@rm -rf .venv .venv-* .pytest_cache .ruff_cache ops/native/build
+	@rm -rf .venv .venv-* .mypy_cache .pytest_cache .ruff_cache ops/native/build
 	@find . -name __pycache__ -prune -exec rm -rf {} +
 
 # --no-compile: Python compiles what is imported, a tenth of what is installed.

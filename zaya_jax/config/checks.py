@@ -5,6 +5,7 @@ import dataclasses
 import glob
 import os
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from zaya_jax.config import fields, run
 
@@ -202,7 +203,7 @@ def _choice(group: tuple[str, ...]) -> str:
 
 
 def _get(config: run.Config, flag: str) -> str:
-  value = config
+  value: Any = config
   for part in flag.split('.'):
     value = getattr(value, part)
   return value

@@ -99,7 +99,7 @@ class Hooks:
     saves, fast = self._config.checkpoint.every, self._fast
     goes_on = lambda now: not now.stopping  # Who asks to stop does not wait.
     return [
-      Hook(self._copy, lambda now: fast and fast.is_due(now.step)),
+      Hook(self._copy, lambda now: bool(fast and fast.is_due(now.step))),
       Hook(self._save, lambda now: now.ends or now.at(saves)),
       Hook(
         self._evaluate,
@@ -107,7 +107,9 @@ class Hooks:
       ),
       Hook(
         self._sample,
-        lambda now: goes_on(now) and samples and (now.last or now.at(samples)),
+        lambda now: (
+          goes_on(now) and samples > 0 and (now.last or now.at(samples))
+        ),
       ),
       Hook(self._write_page, lambda _: self._page.is_due(), reads_state=False),
     ]

@@ -2,6 +2,7 @@
 """The loop over steps."""
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -55,7 +56,7 @@ class Loop:
     self._config, self._mesh, self._batches = config, mesh, batches
     self._step, self._guard, self._hooks = step, guard, hooks.in_order()
     self._saved, self._report = saved, report
-    self._keep = None
+    self._keep: Callable[[], None] | None = None
 
   def run(self, start: start_lib.Start, signal: stop.StopSignal) -> int:
     """Runs to `num_steps` or to a signal; returns the exit code."""

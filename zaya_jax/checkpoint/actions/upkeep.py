@@ -20,7 +20,8 @@ def verify(config: config_lib.Config, source: str) -> Lines:
   """Reads every file and every array: the seal, then the fingerprints."""
   del config
   for directory in folders.checkpoints(source):
-    started, found = time.monotonic(), {'checkpoint': directory}
+    started = time.monotonic()
+    found: dict[str, Any] = {'checkpoint': directory}
     try:
       body = folders.check(directory)
       compare.check_fingerprints(directory, body.get('fingerprint', {}))
