@@ -43,10 +43,12 @@ def linear(
   x_BLD: jax.Array,
   w: nnx.Param | jax.Array,
   bias: nnx.Param | jax.Array | None = None,
+  precision: jax.lax.Precision | None = None,
 ) -> jax.Array:
   """X @ w + bias in the type of `x`, accumulated in float32."""
+  w = w[...].astype(x_BLD.dtype)
   # No preferred_element_type: JAX would multiply in that type going back.
-  out = once(jnp.einsum('BLD,DF->BLF', x_BLD, w[...].astype(x_BLD.dtype)))
+  out = once(jnp.einsum('BLD,DF->BLF', x_BLD, w, precision=precision))
   if bias is None:
     return out
   out = out.astype(jnp.float32) + bias[...][None, None]

@@ -10,6 +10,7 @@ experts, X router classes: E, and the skip class unless it is off.
 """
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +18,9 @@ from flax import nnx
 
 from zaya_jax import config as config_lib
 from zaya_jax.model import layers, two_parts
+
+# By default CUDA multiplies float32 in TF32, whose 11 bits decide other routes.
+_linear = functools.partial(layers.linear, precision=jax.lax.Precision.HIGHEST)
 
 
 @jax.tree_util.register_dataclass
@@ -70,14 +74,12 @@ class Router(nnx.Module):
       own_BLR = two_parts.linear(h_BLD, self.down[...])
       own_BLR += self.down_bias[...][None, None]
     else:
-      own_BLR = layers.linear(
-        h_BLD.astype(jnp.float32), self.down, self.down_bias
-      )
+      own_BLR = _linear(h_BLD.astype(jnp.float32), self.down, self.down_bias)
     state_BLR = self.mix(own_BLR, state_BLR)
     a_BLR = layers.rms_norm(state_BLR, self.norm, self.eps)
-    a_BLR = gelu(layers.linear(a_BLR, self.fc1, self.fc1_bias))
-    a_BLR = gelu(layers.linear(a_BLR, self.fc2, self.fc2_bias))
-    probs_BLX = softmax(layers.linear(a_BLR, self.out))
+    a_BLR = gelu(_linear(a_BLR, self.fc1, self.fc1_bias))
+    a_BLR = gelu(_linear(a_BLR, self.fc2, self.fc2_bias))
+    probs_BLX = softmax(_linear(a_BLR, self.out))
     choice_BL, weight_BL = choose(probs_BLX, self.balance_bias[...])
     return Routes(
       choice=choice_BL, weight=weight_BL, probs=probs_BLX, state=state_BLR

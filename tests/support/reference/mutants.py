@@ -63,13 +63,16 @@ def forget_the_router_of_the_layer_before(monkeypatch):
   monkeypatch.setattr(router.Router, 'mix', lambda self, own, previous: own)
 
 
-PATCHES = (
-  pad_convolutions_separately,
+ROUTER = (
   softmax_without_the_skip_class,
   weigh_by_the_biased_probability,
+  forget_the_router_of_the_layer_before,
+)
+PATCHES = (
+  pad_convolutions_separately,
   do_not_delay_values,
   scale_the_residual_before_its_bias,
-  forget_the_router_of_the_layer_before,
+  *ROUTER,
 )
 
 SETTINGS = {

@@ -4,9 +4,10 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
-from tests.support import close
-from zaya_jax.model import moe, router
+from tests.support import close, tiny, tracing
+from zaya_jax.model import moe, router, zaya
 
 PROBS = jnp.array([[[0.5, 0.3, 0.2], [0.1, 0.6, 0.3]]])
 BIAS = jnp.array([0.0, 0.25, 0.45])
@@ -42,3 +43,24 @@ def test_skipped_tokens_pass_or_vanish():
   for skip, rows in expected.items():
     found = moe.weigh(y, h, routes, skip)[0, :, 0]
     close.assert_close(found, np.array(rows), close.FLOAT32)
+
+
+@pytest.mark.parametrize('dtype', [jnp.bfloat16, jnp.float32])
+def test_every_product_is_exact_where_gpus_round_float32(dtype):
+  model = tiny.config()
+  params, buffers = tiny.arrays(model)
+  h = jnp.ones((1, 4, model.d_model), dtype)
+
+  def loss(params, h):
+    stack = zaya.bind(model, params, buffers).layers.router
+    one = jax.tree.map(lambda leaf: leaf[0], stack)
+    routes = one(h, jnp.ones((1, 4, model.d_router)))
+    return routes.weight.sum() + routes.state.sum()
+
+  # Without precision a GPU multiplies float32 in TF32, of 11 bits.
+  dots = tracing.dots(jax.make_jaxpr(jax.grad(loss, (0, 1)))(params, h))
+  assert len(dots) == 12  # Four products, two gradients of each.
+  exact = (jax.lax.Precision.HIGHEST,) * 2
+  for dot in dots:
+    products = {str(v.aval.dtype) for v in dot.invars}
+    assert products == {'bfloat16'} or dot.params['precision'] == exact

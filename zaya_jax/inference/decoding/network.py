@@ -5,8 +5,8 @@ Reading weights and cache from memory is all the time of a token. So `prepare`
 joins what is read together (the projections of attention, both convolutions),
 casts what every step would cast, and stores matrices as [out, in], which a GPU
 reads fastest for one token; layers are unrolled, and their caches are apart, so
-that each is updated in place. The maths of training (`ops.cca`, `router`,
-`layers`) is used where it does not depend on the layout.
+that each is updated in place. The maths of training (`ops.cca`, `layers`) is
+used where it does not depend on the layout, and the router is that of training.
 
 Axis letters: B rows, L new tokens, D residual width, H query heads, K key/value
 heads, C channels of a head, Z channels that the convolutions mix, R router
@@ -23,7 +23,7 @@ import ops
 from ops.cca import reference as cca_ops
 from zaya_jax import config as config_lib
 from zaya_jax.inference.decoding import cache as cache_lib
-from zaya_jax.model import layers, moe, router
+from zaya_jax.model import layers, moe, zaya
 from zaya_jax.parallel.context import tree
 
 
@@ -38,8 +38,8 @@ def prepare(
   for name in ('embed', 'head'):
     if name in top:
       top[name] = top[name].astype(dtype)
-  stack = {**params['layers']}
-  stack['router'] = {**stack['router'], **buffers['layers']['router']}
+  routers = zaya.bind(config, params, buffers).layers.router
+  stack = {**params['layers'], 'router': routers}
   return {
     **top,
     'layers': tuple(
@@ -73,13 +73,11 @@ def _prepare_layer(config, layer, dtype):
   if config.attention_bias:
     fused['qkv_bias'] = jnp.concatenate([attn[f'{n}_bias'] for n in names])
     fused['out_bias'] = attn['out_bias']
-  matrices = ('down', 'fc1', 'fc2', 'out')
   return {
     **layer,
     'attn': fused,
-    'router': {
-      k: rows(v) if k in matrices else v for k, v in layer['router'].items()
-    },
+    # Stored as [out, in] too; of a vector it is the vector.
+    'router': jax.tree.map(jnp.transpose, layer['router']),
     'experts': {k: rows(v).astype(dtype) for k, v in layer['experts'].items()},
   }
 
@@ -255,26 +253,15 @@ def _convolve(w, past_BTZ, length):
 
 
 def _experts(config, w, h_BLD, state_BLR):
-  r = w['router']
-  h32_BLD = h_BLD.astype(jnp.float32)
-  own_BLR = _linear(h32_BLD, r['down'], r['down_bias'])
-  state_BLR = own_BLR + r['eda'][None, None] * state_BLR
-  a_BLR = layers.rms_norm(state_BLR, r['norm'], config.norm_eps)
-  a_BLR = router.gelu(_linear(a_BLR, r['fc1'], r['fc1_bias']))
-  a_BLR = router.gelu(_linear(a_BLR, r['fc2'], r['fc2_bias']))
-  probs_BLX = router.softmax(_linear(a_BLR, r['out']))
-  choice_BL, weight_BL = router.choose(probs_BLX, r['balance_bias'])
+  routes = jax.tree.map(jnp.transpose, w['router'])(h_BLD, state_BLR)
   y_TD = ops.expert_mlp_rows(
     h_BLD.reshape(-1, h_BLD.shape[-1]),
-    choice_BL.reshape(-1),
+    routes.choice.reshape(-1),
     w['experts']['gate_up'],
     w['experts']['down'],
   )
-  routes = router.Routes(
-    choice=choice_BL, weight=weight_BL, probs=probs_BLX, state=state_BLR
-  )
   y_BLD = moe.weigh(y_TD.reshape(h_BLD.shape), h_BLD, routes, config.skip)
-  return y_BLD, state_BLR
+  return y_BLD, routes.state
 
 
 def _linear(x_BLD, w_FD, bias_F=None):

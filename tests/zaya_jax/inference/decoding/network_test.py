@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.support import close, tiny
-from tests.support.reference import zaya_numpy
+from tests.support.reference import mutants, zaya_numpy
 from zaya_jax import config as config_lib
 from zaya_jax.inference.decoding import network
 from zaya_jax.model import zaya
@@ -106,6 +106,12 @@ def test_swapped_taps_are_caught(monkeypatch):
       w, jnp.roll(past, 1, axis=1), length
     ),
   )
+  assert error('plain') > 0.01
+
+
+@pytest.mark.parametrize('patch', mutants.ROUTER, ids=lambda p: p.__name__)
+def test_router_is_that_of_training(monkeypatch, patch):
+  patch(monkeypatch)
   assert error('plain') > 0.01
 
 
