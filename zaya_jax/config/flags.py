@@ -10,6 +10,7 @@ at will.
 
 import dataclasses
 import json
+import os
 import re
 import typing
 from collections.abc import Callable, Iterator, Sequence
@@ -21,9 +22,10 @@ from zaya_jax.config import fields
 
 _LINE = re.compile(r'--?[A-Za-z][\w.]*(=.*)?')
 _BOOLEANS = {'true': True, '1': True, 'false': False, '0': False}
-# Flags that are gone without a successor: config.flags of an old run, which has
-# every setting, goes on repeating it.
-_REMOVED = ('--ops.muon_apply',)
+_FLAGFILE = ('--flagfile', '-flagfile')
+# Lines of a flagfile that set nothing: comments, and flags that are gone, which
+# config.flags of an old run still has.
+_LEFT_OUT = ('#', '//', '--ops.muon_apply=')
 _C = TypeVar('_C')
 _HEADER = '# Every setting of one run; --flagfile=THIS_FILE repeats it.\n\n'
 
@@ -52,7 +54,7 @@ def parse(cls: type[_C], args: Sequence[str]) -> _C:
     for setting in settings:
       _define(setting, values)
   try:
-    left = values(['zaya_jax', *_expand(args, values)])[1:]
+    left = values(['zaya_jax', *_expand(args)])[1:]
   except absl_flags.UnrecognizedFlagError as error:
     raise fields.UsageError(_unknown(error.flagname, values)) from error
   except (absl_flags.Error, ValueError) as error:
@@ -160,38 +162,50 @@ def _build(cls: type, prefix: str, values: absl_flags.FlagValues) -> Any:
   )
 
 
-def _expand(args: Sequence[str], values: absl_flags.FlagValues) -> list[str]:
+def _expand(args: Sequence[str]) -> list[str]:
   """Puts the lines of each flagfile in its place and checks their form."""
   expanded, rest = [], list(args)
   while rest:
     arg = rest.pop(0)
     name, _, path = arg.partition('=')
-    if name not in ('--flagfile', '-flagfile'):
+    if name not in _FLAGFILE:
       expanded.append(arg)
       continue
     if '=' not in arg and rest:
       path = rest.pop(0)
-    if not path:
-      raise fields.UsageError('--flagfile= needs the path of a file.')
-    expanded += [_line(line, path) for line in _lines(path, values)]
+    expanded += _lines(path, ())
   return expanded
 
 
-def _lines(path: str, values: absl_flags.FlagValues) -> list[str]:
-  """The lines of a flagfile and of those it includes that set something."""
+def _lines(path: str, above: tuple[str, ...]) -> Iterator[str]:
+  """Yields what a flagfile sets, those that it includes in their place."""
+  if not path:
+    raise fields.UsageError('--flagfile= needs the path of a file.')
   try:
-    lines = values.read_flags_from_files([f'--flagfile={path}'])
-  except absl_flags.CantOpenFlagFileError as error:
-    reason: Any = error.__context__  # An OSError.
+    with open(os.path.expanduser(path), encoding='utf-8-sig') as file:
+      lines = [line.strip() for line in file.read().split('\n')]
+  except OSError as error:
     raise fields.UsageError(
-      f'--flagfile={path} cannot be read: {reason.strerror}: {reason.filename}.'
+      f'--flagfile={path} cannot be read: {error.strerror}.'
     ) from error
   except UnicodeDecodeError as error:
     raise fields.UsageError(
       f'--flagfile={path} is not a text file in UTF-8.'
     ) from error
-  left_out = ('#', '//', *(f'{name}=' for name in _REMOVED))
-  return [line for line in lines if not line.startswith(left_out)]
+  above = (*above, os.path.realpath(path))
+  for line in lines:
+    name, _, included = line.partition('=')
+    if not line or line.startswith(_LEFT_OUT):
+      continue
+    if name not in _FLAGFILE:
+      yield _line(line, path)
+      continue
+    if os.path.realpath(included) in above:
+      raise fields.UsageError(
+        f'--flagfile={path} includes {included}, which includes it; remove one '
+        'of the two lines.'
+      )
+    yield from _lines(included, above)
 
 
 def _line(line: str, path: str) -> str:

@@ -173,6 +173,30 @@ def test_flagfile_may_include_another(tmp_path):
   assert (read.seed, read.num_steps) == (3, 5)
 
 
+def test_byte_order_mark_is_no_part_of_the_first_flag(tmp_path):
+  path = _file(tmp_path, '--num_steps=7\n'.encode('utf-8-sig'))
+  assert read_file(path).num_steps == 7
+
+
+def test_flagfile_that_includes_itself_is_refused(tmp_path, capfd):
+  outer, inner = tmp_path / 'a.flags', tmp_path / 'b.flags'
+  outer.write_text(f'--seed=1\n--flagfile={inner}\n')
+  inner.write_text(f'--flagfile={tmp_path}/./a.flags\n')
+  with pytest.raises(config.UsageError) as caught:
+    read_file(str(outer))
+  assert str(caught.value) == (
+    f'--flagfile={inner} includes {tmp_path}/./a.flags, which includes it; '
+    'remove one of the two lines.'
+  )
+  assert capfd.readouterr() == ('', '')
+
+
+def test_flagfile_that_is_included_twice_is_read_twice(tmp_path):
+  inner = _file(tmp_path, '--seed=3\n', 'inner.flags')
+  line = f'--flagfile={inner}\n'
+  assert read_file(_file(tmp_path, f'{line}--seed=4\n{line}')).seed == 3
+
+
 @pytest.mark.parametrize(
   'text, words',
   [
@@ -183,6 +207,7 @@ def test_flagfile_may_include_another(tmp_path):
     ('--prompt="open\n', ['quoted']),
     ('--num_stepz=5\n', ['Did you mean --num_steps']),
     ('--flagfile=gone.flags\n', ['gone.flags', 'No such file']),
+    ('--flagfile=\n', ['--flagfile= needs the path']),
     (b'--prompt=\xff\n', ['UTF-8']),
   ],
 )
