@@ -1,34 +1,91 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rules of the settings, and that each message names the flag and its value."""
 
-import dataclasses
 import typing
 
 import pytest
 
 from zaya_jax import config
+from zaya_jax.config import flags
+
+# What each number may be, by what it is. Written by hand: bounds are part of
+# what users rely on.
+BOUNDS = {
+  # Where 0 says none, all, never or automatic, and rates and norms.
+  (0, None): """
+    num_steps model.sliding_window model.norm_eps model.init_std
+    data.train_tokenizer optim.lr optim.lr_final optim.warmup_steps
+    optim.decay_steps optim.weight_decay optim.clip_norm optim.adam_eps
+    optim.balance_lr guard.spike_limit guard.vote_every mesh.replica
+    distributed.processes checkpoint.every checkpoint.keep_every
+    checkpoint.host_memory_gb eval.every eval.batches eval.limit
+    generate.temperature plan.tokens aegis.spares aegis.step_limit_s
+    aegis.grace_s aegis.restarts_per_hour log.sample_every log.peak_tflops""",
+  # Sizes, counts, intervals and limits of which there is at least one.
+  (1, None): """
+    model.num_layers model.d_model model.num_heads model.num_kv_heads
+    model.conv_depthwise model.conv_grouped model.num_experts model.d_expert
+    model.d_router model.rope_theta model.sliding_rope_theta data.shard_tokens
+    data.batch_size optim.newton_schulz_steps optim.accumulation
+    optim.max_bad_steps mesh.fsdp mesh.expert mesh.context
+    distributed.initialization_timeout_s distributed.collective_timeout_s
+    checkpoint.keep checkpoint.timeout_s checkpoint.max_failed_saves
+    checkpoint.ranks plan.devices bench.repeats aegis.ranks_per_node
+    aegis.phase_limit_s aegis.no_progress log.every""",
+  # A token and the next one; a pair of rotated channels; a beat and the next.
+  (2, None): """
+    model.head_dim model.vocab_size data.record_tokens data.seq_len
+    distributed.heartbeat_timeout_s report.tokens""",
+  # Where -1 says that another place decides.
+  (-1, None): 'distributed.process eval.num_fewshot',
+  # Shares.
+  (0, 1): """
+    model.rope_fraction optim.momentum optim.beta1 optim.beta2
+    generate.top_p""",
+  (0, 0.9): 'data.val_fraction',
+  (0.01, 1): 'plan.efficiency',
+  (0, 65_535): 'aegis.port report.port',
+  (0, 2**32 - 1): 'seed',
+  (1, 2**20): 'generate.max_tokens',
+  (None, None): 'model.temperature_init',
+}
+# What else must be set for a value at its bound.
+BESIDE = {
+  'model.num_heads': {'num_kv_heads': 1},
+  'data.record_tokens': {'seq_len': 2},
+  'model.rope_fraction': {'head_dim': 2},
+  'model.head_dim': {'rope_fraction': 1.0},
+}
 
 
-def _bounded():
-  """Every field with a bound: (section class, name, bound, value beyond)."""
-  for section in typing.get_type_hints(config.Config).values():
-    if dataclasses.is_dataclass(section):
-      yield from _bounded_fields(section)
-  yield from _bounded_fields(config.Config)
+NUMBERS = [
+  (name, *bounds) for bounds, names in BOUNDS.items() for name in names.split()
+]
 
 
-def _bounded_fields(section):
-  for f in dataclasses.fields(section):
-    for bound, way in (('minimum', -1), ('maximum', 1)):
-      limit = f.metadata.get(bound)
-      if limit is not None:
-        yield section, f.name, limit, limit + way
+def test_every_number_has_its_bounds_here():
+  found = [
+    setting.name
+    for _, _, settings in flags.sections(config.Config)
+    for setting in settings
+    if setting.kind in (int, float)
+  ]
+  assert sorted(found) == sorted(' '.join(BOUNDS.values()).split())
 
 
-@pytest.mark.parametrize('section, name, limit, beyond', list(_bounded()))
-def test_value_beyond_its_bound_is_refused(section, name, limit, beyond):
-  with pytest.raises(config.UsageError, match=f'{name}={beyond} must be at'):
-    section(**{name: beyond})
+@pytest.mark.parametrize('name, low, high', NUMBERS)
+def test_number_at_its_bound_is_taken_and_beyond_refused(name, low, high):
+  title, _, field = name.rpartition('.')
+  hints = typing.get_type_hints(config.Config)
+  section = hints[title] if title else config.Config
+  least = 1 if typing.get_type_hints(section)[field] is int else 1e-9
+  for bound, way in ((low, -least), (high, least)):
+    if bound is not None:
+      made = section(**{**BESIDE.get(name, {}), field: bound})
+      assert getattr(made, field) == bound
+      with pytest.raises(config.UsageError) as caught:
+        section(**{field: bound + way})
+      assert f'{name}={bound + way} must be at ' in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -84,6 +141,14 @@ def test_word_outside_the_choices_is_refused_with_the_choices():
       ['--model.sliding_layers=9', '0..3'],
     ),
     (
+      lambda: config.ModelConfig(sliding_layers=(3, 4), sliding_window=8),
+      ['--model.sliding_layers=4 must', '0..3 (--model.num_layers=4)'],
+    ),
+    (
+      lambda: config.ModelConfig(sliding_layers=(-1,), sliding_window=8),
+      ['--model.sliding_layers=-1', '0..3'],
+    ),
+    (
       lambda: config.ModelConfig(sliding_window=8),
       ['--model.sliding_window=8', 'both or neither'],
     ),
@@ -123,6 +188,10 @@ def test_derived_numbers_of_the_released_model():
   assert model.d_rope == 64
   assert model.d_qk == 1280
   assert model.conv_context == 2
+
+
+def test_two_heads_may_have_an_odd_width():
+  assert config.ModelConfig(head_dim=5, rope_fraction=0.4).d_rope == 2
 
 
 def test_skip_off_leaves_no_class_for_it():

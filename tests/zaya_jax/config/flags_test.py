@@ -221,7 +221,17 @@ def test_wrong_flagfile_gives_one_sentence(tmp_path, text, words):
 
 @pytest.mark.parametrize(
   'prompt',
-  ['', 'def f():\n  ', 'a # b', '"quoted"', ' spaces ', 'tab\t', 'é\x00\u2028'],
+  [
+    '',
+    'def f():\n  ',
+    'one\ntwo',
+    'one\r\ntwo',
+    'a # b',
+    '"quoted"',
+    ' spaces ',
+    'tab\t',
+    'é\x00\u2028',
+  ],
 )
 def test_any_text_survives_a_flagfile(tmp_path, prompt):
   text = config.Config(prompt=prompt).to_flagfile()
