@@ -5,8 +5,8 @@
     python -m benchmarks.tune cross_entropy [--shape=8192x2048x262272]
 
 Each kernel of attention is timed alone; the settings are those of
-`ops.attention.pallas.TUNING` and of the constants in
-`ops.cross_entropy.pallas`, where the fastest belong.
+`ops.attention.triton.TUNING` and of the constants in
+`ops.cross_entropy.triton` and `api`, where the fastest belong.
 """
 
 import argparse
@@ -22,8 +22,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from ops import dispatch
-from ops.attention import pallas as attention
-from ops.cross_entropy import pallas as cross_entropy
+from ops.attention import triton as attention
+from ops.attention.triton import kernels
+from ops.cross_entropy import api
+from ops.cross_entropy import triton as cross_entropy
 from zaya_jax.bench import timing
 
 HEADS, KV_HEADS, CHANNELS = 8, 2, 128
@@ -72,25 +74,21 @@ def tune_attention(shape, documents, repeats) -> Iterator[dict[str, Any]]:
     starts = rng.random((batch, length)) < 1 / documents
     segments = jnp.asarray(np.cumsum(starts, axis=1), jnp.int32)
     extras = {'q_segments': segments, 'k_segments': segments}
-  here = dispatch.platform()
   like = {n: jax.ShapeDtypeStruct(a.shape, a.dtype) for n, a in inputs.items()}
   lse = jax.ShapeDtypeStruct((batch, HEADS, length), jnp.float32)
-  _, (*_, found) = jax.jit(
-    functools.partial(attention._forward_rule, here, attention.TUNING[here])
-  )(inputs, extras)
+  found = jax.jit(attention._forward)(inputs, extras)
   given = inputs | {'d_out': d_out, 'lse': found['lse'], 'delta': found['lse']}
-  kernels = (
-    (attention._forward, 0, FORWARD, inputs, {'out': like['q'], 'lse': lse}),
-    (attention._of_queries, 0, OF_QUERIES, given, {'q': like['q']}),
-    (attention._of_keys, 1, OF_KEYS, given, {n: like[n] for n in 'kv'}),
-  )
-  for kernel, side, settings, arrays, results in kernels:
+  for kernel, side, settings, arrays, results in (
+    (kernels.forward, 0, FORWARD, inputs, {'out': like['q'], 'lse': lse}),
+    (kernels.of_queries, 0, OF_QUERIES, given, {'q': like['q']}),
+    (kernels.of_keys, 1, OF_KEYS, given, {n: like[n] for n in 'kv'}),
+  ):
     for setting in settings:
       blocks = attention.Blocks(*setting)
       run = functools.partial(
-        attention._call, kernel, here, blocks, side, results=results
+        attention.call, kernel, blocks, side, results=results
       )
-      row = {'kernel': kernel.__name__.strip('_'), **blocks._asdict()}
+      row = {'kernel': kernel.__name__, **blocks._asdict()}
       yield row | measure(
         lambda a, e, f=run: f(a, e), (arrays, extras), repeats
       )
@@ -114,12 +112,9 @@ def tune_cross_entropy(shape, repeats) -> Iterator[dict[str, Any]]:
     for t in (jnp.float32, jnp.bfloat16)
   ]
   for block, (part, chunk), logits in settings:
-    with mock.patch.multiple(
-      cross_entropy,
-      _BLOCK={here: block},
-      _PART=part * vocab,
-      _CHUNK=chunk * vocab,
-      _LOGITS=logits,
+    with (
+      mock.patch.multiple(api, _PART=part * vocab, _CHUNK=chunk * vocab),
+      mock.patch.multiple(cross_entropy, _BLOCK={here: block}, _LOGITS=logits),
     ):
       # A new function each time: jax would find the one traced before.
       run = jax.value_and_grad(

@@ -4,8 +4,9 @@
     python -m benchmarks.tune_products experts [--shape=16384x16x2048x2048]
     python -m benchmarks.tune_products newton_schulz [--shape=16x2048x4096]
 
-Each kernel is timed alone. The fastest tiles belong into `ops.tiles.TABLE`. A
-tile that the device cannot hold is a line with the reason.
+Each kernel is timed alone. The fastest tiles belong into
+`ops.triton.tiles.TABLE`. A tile that the device cannot hold is a line with the
+reason.
 """
 
 import argparse
@@ -18,10 +19,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import tune
-from ops import tiles
-from ops.experts import cases, grouped
-from ops.newton_schulz import symmetric
-from ops.tiles import Tile
+from ops.experts import cases
+from ops.experts.triton import products
+from ops.newton_schulz import triton as newton_schulz
+from ops.triton import tiles
+from ops.triton.tiles import Tile
 
 # On sm_90 none of these spills in a loop (Triton 3.6, ptxas 13.0), on gfx942
 # those that fit an MI300X nowhere; 256 x 256 does on both.
@@ -63,26 +65,26 @@ def tune_experts(
   rng = np.random.default_rng(0)
   choice = np.sort(cases.ROUTINGS[routing](rng, tokens, experts))
   starts = jnp.asarray(np.searchsorted(choice, range(experts + 1)), jnp.int32)
-  order = jnp.asarray(rng.permutation(tokens), jnp.int32)
+  places = jnp.asarray(rng.permutation(tokens), jnp.int32), starts
   x, dy, a = _drawn((tokens, width), (tokens, width), (tokens, inner))
   h, gate_up, down = _drawn(
     (tokens, 2 * inner), (experts, width, 2 * inner), (experts, inner, width)
   )
   busy = 2.0 * int(starts[-1]) * width * inner
-  up = functools.partial(grouped.up, save=True)
-  d_x = functools.partial(grouped.matmul, transposed=True)
-  weights = grouped.d_weights
+  up = functools.partial(products.up, save=True)
+  d_x = functools.partial(products.matmul, transposed=True)
   for name, run, args, flops in (
-    ('experts_up', up, (x, order, starts, gate_up), 2 * busy),
-    ('experts_down', grouped.matmul, (a, order, starts, down), busy),
-    ('experts_d_up', grouped.d_up, (dy, h, starts, down), busy),
-    ('experts_d_x', d_x, (h, order, starts, gate_up), 2 * busy),
-    ('experts_d_weights', weights, (x, h, starts), 2 * busy),
+    ('experts_up', up, (x, places, gate_up), 2 * busy),
+    ('experts_down', products.matmul, (a, places, down), busy),
+    ('experts_d_up', products.d_up, (dy, h, places, down), busy),
+    ('experts_d_x', d_x, (h, places, gate_up), 2 * busy),
+    ('experts_d_weights', products.d_weights, (x, h, places), 2 * busy),
   ):
     for size in SETTINGS[name]:
-      # A new function each time: jax would find the one traced before.
-      timed = lambda *args, run=run, size=size: run(*args, size)
-      yield _row(name, size, timed, args, flops, repeats)
+      with tiles.use(**{name: size}):
+        # A new function each time: jax would find the one traced before.
+        timed = lambda *args, run=run: run(*args)
+        yield _row(name, size, timed, args, flops, repeats)
 
 
 def tune_newton_schulz(
@@ -94,7 +96,7 @@ def tune_newton_schulz(
     (a / n**0.5).astype(jnp.float16)
     for a in _drawn((batch, n, depth), (batch, n, n))
   )
-  product = symmetric.symmetric_matmul
+  product = newton_schulz.symmetric_matmul
   for size in SETTINGS['symmetric']:
     with tiles.use(symmetric=size):
       first = lambda x: product(x, x)

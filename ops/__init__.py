@@ -2,8 +2,9 @@
 """The operations under the model and the optimizer.
 
 One folder per operation: `__init__` is the public function, with its checks;
-`reference` defines the meaning in the plainest jax.numpy; other files are
-faster engines of the same meaning. Operations are single-device functions and
+`reference` defines the meaning in the plainest jax.numpy; `triton`, `hopper`,
+`hip`, `cudnn` and `xla` are faster engines of the same meaning, and `api` is
+what they share. Operations are single-device functions and
 know nothing of meshes: the model puts them inside `jax.shard_map`.
 """
 

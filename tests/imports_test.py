@@ -136,7 +136,10 @@ def _folders(
 
   def folder(module):
     is_package = (root / module.replace('.', '/')).is_dir()
-    return module if is_package else module.rpartition('.')[0]
+    name = module if is_package else module.rpartition('.')[0]
+    # An operation is one folder: its engines, packages or not, share its api.
+    is_engine = name.startswith('ops.') and name.count('.') > 1
+    return name.rpartition('.')[0] if is_engine else name
 
   folders = {}
   for module, targets in arrows.items():

@@ -4,7 +4,7 @@
 import jax
 
 from ops import dispatch
-from ops.attention import blocked, cudnn, mosaic, pallas
+from ops.attention import cudnn, hopper, triton, xla
 from ops.attention.cached import attention as cached_attention
 
 __all__ = ('ENGINES', 'attention', 'cached_attention')
@@ -12,20 +12,20 @@ __all__ = ('ENGINES', 'attention', 'cached_attention')
 ENGINES = (
   dispatch.Engine(
     'hopper',
-    mosaic.attention,
-    mosaic.unsupported,
+    hopper.attention,
+    hopper.unsupported,
     platforms=('cuda',),
-    slower=mosaic.slower,
+    slower=hopper.slower,
   ),
   dispatch.Engine('cudnn', cudnn.attention, cudnn.unsupported, ('cuda',)),
   dispatch.Engine(
     'triton',
-    pallas.attention,
-    pallas.unsupported,
+    triton.attention,
+    triton.unsupported,
     platforms=('cuda',),
     slower=dispatch.wide,
   ),
-  dispatch.Engine('xla', blocked.attention),
+  dispatch.Engine('xla', xla.attention),
 )
 
 

@@ -1,11 +1,67 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inputs of kernels that take whole blocks of rows."""
+"""What the kernels of `ops.attention` share: whole blocks and what is saved."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 # Log-sum-exp of a row that sees nothing; finite, or differences were NaN.
 NOTHING = -1e30
+
+
+Arrays = dict[str, jax.Array]
+
+
+class Kernels(NamedTuple):
+  """Those of an engine.
+
+  Attributes:
+    forward: (inputs, extras), both of `padded` -> 'out', as the queries, and
+      'lse' [B, H, L] float32, the log-sum-exp of each row to the base 2.
+    backward: the same, with 'd_out', 'lse' and 'delta' of `_delta` among the
+      inputs -> the gradients 'q', 'k' and 'v'.
+  """
+
+  forward: Callable[[Arrays, Any], Arrays]
+  backward: Callable[[Arrays, Any], Arrays]
+
+
+def unsupported(
+  q_BLHC: jax.Array, k_BSKC: jax.Array, offset: Any
+) -> str | None:
+  """Why only an engine for a cache can run; or None: rows are whole."""
+  if not isinstance(offset, int) or offset:
+    return 'queries do not start at row 0'
+  if q_BLHC.shape[1] != k_BSKC.shape[1]:
+    return 'there are not as many keys as queries'
+  return None
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def attention(kernels: Kernels, inputs: Arrays, extras: Any) -> jax.Array:
+  """Results of all rows; `inputs` are 'q', 'k' and 'v', `extras` integers."""
+  return _forward_rule(kernels, inputs, extras)[0]
+
+
+def _forward_rule(kernels, inputs, extras):
+  found = kernels.forward(inputs, extras)
+  return found['out'], (inputs, extras, found)
+
+
+def _backward_rule(kernels, saved, d_out):
+  inputs, extras, found = saved
+  given = inputs | {
+    'd_out': d_out,
+    'lse': found['lse'],
+    'delta': _delta(d_out, found['out']),
+  }
+  return kernels.backward(given, extras), None
+
+
+attention.defvjp(_forward_rule, _backward_rule)
 
 
 def padded(
@@ -40,7 +96,7 @@ def padded(
   return {'q': pad(q_BLHC), 'k': pad(k_BLKC), 'v': pad(v_BLKC)}, extras
 
 
-def delta(d_out_BLHC: jax.Array, out_BLHC: jax.Array) -> jax.Array:
+def _delta(d_out_BLHC, out_BLHC):
   """[B, H, L] float32, what all gradients of a row's weights have too much."""
   product = d_out_BLHC.astype(jnp.float32) * out_BLHC.astype(jnp.float32)
   return jnp.sum(product, axis=-1).swapaxes(1, 2)

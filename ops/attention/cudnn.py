@@ -9,7 +9,7 @@ time, of what cuDNN can do with a batch.
 import jax
 
 from ops import dispatch
-from ops.attention import blocked
+from ops.attention import api
 
 
 def unsupported(q_BLHC, k_BSKC, v_BSKC, **options) -> str | None:
@@ -26,7 +26,7 @@ def unsupported(q_BLHC, k_BSKC, v_BSKC, **options) -> str | None:
     return 'cuDNN must know the window when it is compiled'
   if options.get('q_segments_BL') is not None:
     return 'rows of several documents are faster in our own kernel'
-  return blocked.unsupported(q_BLHC, k_BSKC, options.get('offset', 0))
+  return api.unsupported(q_BLHC, k_BSKC, options.get('offset', 0))
 
 
 def attention(q_BLHC, k_BSKC, v_BSKC, *, window=None, **_) -> jax.Array:

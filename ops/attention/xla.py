@@ -11,20 +11,11 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from ops.attention import reference
+from ops.attention import api, reference
 
 # At most this many blocks: they are unrolled, and more save little.
 _MAX_BLOCKS = 4
 _MIN_ROWS = 128
-
-
-def unsupported(q_BLHC, k_BSKC, offset) -> str | None:
-  """Why blocks cannot: none of a cache; or None."""
-  if not isinstance(offset, int) or offset:
-    return 'queries do not start at row 0'
-  if q_BLHC.shape[1] != k_BSKC.shape[1]:
-    return 'there are not as many keys as queries'
-  return None
 
 
 def attention(
@@ -38,7 +29,7 @@ def attention(
   window=None,
 ) -> jax.Array:
   """See `ops.attention`. What it does not take, the reference does."""
-  if unsupported(q_BLHC, k_BSKC, offset) is not None:
+  if api.unsupported(q_BLHC, k_BSKC, offset) is not None:
     return reference.attention(
       q_BLHC,
       k_BSKC,

@@ -4,14 +4,14 @@
 import jax
 
 from ops import dispatch
-from ops.cca import mosaic, pallas, reference
+from ops.cca import hopper, reference, triton
 
 ENGINES = (
   dispatch.Engine(
-    'hopper', mosaic.cca_prologue, mosaic.unsupported, platforms=('cuda',)
+    'hopper', hopper.cca_prologue, hopper.unsupported, platforms=('cuda',)
   ),
   dispatch.Engine(
-    'triton', pallas.cca_prologue, pallas.unsupported, platforms=('cuda',)
+    'triton', triton.cca_prologue, triton.unsupported, platforms=('cuda',)
   ),
   dispatch.Engine('xla', reference.cca_prologue),
 )

@@ -4,23 +4,23 @@
 import jax
 
 from ops import dispatch
-from ops.cross_entropy import chunked, mosaic, pallas
+from ops.cross_entropy import api, hopper, triton, xla
 
 ENGINES = (
   dispatch.Engine(
     'hopper',
-    mosaic.linear_cross_entropy,
-    mosaic.unsupported,
+    hopper.linear_cross_entropy,
+    hopper.unsupported,
     platforms=('cuda',),
   ),
   dispatch.Engine(
     'triton',
-    pallas.linear_cross_entropy,
-    pallas.unsupported,
+    triton.linear_cross_entropy,
+    api.unsupported,
     platforms=('cuda',),
     slower=dispatch.wide,
   ),
-  dispatch.Engine('xla', chunked.linear_cross_entropy),
+  dispatch.Engine('xla', xla.linear_cross_entropy),
 )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chunks whose logits are read once and whose gradient is written once.
+"""In Triton, chunks whose logits are read once, their gradient written once.
 
 Of a part of a chunk's tokens the logits come from a matrix product. A Triton
 kernel reads them row by row and writes their gradient, in the type of the head
@@ -22,20 +22,13 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
 from ops import dispatch
-from ops.cross_entropy import chunked
+from ops.cross_entropy import api, xla
+from ops.triton import launch
 
-# Elements in a chunk, 2,048 tokens of ZAYA1's vocabulary: each chunk reads and
-# writes the gradient of the head. And in a part: each reads the head.
-_CHUNK = 2048 * 262_272
-_PART = 256 * 262_272
 # In bfloat16 the logits of a part would save about 1 of 41 ms on an H200 (half
 # the bytes), but be wrong by 0.03 nats a token and their gradient by 1 in 100,
 # ten times what rounding the gradient costs.
 _LOGITS = jnp.float32
-# Beyond so many chunks the gradient of the head is summed in float32. Up to
-# there, sums in the type of the head are wrong by 4 in 1,000 where those in
-# float32, rounded once, are by 3; and the matrix products add in place.
-_ROUNDED_SUMS = 8
 # What a program loads at a time, in warps.
 _BLOCK = {'cuda': (4096, 8), 'rocm': (8192, 8), 'cpu': (16, 4)}
 # A maximum so far above the shift makes a row start over.
@@ -43,73 +36,16 @@ _FAR = 60.0
 _LOG2_E = math.log2(math.e)
 
 
-def unsupported(x_TD, head_VD, *_) -> str | None:
-  """Why this engine cannot run these inputs, or None."""
-  if x_TD.dtype != head_VD.dtype:
-    return f'x is {x_TD.dtype} and the head {head_VD.dtype}'
-  if head_VD.shape[0] > _PART:
-    return f'a vocabulary of {head_VD.shape[0]} is larger than {_PART}'
-  if x_TD.dtype == jnp.float16:
-    return 'float16 has too few exponents'
-  if x_TD.shape[0] == 0:
-    return 'there are no tokens'
-  return None
-
-
-def parts(tokens: int, vocab: int) -> tuple[int, int, int]:
-  """Chunks, parts of a chunk, tokens of a part: together at least `tokens`."""
-  chunks = pl.cdiv(tokens * vocab, _CHUNK)
-  chunk = pl.cdiv(tokens, chunks)
-  count = pl.cdiv(chunk * vocab, _PART)
-  return chunks, count, pl.cdiv(chunk, count)
-
-
-def sum_type(chunks: int, dtype: jnp.dtype) -> jnp.dtype:
-  """Of the sum of the head's gradients, for a head of type `dtype`."""
-  return dtype if chunks <= _ROUNDED_SUMS else jnp.float32
-
-
-def gradients(
-  d_logits_RV: jax.Array,
-  factor_R: jax.Array,
-  x_RD: jax.Array,
-  head_VD: jax.Array,
-  dtype: jnp.dtype,
-) -> tuple[jax.Array, jax.Array]:
-  """Of a chunk.
-
-  Args:
-    d_logits_RV: [R, V] gradients of the logits, but for a factor of each row.
-    factor_R: [R] float32, that factor.
-    x_RD: [R, D].
-    head_VD: [V, D].
-    dtype: of the first result.
-
-  Returns:
-    [V, D] of the head, [R, D] of `x`.
-  """
-  factor_R1 = factor_R[:, None]
-  scaled_RD = (x_RD * factor_R1).astype(x_RD.dtype)
-  d_head = jnp.dot(d_logits_RV.T, scaled_RD, preferred_element_type=dtype)
-  dx = jnp.dot(d_logits_RV, head_VD, preferred_element_type=jnp.float32)
-  return d_head, (dx * factor_R1).astype(x_RD.dtype)
-
-
 @jax.custom_vjp
 def linear_cross_entropy(x_TD, head_VD, target_T, weight_T, bias_V=None):
   """See `ops.linear_cross_entropy`."""
   # Without a gradient there is nothing to write.
-  return chunked.linear_cross_entropy(x_TD, head_VD, target_T, weight_T, bias_V)
+  return xla.linear_cross_entropy(x_TD, head_VD, target_T, weight_T, bias_V)
 
 
 def _forward(x_TD, head_VD, target_T, weight_T, bias_V):
   tokens, vocab = x_TD.shape[0], head_VD.shape[0]
-  shape = parts(tokens, vocab)
-
-  def split(a):
-    padding = math.prod(shape) - tokens  # Of weight 0.
-    a = jnp.pad(a, [(0, padding)] + [(0, 0)] * (a.ndim - 1))
-    return a.reshape(*shape, *a.shape[1:])
+  shape = api.parts(tokens, vocab)
 
   def one_chunk(carry, chunk):
     nats, d_head, d_bias, d_logits = carry
@@ -133,41 +69,39 @@ def _forward(x_TD, head_VD, target_T, weight_T, bias_V):
     if d_bias is not None:
       d_bias += jnp.sum(d_logits * factor_R[:, None], axis=0)
     x = x_NRD.reshape(-1, x_NRD.shape[-1])
-    added, dx = gradients(d_logits, factor_R, x, head_VD, d_head.dtype)
+    added, dx = api.gradients(d_logits, factor_R, x, head_VD, d_head.dtype)
     return (nats, d_head + added, d_bias, d_logits), dx
 
   start = (
     jnp.zeros((), jnp.float32),
-    jnp.zeros(head_VD.shape, sum_type(shape[0], head_VD.dtype)),
+    jnp.zeros(head_VD.shape, api.sum_type(shape[0], head_VD.dtype)),
     None if bias_V is None else jnp.zeros(vocab, jnp.float32),
     jax.lax.empty((shape[1] * shape[2], vocab), x_TD.dtype),
   )
   (nats, d_head, d_bias, _), dx = jax.lax.scan(
-    one_chunk, start, tuple(map(split, (x_TD, target_T, weight_T)))
+    one_chunk, start, api.split(shape, x_TD, target_T, weight_T)
   )
   dx = dx.reshape(-1, x_TD.shape[1])[:tokens]
   head_like = jnp.zeros((), head_VD.dtype)
   return nats, (dx, d_head, d_bias, head_like)
 
 
-linear_cross_entropy.defvjp(_forward, chunked.backward)
+linear_cross_entropy.defvjp(_forward, api.backward)
 
 
 def _softmax(part, logits_RV, target_R, d_logits):
   """Of a part: loss [R], sums [R]; `d_logits` with its rows, in place."""
-  here = dispatch.platform()
   rows, vocab = logits_RV.shape
-  block, warps = _BLOCK[here]
+  block, warps = _BLOCK[dispatch.platform()]
   of_rows = jax.ShapeDtypeStruct((rows,), jnp.float32)
   d_shape = jax.ShapeDtypeStruct(d_logits.shape, d_logits.dtype)
-  return pl.pallas_call(
+  return launch.kernel_call(
     functools.partial(_kernel, block=block, vocab=vocab),
-    grid=(rows,),
-    out_shape=(of_rows, of_rows, d_shape),
-    input_output_aliases={3: 2},
-    compiler_params=plgpu.CompilerParams(num_warps=warps, num_stages=1),
-    interpret=here == 'cpu',
-    name='cross_entropy_softmax',
+    'cross_entropy_softmax',
+    (rows,),
+    (of_rows, of_rows, d_shape),
+    warps=warps,
+    aliases={3: 2},
   )(part[None], logits_RV, target_R, d_logits)
 
 

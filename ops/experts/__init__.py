@@ -4,24 +4,24 @@
 import jax
 
 from ops import dispatch
-from ops.experts import blocked, few, hip, mosaic, pallas
-from ops.experts.blocked import permute, sort_by_expert
+from ops.experts import few, hip, hopper, triton, xla
+from ops.experts.sorting import permute, sort_by_expert
 
 __all__ = ('expert_mlp', 'expert_mlp_rows', 'permute', 'sort_by_expert')
 
 ENGINES = (
   dispatch.Engine('hip', hip.expert_mlp, hip.unsupported, ('rocm',)),
   dispatch.Engine(
-    'hopper', mosaic.expert_mlp, mosaic.unsupported, platforms=('cuda',)
+    'hopper', hopper.expert_mlp, hopper.unsupported, platforms=('cuda',)
   ),
   dispatch.Engine(
     'triton',
-    pallas.expert_mlp,
-    pallas.unsupported,
+    triton.expert_mlp,
+    triton.unsupported,
     platforms=('cuda',),
     slower=dispatch.wide,
   ),
-  dispatch.Engine('xla', blocked.expert_mlp),
+  dispatch.Engine('xla', xla.expert_mlp),
 )
 
 
@@ -88,4 +88,4 @@ def expert_mlp_rows(
   # A CPU has no time to spare for all experts.
   if tokens <= few.DENSE and dispatch.platform() != 'cpu':
     return few.dense(x_TD, expert_T, gate_up_EFD, down_EDF)
-  return blocked.expert_mlp_rows(x_TD, expert_T, gate_up_EFD, down_EDF)
+  return xla.expert_mlp_rows(x_TD, expert_T, gate_up_EFD, down_EDF)

@@ -1,18 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The experts in HIP, for MI300X: ops/native/grouped_matmul.hip.
 
-What is saved, padded and permuted is that of pallas.py; the products have the
-arguments of `grouped`, but their tiles are the kernels'.
+Tokens are sorted without gaps, as for Triton.
 """
-
-import sys
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ops import native
-from ops.experts import pallas, programs
+from ops.experts import api, sorting
 
 ROWS = 256  # Of a tile.
 
@@ -32,23 +29,21 @@ def unsupported(
 
 def expert_mlp(*inputs: jax.Array) -> jax.Array:
   """See `ops.expert_mlp`."""
-  products = sys.modules[__name__]
-  padding = lambda size, dtype: -size % 8
-  return pallas.expert_mlp(*inputs, products=products, padding=padding)
+  return api.expert_mlp(_PRODUCTS, lambda size: -size % 8, *inputs)
 
 
-def up(x_SD, order_T, starts, gate_up_EDG, size, *, save):
-  """See `grouped.up`."""
-  del size
+def up(x_SD, places, gate_up_EDG, *, save):
+  """See `api.Products`, as for the others."""
+  order_T, starts = places
   tokens, fused = order_T.size, gate_up_EDG.shape[2]
   shapes = [(tokens, fused // 2), (tokens, fused)][: 1 + save]
   inputs = (order_T, x_SD, gate_up_EDG, *_listed(starts, tokens))
   return native.call('experts_up', [_result(*s) for s in shapes], *inputs)
 
 
-def matmul(x_TK, order_T, starts, w, size, *, transposed=False):
-  """See `grouped.matmul`."""
-  del size
+def matmul(x_TK, places, w, *, transposed=False):
+  """[T, N]."""
+  order_T, starts = places
   tokens = order_T.size
   return native.call(
     'experts_matmul',
@@ -58,23 +53,25 @@ def matmul(x_TK, order_T, starts, w, size, *, transposed=False):
   )
 
 
-def d_up(dy_TD, slopes_TG, starts, down_EFD, size):
-  """See `grouped.d_up`."""
-  del size
-  inputs = (dy_TD, slopes_TG, down_EFD, *_listed(starts, dy_TD.shape[0]))
+def d_up(dy_TD, slopes_TG, places, down_EFD):
+  """[T, G]."""
+  inputs = (dy_TD, slopes_TG, down_EFD, *_listed(places[1], len(dy_TD)))
   return native.call('experts_d_up', _result(*slopes_TG.shape), *inputs)
 
 
-def d_weights(x_TK, dy_TN, starts, size):
-  """See `grouped.d_weights`."""
-  del size
+def d_weights(x_TK, dy_TN, places):
+  """[E, K, N]."""
+  _, starts = places
   shape = (starts.size - 1, x_TK.shape[1], dy_TN.shape[1])
   return native.call('experts_d_weights', _result(*shape), x_TK, dy_TN, starts)
 
 
 def _listed(starts, tokens):
-  return programs.listed(starts, tokens, ROWS)
+  return sorting.tiles(starts, tokens, ROWS)
 
 
 def _result(*shape):
   return jax.ShapeDtypeStruct(shape, jnp.bfloat16)
+
+
+_PRODUCTS = api.Products(api.place, api.sort, up, matmul, d_up, d_weights)

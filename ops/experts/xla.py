@@ -16,6 +16,7 @@ import jax.numpy as jnp
 
 from ops import dispatch
 from ops.experts import reference
+from ops.experts.sorting import permute, sort_by_expert
 
 
 def expert_mlp(
@@ -44,47 +45,6 @@ def expert_mlp_rows(
     sorted_TD, starts, lambda e: (gate_up_EFD[e].T, down_EDF[e].T)
   )
   return permute(y_TD, inverse_T, order_T).astype(jnp.float32)
-
-
-def sort_by_expert(
-  expert_T: jax.Array, num_experts: int
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """The stable order of tokens by expert.
-
-  Args:
-    expert_T: [T] int32 in [0, E].
-    num_experts: E.
-
-  Returns:
-    [T] the token in each sorted row, [T] the sorted row of each token, and
-    [E + 1] the first row of each expert and the end of the last; rows of the
-    class E follow that end.
-  """
-  iota_T = jax.lax.iota(jnp.int32, expert_T.size)
-  sorted_T, order_T = jax.lax.sort_key_val(expert_T, iota_T)
-  _, inverse_T = jax.lax.sort_key_val(order_T, iota_T)
-  bounds = jnp.arange(num_experts + 1, dtype=expert_T.dtype)
-  starts = jnp.sum(sorted_T[:, None] < bounds[None], axis=0, dtype=jnp.int32)
-  return order_T, inverse_T, starts
-
-
-@jax.custom_vjp
-def permute(x_TD: jax.Array, to_T: jax.Array, back_T: jax.Array) -> jax.Array:
-  """x[to], whose gradient is the gather dy[back] instead of a scatter-add."""
-  del back_T
-  return x_TD.at[to_T].get(unique_indices=True, mode='promise_in_bounds')
-
-
-def _permute_fwd(x_TD, to_T, back_T):
-  return permute(x_TD, to_T, back_T), (to_T, back_T)
-
-
-def _permute_bwd(saved, dy_TD):
-  to_T, back_T = saved
-  return permute(dy_TD, back_T, to_T), None, None
-
-
-permute.defvjp(_permute_fwd, _permute_bwd)
 
 
 def block_size(num_tokens: int, num_experts: int) -> int:

@@ -19,8 +19,8 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from ops import warp_groups
-from ops.warp_groups import GROUPS, HALF, PATTERN
+from ops.hopper import warp_groups
+from ops.hopper.warp_groups import GROUPS, HALF, PATTERN
 
 COLUMNS = 256  # Of a tile. Sums of 64 x 256 fill half of a group's registers.
 STEP = 64  # Of a sum.

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What kernels for Hopper GPUs share: programs of three warp groups.
+"""Programs of three warp groups, and what they do to memory.
 
-One has the copy engine fetch what the other two compute with. By Pallas for
-JAX's Mosaic GPU.
+One has the copy engine fetch what the other two compute with.
 """
 
 import math

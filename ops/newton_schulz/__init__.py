@@ -5,24 +5,24 @@ import jax
 import jax.numpy as jnp
 
 from ops import dispatch
+from ops.newton_schulz import api, hip, hopper, reference, triton
 from ops.newton_schulz import coefficients as coefficients_lib
-from ops.newton_schulz import hip, mosaic, pallas, reference
 
 ENGINES = (
   dispatch.Engine('hip', hip.newton_schulz, hip.unsupported, ('rocm',)),
   dispatch.Engine(
     'hopper',
-    mosaic.newton_schulz,
-    mosaic.unsupported,
+    hopper.newton_schulz,
+    hopper.unsupported,
     platforms=('cuda',),
-    slower=pallas.slower,
+    slower=api.slower,
   ),
   dispatch.Engine(
     'triton',
-    pallas.newton_schulz,
-    pallas.unsupported,
+    triton.newton_schulz,
+    triton.unsupported,
     platforms=('cuda',),
-    slower=pallas.slower,
+    slower=api.slower,
   ),
   dispatch.Engine('xla', reference.newton_schulz),
 )

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Newton-Schulz with symmetric products in Pallas (Triton).
+"""Newton-Schulz with symmetric products by a kernel, whichever engine has it.
 
 Of A = X X^T and of P = aI + bA + cA^2 one triangle is computed, P in one
 kernel; what is left of a step is one plain product, P X, which XLA has.
 """
+
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +14,6 @@ from ops import dispatch
 from ops.newton_schulz import coefficients as coefficients_lib
 from ops.newton_schulz import gram as gram_lib
 from ops.newton_schulz import reference
-from ops.newton_schulz.symmetric import symmetric_matmul, tile
 
 # Elements of a stack that are iterated at once: 64 matrices of 2048 x 2048,
 # enough to fill any GPU. Temporaries are four times that, 2.1 GB in 16 bits.
@@ -22,14 +23,6 @@ CHUNK = 64 * 2048 * 2048
 FOLDED = ('bfloat16', 'float32')
 # Rows of a Gram matrix from which on its triangle is worth a kernel.
 SMALL = 1024
-
-
-def unsupported(x: jax.Array, **options) -> str | None:
-  """Why it cannot run."""
-  del x
-  if jnp.dtype(options['dtype']).name not in ('float16', 'bfloat16', 'float32'):
-    return f'iterates in float16, bfloat16 or float32, not {options["dtype"]}'
-  return None
 
 
 def not_half(dtype: jnp.dtype) -> str | None:
@@ -50,18 +43,25 @@ def slower(x: jax.Array, **options) -> str | None:
 
 def newton_schulz(
   x: jax.Array,
+  product: gram_lib.Product,
+  multiples: Callable[[int, int, jnp.dtype], tuple[int, int]],
   *,
   steps: int,
   dtype: jnp.dtype,
   coefficients: str = 'jordan',
   gram: bool = False,
-  product: gram_lib.Product = symmetric_matmul,
-  multiple: int | None = None,
 ) -> jax.Array:
   """See `ops.newton_schulz`.
 
-  Another kernel than ours comes as `product`, with the number that the sides of
-  its arguments are to be multiples of.
+  Args:
+    x: matrices.
+    product: the engine's kernel.
+    multiples: (rows, columns, type) of its arguments -> what these are to be
+      multiples of.
+    steps: see `ops.newton_schulz`, as the rest.
+    dtype: of the iteration.
+    coefficients: name of a table.
+    gram: whether by Gram matrices.
   """
   *_, m, n = x.shape
   if not x.size:
@@ -77,7 +77,7 @@ def newton_schulz(
       scale_B = 1 / reference.norm(x_BMN)[:, 0, 0]
     else:
       x_BMN = reference.normalize(x_BMN, dtype)
-    y_BMN = _iterate(x_BMN, scale_B, schedule, gram, product, multiple)
+    y_BMN = _iterate(x_BMN, scale_B, schedule, gram, product, multiples)
     return y_BMN.astype(x.dtype)
 
   x_BMN, tall = reference.wide(x.reshape(-1, m, n))
@@ -85,12 +85,11 @@ def newton_schulz(
   return (y_BMN.mT if tall else y_BMN).reshape(x.shape)
 
 
-def _iterate(x, scale, schedule, gram, product, multiple):
+def _iterate(x, scale, schedule, gram, product, multiples):
   """The steps of [B, N, K], which meets `scale`, [B] or None, on the way."""
   _, n, depth = x.shape
-  size = tile(n, depth, x.dtype)
+  rows, columns = multiples(n, depth, x.dtype)
   # Zeros around X stay zeros: a multiplies them.
-  rows, columns = multiple or max(size.m, size.n, size.k), multiple or size.k
   pads = -n % rows, -depth % columns
   if any(pads):
     x = jnp.pad(x, ((0, 0), (0, pads[0]), (0, pads[1])))

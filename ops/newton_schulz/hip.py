@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Newton-Schulz with symmetric products in HIP, for MI300X.
 
-The rest is that of pallas.py: the last product of a step is XLA's.
+The rest is that of `api`: the last product of a step is XLA's.
 """
 
 import jax
@@ -9,26 +9,24 @@ import jax.numpy as jnp
 import numpy as np
 
 from ops import native
-from ops.newton_schulz import pallas
+from ops.newton_schulz import api
 
 
 def unsupported(x: jax.Array, *, dtype: jnp.dtype, **_) -> str | None:
   """Why it cannot run."""
   del x
-  return native.unavailable('symmetric_matmul') or pallas.not_half(dtype)
+  return native.unavailable('symmetric_matmul') or api.not_half(dtype)
 
 
 def newton_schulz(x: jax.Array, **options) -> jax.Array:
   """See `ops.newton_schulz`."""
-  return pallas.newton_schulz(
-    x, **options, product=symmetric_matmul, multiple=8
-  )
+  return api.newton_schulz(x, symmetric_matmul, lambda *_: (8, 8), **options)
 
 
 def symmetric_matmul(
   a, b, c=None, scale=None, *, alpha=1.0, beta=0.0, diagonal=0.0
 ):
-  """See `symmetric.symmetric_matmul`; K is a multiple of 8."""
+  """See `triton.symmetric_matmul`; K is a multiple of 8."""
   if scale is None:
     scale = jnp.ones(a.shape[:-2], jnp.float32)
   return native.call(

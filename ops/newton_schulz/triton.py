@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Symmetric products of stacks of matrices: one triangle is computed.
+"""Newton-Schulz with symmetric products in Triton: one triangle is computed.
 
-In Pallas for Triton. A program computes one tile at or beyond the diagonal and
+A program computes one tile at or beyond the diagonal and
 writes it twice, the second time transposed. Tiles of one matrix come one after
 another: its rows stay in the cache. Offsets in arrays beyond 4 GiB are 64 bits
 wide: Pallas sees to that.
@@ -19,7 +19,27 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
 from ops import dispatch
-from ops import tiles as tiles_lib
+from ops.newton_schulz import api
+from ops.triton import launch
+from ops.triton import tiles as tiles_lib
+
+
+def unsupported(x: jax.Array, *, dtype: jnp.dtype, **_) -> str | None:
+  """Why it cannot run."""
+  del x
+  if jnp.dtype(dtype).name not in ('float16', 'bfloat16', 'float32'):
+    return f'iterates in float16, bfloat16 or float32, not {dtype}'
+  return None
+
+
+def newton_schulz(x: jax.Array, **options) -> jax.Array:
+  """See `ops.newton_schulz`."""
+  return api.newton_schulz(x, symmetric_matmul, _multiples, **options)
+
+
+def _multiples(n, depth, dtype):
+  size = tile(n, depth, dtype)
+  return max(size.m, size.n, size.k), size.k
 
 
 def symmetric_matmul(
@@ -59,15 +79,13 @@ def symmetric_matmul(
     beta=beta,
     diagonal=diagonal,
   )
-  return pl.pallas_call(
+  return launch.kernel_call(
     kernel,
-    out_shape=jax.ShapeDtypeStruct((batch, n, n), a_BNK.dtype),
-    grid=(num_tiles(n, size), batch),
-    compiler_params=plgpu.CompilerParams(
-      num_warps=size.warps, num_stages=size.stages
-    ),
-    interpret=dispatch.platform() == 'cpu',
-    name='symmetric_matmul',
+    'symmetric_matmul',
+    (num_tiles(n, size), batch),
+    jax.ShapeDtypeStruct((batch, n, n), a_BNK.dtype),
+    warps=size.warps,
+    stages=size.stages,
   )(a_BNK, b_BNK, *more.values())
 
 

@@ -5,12 +5,12 @@ import jax
 import jax.numpy as jnp
 
 from ops import dispatch
-from ops.residual_rms_norm import hip, pallas, reference
+from ops.residual_rms_norm import hip, reference, triton
 
 ENGINES = (
   dispatch.Engine('hip', hip.residual_rms_norm, hip.unsupported, ('rocm',)),
   dispatch.Engine(
-    'triton', pallas.residual_rms_norm, pallas.unsupported, platforms=('cuda',)
+    'triton', triton.residual_rms_norm, triton.unsupported, platforms=('cuda',)
   ),
   dispatch.Engine('xla', reference.residual_rms_norm),
 )

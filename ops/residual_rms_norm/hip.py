@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """`ops.residual_rms_norm` in HIP: ops/native/residual_rms_norm.hip."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ops import dispatch, native
-from ops.residual_rms_norm import pallas
+from ops.residual_rms_norm import api
 
 LONGEST = 4096  # Of a row: 8 numbers of each of 512 threads.
 # Blocks, forward and back. On each of the 304 CU of an MI300X four and two of
@@ -49,20 +47,16 @@ def residual_rms_norm(
   # Zeros make rows of 16-byte pieces; their products are zero as well.
   pad = lambda a: jnp.pad(a, [(0, 0)] * (a.ndim - 1) + [(0, -columns % 8)])
   vectors = [pad(v.astype(jnp.float32)) for v in vectors]
-  new, normed = _merge_and_norm(
-    eps, columns, pad(branch_TD), pad(x_TD), *vectors
+  new, normed = api.merge_and_norm(
+    _KERNELS, (eps, columns), pad(branch_TD), pad(x_TD), *vectors
   )
   return new[:, :columns], normed[:, :columns]
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _merge_and_norm(eps, columns, *inputs):
-  return _forward(eps, columns, *inputs)[0]
-
-
-def _forward(eps, columns, *inputs):
+def _forward(options, *inputs):
+  eps, columns = options
   branch_TD, rows = inputs[0], inputs[0].shape[0]
-  *results, rstd_T = native.call(
+  return native.call(
     'residual_rms_norm',
     (
       jax.ShapeDtypeStruct(branch_TD.shape, jnp.float32),
@@ -74,16 +68,15 @@ def _forward(eps, columns, *inputs):
     columns=np.int32(columns),
     blocks=np.int32(_blocks(0, rows)),
   )
-  return tuple(results), (*inputs, rstd_T)
 
 
-def _backward(eps, columns, saved, cotangents):
-  del eps
+def _backward(options, saved, cotangents):
+  _, columns = options
   branch_TD, x_TD, *_ = saved
   rows, width = x_TD.shape
   like = lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype)
   parts = jax.ShapeDtypeStruct((_blocks(1, rows), 4, width), jnp.float32)
-  d_branch, d_x, parts = native.call(
+  return native.call(
     'residual_rms_norm_back',
     (like(branch_TD), like(x_TD), parts),
     *saved,
@@ -91,10 +84,9 @@ def _backward(eps, columns, saved, cotangents):
     aliases={len(saved): 1},  # The stream's gradient where its gradient was.
     columns=np.int32(columns),
   )
-  return d_branch, d_x, *pallas.of_vectors(saved, jnp.sum(parts, axis=0))
 
 
-_merge_and_norm.defvjp(_forward, _backward)
+_KERNELS = api.Kernels(_forward, _backward)
 
 
 def _blocks(back, rows):

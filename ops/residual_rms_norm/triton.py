@@ -2,9 +2,7 @@
 """`ops.residual_rms_norm` in Triton: each row is read once, forward and back.
 
 A program takes every n-th row. Going back it keeps its part of the vectors'
-gradients in registers, and a second, small sum adds up the programs' parts. The
-new stream is computed again, of the inputs: besides them only 1 / rms of each
-row is kept.
+gradients in registers.
 """
 
 import functools
@@ -15,6 +13,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
 from ops import dispatch
+from ops.residual_rms_norm import api
+from ops.triton import launch
 
 # What runs at a time, forward and back: on each of the 132 multiprocessors of
 # an H200 two and one, by their registers; on the 304 of an MI300X four and two.
@@ -41,29 +41,23 @@ def residual_rms_norm(
   *inputs: jax.Array, eps: float, dtype: jnp.dtype
 ) -> tuple[jax.Array, jax.Array]:
   """See `ops.residual_rms_norm`."""
-  return _merge_and_norm(eps, dtype, *inputs)
+  return api.merge_and_norm(_KERNELS, (eps, dtype), *inputs)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _merge_and_norm(eps, dtype, *inputs):
-  return _forward_rule(eps, dtype, *inputs)[0]
-
-
-def _forward_rule(eps, dtype, *inputs):
+def _forward_call(options, *inputs):
+  eps, dtype = options
   shape = inputs[0].shape
   results = (
     jax.ShapeDtypeStruct(shape, jnp.float32),
     jax.ShapeDtypeStruct(shape, dtype),
     jax.ShapeDtypeStruct(shape[:1], jnp.float32),
   )
-  new, normed, rstd = _call(
-    functools.partial(_forward, eps=eps), _programs(0, shape), inputs, results
-  )
-  return (new, normed), (*inputs, rstd)
+  kernel = functools.partial(_forward, eps=eps)
+  return _call(kernel, _programs(0, shape), inputs, results)
 
 
-def _backward_rule(eps, dtype, saved, cotangents):
-  del eps, dtype
+def _backward_call(options, saved, cotangents):
+  del options
   branch_TD, x_TD, *_ = saved
   programs = _programs(1, x_TD.shape)
   results = (
@@ -71,26 +65,10 @@ def _backward_rule(eps, dtype, saved, cotangents):
     jax.ShapeDtypeStruct(x_TD.shape, x_TD.dtype),
     jax.ShapeDtypeStruct((programs, 4, x_TD.shape[-1]), jnp.float32),
   )
-  d_branch, d_x, parts = _call(
-    _backward, programs, (*saved, *cotangents), results
-  )
-  return d_branch, d_x, *of_vectors(saved, jnp.sum(parts, axis=0))
+  return _call(_backward, programs, (*saved, *cotangents), results)
 
 
-_merge_and_norm.defvjp(_forward_rule, _backward_rule)
-
-
-def of_vectors(saved, sums):
-  """The vectors' gradients, of the sums of all rows that `_backward` makes."""
-  _, _, s_h, b_h, s_r, b_r, *_ = saved
-  total, of_branch, of_x, of_normed = sums
-  return (
-    of_branch + b_h * total,
-    s_h * total,
-    of_x + b_r * total,
-    s_r * total,
-    of_normed,
-  )
+_KERNELS = api.Kernels(_forward_call, _backward_call)
 
 
 def _programs(back, shape):
@@ -98,14 +76,12 @@ def _programs(back, shape):
 
 
 def _call(kernel, programs, inputs, results):
-  here = dispatch.platform()
-  return pl.pallas_call(
+  return launch.kernel_call(
     functools.partial(kernel, shape=(programs, *inputs[0].shape)),
-    grid=(programs,),
-    out_shape=results,
-    compiler_params=plgpu.CompilerParams(num_warps=_WARPS[here], num_stages=1),
-    interpret=here == 'cpu',
-    name='residual_rms_norm',
+    'residual_rms_norm',
+    (programs,),
+    results,
+    warps=_WARPS[dispatch.platform()],
   )(*inputs)
 
 

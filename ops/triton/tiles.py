@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tile sizes of the Pallas kernels, for each platform in one table.
+"""Tile sizes of products in Triton, for each platform in one table.
 
 They are what a search on the machine would change: `use` tries others.
 """

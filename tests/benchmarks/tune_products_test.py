@@ -4,7 +4,7 @@
 import pytest
 
 from benchmarks import tune_products
-from ops import tiles
+from ops.triton import tiles
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,8 @@ import pytest
 from jax._src.pallas.mosaic_gpu import primitives
 from jax._src.pallas.mosaic_gpu.interpret import gpu_callbacks
 
-from ops.attention import cases, hopper, mosaic, ranges, reference
+from ops.attention import cases, hopper, ranges, reference
+from ops.attention.hopper import shared
 from tests.ops import interpreter
 from tests.support import gpus
 
@@ -27,7 +28,7 @@ def interpreted(monkeypatch):
     'wgmma',
     functools.partial(_wgmma, gpu_callbacks.wgmma),
   )
-  monkeypatch.setattr(hopper, 'store', _store)
+  monkeypatch.setattr(shared, 'store', _store)
   with interpreter.interpreted():
     yield
   interpreter.assert_no_races()
@@ -106,10 +107,10 @@ CASES = {
 def test_value_and_gradients_interpreted(
   interpreted, monkeypatch, name, most, enough
 ):
-  monkeypatch.setattr(mosaic, '_MOST_SAVED', most)
-  monkeypatch.setattr(mosaic, '_ENOUGH', enough)
+  monkeypatch.setattr(hopper, '_MOST_SAVED', most)
+  monkeypatch.setattr(hopper, '_ENOUGH', enough)
   inputs, options = _inputs(*CASES[name])
-  found = _value_and_gradients(mosaic.attention, inputs, options)
+  found = _value_and_gradients(hopper.attention, inputs, options)
   assert not any(_differ(found, _wanted(inputs, options)))
   # One key more or less, and values of other rows.
   length, segments, window = CASES[name]
@@ -123,7 +124,7 @@ def test_value_and_gradients_lower(name):
   inputs, options = _inputs(*CASES[name])
 
   def run(inputs, options):
-    return _value_and_gradients(mosaic.attention, inputs, options)
+    return _value_and_gradients(hopper.attention, inputs, options)
 
   lowered = gpus.lower(jax.jit(run).trace(inputs, options), 'cuda')
   for kernel in ('forward', 'of_queries', 'of_keys'):
@@ -132,7 +133,7 @@ def test_value_and_gradients_lower(name):
 
 def test_a_program_has_many_heads_if_programs_are_left():
   shape = lambda *s: jax.ShapeDtypeStruct(s, jnp.bfloat16)
-  turns = lambda batch, length: mosaic._turns(
+  turns = lambda batch, length: hopper._turns(
     shape(batch, length, 8, 128), shape(batch, length, 2, 128)
   )
   assert turns(4, 4096) == 2
@@ -143,15 +144,15 @@ def test_a_program_has_many_heads_if_programs_are_left():
 
 def _bounds(length, segments):
   return ranges.ranges(
-    length, hopper.ROWS, hopper.ROWS, segments, segments, None
+    length, shared.ROWS, shared.ROWS, segments, segments, None
   )
 
 
 def test_the_longest_blocks_come_first():
-  order = mosaic._longest(_bounds(512, None)[0], 2)
+  order = hopper._longest(_bounds(512, None)[0], 2)
   np.testing.assert_array_equal(order, [3, 7, 2, 6, 1, 5, 0, 4])
   first = jnp.asarray(cases.documents(1, 383, 128), jnp.int32)
-  order = mosaic._longest(_bounds(512, first)[0], 1)
+  order = hopper._longest(_bounds(512, first)[0], 1)
   np.testing.assert_array_equal(order, [2, 1, 0, 3])
 
 
@@ -160,7 +161,7 @@ def test_ranges_of_keys_hold_those_of_queries():
   apart = jnp.asarray([[3] * 128 + [1] * 128 + [2] * 128 + [3] * 128])
   for rows in (segments, apart.astype(jnp.int32)):
     given = _bounds(rows.shape[1], rows)
-    (queries,), (keys,) = mosaic._covering(*given)
+    (queries,), (keys,) = hopper._covering(*given)
     held = lambda ends, i, n: ends[i, 0] <= n < ends[i, 3]
     blocks = range(len(queries))
     assert all(queries[:, 3] > queries[:, 0])

@@ -11,7 +11,8 @@ from jax._src.cudnn import fused_attention_stablehlo as fused
 
 import ops
 from ops import dispatch
-from ops.attention import cases, cudnn, pallas, program, ranges, reference
+from ops.attention import cases, cudnn, ranges, reference, triton
+from ops.attention.triton import kernels
 from tests.support import close, gpus
 
 ON_GPU = jax.default_backend() == 'gpu'
@@ -69,8 +70,11 @@ def test_ranges_leave_out_nothing_visible(name, window):
       assert (inside == some).all()
 
 
+RANGES = ranges.ranges
+
+
 def wrong_ranges(*args, change):
-  return tuple(change(ends) for ends in ranges.ranges(*args))
+  return tuple(change(ends) for ends in RANGES(*args))
 
 
 def without_segments(self, scores, rows):
@@ -78,21 +82,21 @@ def without_segments(self, scores, rows):
   return MASK(self, scores, rows)
 
 
-MASK = program.Program.mask
+MASK = kernels.Program.mask
 MUTANTS = {
   'last_block_left_out': (
-    (pallas, 'ranges'),
+    (ranges, 'ranges'),
     functools.partial(wrong_ranges, change=lambda e: e - (e == e[..., 3:])),
   ),
   'all_taken_as_visible': (
-    (pallas, 'ranges'),
+    (ranges, 'ranges'),
     functools.partial(
       wrong_ranges, change=lambda e: e.at[..., 1].set(e[..., 0])
     ),
   ),
-  'segments_not_masked': ((program.Program, 'mask'), without_segments),
+  'segments_not_masked': ((kernels.Program, 'mask'), without_segments),
   'scores_not_masked': (
-    (program.Program, 'mask'),
+    (kernels.Program, 'mask'),
     lambda _, scores, rows: scores,
   ),
 }
@@ -106,7 +110,7 @@ def test_mutants_of_the_kernel_are_caught(name, monkeypatch):
   options = both(SEGMENTS['documents'])
   found, expected = (
     gradients(functools.partial(engine.attention, **options), *given)
-    for engine in (pallas, reference)
+    for engine in (triton, reference)
   )
   error = max(
     np.abs(np.nan_to_num(a, nan=1e9) - b).max()
@@ -152,9 +156,9 @@ def test_kernel_says_what_it_does_not_take(heads, channels, dtypes, reason):
     a.astype(kinds[d])
     for a, d in zip(draw(8, heads, channels)[:3], dtypes, strict=True)
   ]
-  assert reason in pallas.unsupported(*given)
-  assert 'row 0' in pallas.unsupported(*draw(8)[:3], offset=1)
-  assert pallas.unsupported(*draw(8)[:3], offset=0) is None
+  assert reason in triton.unsupported(*given)
+  assert 'row 0' in triton.unsupported(*draw(8)[:3], offset=1)
+  assert triton.unsupported(*draw(8)[:3], offset=0) is None
 
 
 # --- cuDNN -------------------------------------------------------------------

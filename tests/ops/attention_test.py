@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import ops
-from ops.attention import blocked, pallas, reference
+from ops.attention import reference, triton, xla
 from tests.support import close
 from tests.support.reference.attention_numpy import specification
 
@@ -67,7 +67,7 @@ def engines(segments, window):
   }
   return tuple(
     functools.partial(engine.attention, **options)
-    for engine in (blocked, reference)
+    for engine in (xla, reference)
   )
 
 
@@ -133,7 +133,7 @@ def test_keys_of_padding_are_not_seen():
   close.assert_close(found, expected, close.FLOAT32)
 
 
-@pytest.mark.parametrize('engine', [blocked, reference, pallas])
+@pytest.mark.parametrize('engine', [xla, reference, triton])
 def test_row_that_sees_no_key_is_finite_and_alone(engine):
   given, d_out = arrays(4, 2, 1, channels=16)
   run = functools.partial(

@@ -13,8 +13,10 @@ from jax._src.pallas.mosaic.interpret import utils
 from jax._src.pallas.mosaic_gpu.interpret import gpu_callbacks
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from ops import warp_groups
-from ops.cca import hopper, hopper_runs, mosaic, pallas, reference
+from ops.cca import hopper, reference, triton
+from ops.cca.hopper import runs as runs_lib
+from ops.cca.hopper import shared
+from ops.hopper import warp_groups
 from tests.ops import interpreter, plain_cca
 from tests.support import gpus
 
@@ -25,19 +27,19 @@ HEADS, KV_HEADS = 2, 1
 def interpreted(monkeypatch):
   """Kernels run in Python: threads, barriers, copies and all, without races."""
   # Interpreted memory has no bytes: both views of it are the same.
-  monkeypatch.setattr(hopper, 'stages', _stages)
-  monkeypatch.setattr(hopper, 'views', lambda memory: (memory, memory))
+  monkeypatch.setattr(shared, 'stages', _stages)
+  monkeypatch.setattr(shared, 'views', lambda memory: (memory, memory))
   _pad_before(monkeypatch)
   # Programs with several blocks each, and some with one.
-  monkeypatch.setattr(mosaic, 'processors', lambda: 4)
-  monkeypatch.setattr(pallas, 'unnormalize', plain_cca.unnormalize)
+  monkeypatch.setattr(hopper, 'processors', lambda: 4)
+  monkeypatch.setattr(triton, 'unnormalize', plain_cca.unnormalize)
   with interpreter.interpreted():
     yield
   interpreter.assert_no_races()
 
 
 def _stages(count, dtype):
-  return plgpu.SMEM((count, 2, hopper.ROWS, hopper.CHUNK), dtype)
+  return plgpu.SMEM((count, 2, shared.ROWS, shared.CHUNK), dtype)
 
 
 def _pad_before(monkeypatch):
@@ -129,7 +131,7 @@ CASES = {
 def test_value_and_gradients_interpreted(interpreted, name):
   batch, length, segments = CASES[name]
   inputs = _inputs(batch, length, segments)
-  found = _value_and_gradients(mosaic.cca_prologue, inputs)
+  found = _value_and_gradients(hopper.cca_prologue, inputs)
   assert max(_errors(found, _wanted(*inputs))) < 0.01
   # One token more does not see those before it.
   segments = np.zeros((1, length)) if segments is None else segments.copy()
@@ -143,9 +145,9 @@ def test_value_and_gradients_interpreted(interpreted, name):
   ('name', 'lags'), [('causal', 2), ('causal', 3), ('documents', 3)]
 )
 def test_value_and_gradients_lower(monkeypatch, name, lags):
-  monkeypatch.setattr(pallas, 'unnormalize', plain_cca.unnormalize)
+  monkeypatch.setattr(triton, 'unnormalize', plain_cca.unnormalize)
   inputs = _inputs(*CASES[name], lags=lags)
-  run = lambda *inputs: _value_and_gradients(mosaic.cca_prologue, inputs)
+  run = lambda *inputs: _value_and_gradients(hopper.cca_prologue, inputs)
   lowered = gpus.lower(jax.jit(run).trace(*inputs), 'cuda')
   for kernel in ('forward', 'of_inputs', 'of_kernel'):
     assert f'cca_{kernel}' in lowered.as_text()
@@ -158,11 +160,11 @@ def test_value_and_gradients_lower(monkeypatch, name, lags):
 def test_runs_have_every_block_of_every_head_once(
   heads, kv_heads, blocks, processors
 ):
-  runs = hopper_runs.schedule(heads, kv_heads, blocks, 3, processors)
+  runs = runs_lib.schedule(heads, kv_heads, blocks, 3, processors)
   assert len(runs) <= max(processors, heads + kv_heads)
   found = [
     (run.head, block)
-    for run in map(hopper_runs.Run._make, runs)
+    for run in map(runs_lib.Run._make, runs)
     for block in range(run.first, run.stop)
   ]
   assert (runs[:, 1] < runs[:, 2]).all()
@@ -172,7 +174,7 @@ def test_runs_have_every_block_of_every_head_once(
 
 
 def test_runs_of_keys_are_shorter_as_each_block_takes_longer():
-  runs = hopper_runs.schedule(8, 2, 128, 3, 132)
+  runs = runs_lib.schedule(8, 2, 128, 3, 132)
   blocks, is_key = runs[:, 2] - runs[:, 1], runs[:, 0] >= 8
   assert max(blocks[~is_key]) * (3 + 1) == 48
   assert max(blocks[is_key]) * (3 + 4) == 42
@@ -196,7 +198,7 @@ def test_what_it_cannot_take_is_said(monkeypatch, change, reason):
       jnp.zeros((3, 128, lags * 128)),
     )
     table = jnp.zeros((1, length, rotated))
-    return mosaic.unsupported(z, z, z, kernel, None, None, table, table)
+    return hopper.unsupported(z, z, z, kernel, None, None, table, table)
 
   assert why_not() is None
   assert reason in why_not(**change)

@@ -8,7 +8,8 @@ import pytest
 
 import ops
 from ops import dispatch
-from ops.cca import cases, kernels, pallas, reference
+from ops.cca import api, cases, reference, triton
+from ops.cca.triton import kernels
 
 HEADS, KV_HEADS, C, R = 4, 2, 4, 2
 
@@ -113,16 +114,16 @@ def test_the_tables_have_no_gradient():
   [('no_rotation', 'nothing is rotated'), ('odd', 'powers of two')],
 )
 def test_triton_says_what_it_cannot_take(name, reason):
-  assert reason in pallas.unsupported(*_arguments(name))
+  assert reason in triton.unsupported(*_arguments(name))
 
 
 def test_parts_too_small_for_a_matrix_product_are_refused_on_gpus():
   args = _arguments('short')  # 16 channels, 8 of them rotated.
-  assert pallas.unsupported(*args) is None
+  assert triton.unsupported(*args) is None
   with dispatch.compile_for('rocm'):
-    assert 'at least 16' in pallas.unsupported(*args)
+    assert 'at least 16' in triton.unsupported(*args)
   with dispatch.compile_for('cuda'):
-    assert 'float32' in pallas.unsupported(*args)
+    assert 'float32' in triton.unsupported(*args)
 
 
 def no_segments(monkeypatch):
@@ -207,7 +208,7 @@ def lose_a_part(monkeypatch):
   """Of the sums over blocks."""
   total = jnp.sum
   monkeypatch.setattr(
-    pallas.jnp,
+    api.jnp,
     'sum',
     lambda a, axis=None, **kw: (
       a[0] if axis == 0 and a.ndim > 2 else total(a, axis, **kw)

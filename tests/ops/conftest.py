@@ -3,12 +3,13 @@
 
 import pytest
 
-from ops import native, warp_groups
-from ops.attention import mosaic as attention
-from ops.cca import mosaic as cca
-from ops.cross_entropy import hopper as cross_entropy
-from ops.experts import hopper as experts
-from ops.newton_schulz import hopper as newton_schulz
+from ops import native
+from ops.attention import hopper as attention
+from ops.cca import hopper as cca
+from ops.cross_entropy.hopper import exponentials
+from ops.experts.hopper import products
+from ops.hopper import warp_groups
+from ops.newton_schulz.hopper import symmetric
 from tests.ops import plain_attention, plain_cca, plain_products
 from tests.ops.native import build
 
@@ -28,19 +29,19 @@ def plain(monkeypatch):
   """Products for Hopper GPUs are what they mean, in jax.numpy."""
   monkeypatch.setattr(warp_groups, 'unavailable', lambda: None)
   for module, meanings, names in (
-    (experts, plain_products, ('up', 'matmul', 'd_up', 'd_weights')),
-    (cross_entropy, plain_products, ('exponentials',)),
-    (newton_schulz, plain_products, ('symmetric_matmul',)),
-    (attention.hopper_forward, plain_attention, ('forward',)),
-    (attention.hopper_keys, plain_attention, ('of_keys',)),
+    (products, plain_products, ('up', 'matmul', 'd_up', 'd_weights')),
+    (exponentials, plain_products, ('exponentials',)),
+    (symmetric, plain_products, ('symmetric_matmul',)),
+    (attention.forward, plain_attention, ('forward',)),
+    (attention.keys, plain_attention, ('of_keys',)),
     (
-      attention.hopper_queries,
+      attention.queries,
       plain_attention,
       ('of_queries', 'of_queries_saved'),
     ),
-    (cca.hopper_forward, plain_cca, ('forward',)),
-    (cca.hopper_inputs, plain_cca, ('of_inputs',)),
-    (cca.hopper_kernel, plain_cca, ('of_kernel',)),
+    (cca.forward, plain_cca, ('forward',)),
+    (cca.of_inputs, plain_cca, ('of_inputs',)),
+    (cca.of_kernel, plain_cca, ('of_kernel',)),
   ):
     for name in names:
       monkeypatch.setattr(module, name, getattr(meanings, name))

@@ -8,7 +8,7 @@ import pytest
 
 import ops
 from ops import dispatch
-from ops.cross_entropy import chunked, mosaic, pallas, reference
+from ops.cross_entropy import api, hopper, reference, triton, xla
 from tests.support import close, gpus
 
 T, D, V = 12, 5, 7
@@ -40,9 +40,9 @@ def engine(request):
 def chunks(request, engine, monkeypatch):
   """Sets how many tokens a chunk has, of each engine."""
   size = request.param
-  monkeypatch.setattr(chunked, 'chunk_tokens', lambda tokens, vocab: size)
-  monkeypatch.setattr(pallas, '_CHUNK', size * V)
-  monkeypatch.setattr(pallas, '_PART', 2 * V)
+  monkeypatch.setattr(xla, 'chunk_tokens', lambda tokens, vocab: size)
+  monkeypatch.setattr(api, '_CHUNK', size * V)
+  monkeypatch.setattr(api, '_PART', 2 * V)
 
 
 @pytest.mark.parametrize('with_bias', [False, True], ids=['', 'bias'])
@@ -111,7 +111,7 @@ def test_chunks_for_hopper_begin_anew_where_a_loss_is_large(
     found = value_and_gradients(ops.linear_cross_entropy, *given)
   close.assert_close(found, expected, close.BFLOAT16)
   # Were it not for that, losses beyond 60 nats would come out too small.
-  monkeypatch.setattr(mosaic, '_FAR', np.inf)
+  monkeypatch.setattr(hopper, '_FAR', np.inf)
   with dispatch.use(cross_entropy='hopper'):
     cut, _ = value_and_gradients(ops.linear_cross_entropy, *given)
   assert (cut < 0.9 * expected[0]) == (scale > 1)
@@ -130,12 +130,12 @@ def test_chunks_for_hopper_begin_anew_where_a_loss_is_large(
 def test_chunk_is_the_largest_that_divides_and_fits(
   tokens, vocab, limit, chunk
 ):
-  assert chunked.chunk_tokens(tokens, vocab, limit) == chunk
+  assert xla.chunk_tokens(tokens, vocab, limit) == chunk
 
 
 def test_all_logits_are_never_in_memory(monkeypatch):
   # Not of the kernel: interpreted, it copies.
-  monkeypatch.setattr(chunked, 'chunk_tokens', lambda tokens, vocab: 8)
+  monkeypatch.setattr(xla, 'chunk_tokens', lambda tokens, vocab: 8)
   tokens, vocab, width = 512, 2048, 2
 
   def scratch(function):
@@ -163,10 +163,10 @@ def test_shapes_that_do_not_fit_are_refused():
 @pytest.mark.parametrize('tokens', [1, 255, 256, 2049, 8192, 16384, 100_003])
 @pytest.mark.parametrize('vocab', [7, 4096, 262_272])
 def test_parts_hold_all_tokens_and_little_more(tokens, vocab):
-  chunks, count, rows = pallas.parts(tokens, vocab)
+  chunks, count, rows = api.parts(tokens, vocab)
   assert tokens <= chunks * count * rows < tokens + chunks * (count + 1)
-  assert count * rows * vocab <= pallas._CHUNK + (count + 1) * vocab
-  assert rows * vocab <= pallas._PART + vocab
+  assert count * rows * vocab <= api._CHUNK + (count + 1) * vocab
+  assert rows * vocab <= api._PART + vocab
   if vocab == 262_272 and tokens == 8192:
     assert (chunks, count, rows) == (4, 8, 256)
 
@@ -183,19 +183,19 @@ def test_kernel_writes_in_place():
   assert 'output_operand_alias' in text
 
 
-LOAD, STORE = pallas.plgpu.load, pallas.plgpu.store
+LOAD, STORE = triton.plgpu.load, triton.plgpu.store
 MUTANTS = {
   'last_columns_not_written': (
-    (pallas.plgpu, 'store'),
+    (triton.plgpu, 'store'),
     lambda ref, value, mask: STORE(
       ref, value, mask=mask & (jnp.arange(mask.size) < 5)
     ),
   ),
   'no_mask_of_columns': (
-    (pallas.plgpu, 'load'),
+    (triton.plgpu, 'load'),
     lambda ref, mask, other: LOAD(ref, mask=mask, other=0.0),
   ),
-  'never_over_again': ((pallas, '_FAR'), 1e9),
+  'never_over_again': ((triton, '_FAR'), 1e9),
 }
 
 
@@ -220,8 +220,8 @@ def test_mutants_of_the_kernel_are_caught(name, monkeypatch):
 
 def test_kernel_says_what_it_does_not_take():
   x, head, *_ = arguments()
-  assert pallas.unsupported(x, head) is None
-  assert 'head' in pallas.unsupported(x, head.astype(jnp.bfloat16))
-  assert 'no tokens' in pallas.unsupported(x[:0], head)
+  assert api.unsupported(x, head) is None
+  assert 'head' in api.unsupported(x, head.astype(jnp.bfloat16))
+  assert 'no tokens' in api.unsupported(x[:0], head)
   large = jax.ShapeDtypeStruct((10**9, D), jnp.float32)
-  assert 'vocabulary' in pallas.unsupported(x, large)
+  assert 'vocabulary' in api.unsupported(x, large)

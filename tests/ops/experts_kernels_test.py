@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 import ops
-from ops import dispatch, tiles
-from ops.experts import grouped, programs
+from ops import dispatch
+from ops.experts import sorting
+from ops.experts.triton import products
+from ops.triton import tiles
 
 ROWS = 16
 # Tokens of each expert, then of the class without one.
@@ -31,7 +33,7 @@ def starts_of(split):
 @pytest.mark.parametrize('name', SPLITS)
 def test_each_row_has_one_program_of_its_expert(name):
   split = SPLITS[name]
-  found = jax.jit(programs.listed, static_argnums=(1, 2))(
+  found = jax.jit(sorting.tiles, static_argnums=(1, 2))(
     starts_of(split), sum(split), ROWS
   )
   experts = []
@@ -43,7 +45,7 @@ def test_each_row_has_one_program_of_its_expert(name):
 
 def test_the_list_has_no_more_room_than_the_worst_split_needs():
   split = SPLITS['partial_tiles_everywhere']
-  found = programs.listed(starts_of(split), sum(split), ROWS)
+  found = sorting.tiles(starts_of(split), sum(split), ROWS)
   assert (found.first_P < found.end_P).sum() == found.first_P.size == 12
 
 
@@ -81,13 +83,13 @@ def test_skipped_tokens_and_empty_experts_get_exact_zeros(name):
 
 
 def test_rows_without_a_program_are_not_written(monkeypatch):
-  listed = programs.listed
+  tiles_of = sorting.tiles
 
   def short(*args):
-    found = listed(*args)
+    found = tiles_of(*args)
     return found._replace(end_P=found.end_P.at[1].set(0))
 
-  monkeypatch.setattr(programs, 'listed', short)
+  monkeypatch.setattr(sorting, 'tiles', short)
   y = value_and_gradients(SPLITS['uneven'])[0]
   assert np.isnan(y).any()
 
@@ -133,10 +135,9 @@ def test_swiglu_holds_at_any_gate(gate):
   gate_up = jnp.concatenate(
     [jnp.full((1, 16, 16), gate), jnp.full((1, 16, 16), 2.0)], axis=2
   )
-  size = tiles.Tile(16, 16, 16, 4, 1)
-  a, slopes = grouped.up(
-    x, jnp.arange(16), jnp.array([0, 16]), gate_up, size, save=True
-  )
+  places = jnp.arange(16), jnp.array([0, 16])
+  with tiles.use(experts_up=tiles.Tile(16, 16, 16, 4, 1)):
+    a, slopes = products.up(x, places, gate_up, save=True)
   sigmoid = 1 / (1 + np.exp(-np.float64(gate)))
   by_gate = 2 * sigmoid * (1 + gate * (1 - sigmoid))
   np.testing.assert_allclose(a, 2 * gate * sigmoid, rtol=2e-5, atol=1e-30)

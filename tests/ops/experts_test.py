@@ -10,7 +10,7 @@ import pytest
 
 import ops
 from ops import dispatch
-from ops.experts import blocked, few, reference
+from ops.experts import few, reference, sorting, xla
 from tests.support import close
 
 D, F = 6, 10
@@ -99,7 +99,7 @@ def test_bfloat16_is_close_to_float32():
 
 def test_sort_is_stable_and_counts_the_experts_only(case):
   choice, num_experts = case
-  order, inverse, starts = blocked.sort_by_expert(
+  order, inverse, starts = sorting.sort_by_expert(
     jnp.asarray(choice, jnp.int32), num_experts
   )
   np.testing.assert_array_equal(order, np.argsort(choice, kind='stable'))
@@ -136,7 +136,7 @@ def test_engines_for_decoding_equal_the_reference(engine, case):
 def test_engine_for_decoding_follows_the_number_of_tokens(monkeypatch):
   for name in ('picked', 'dense'):
     monkeypatch.setattr(few, name, lambda *_, name=name: name)
-  monkeypatch.setattr(blocked, 'expert_mlp_rows', lambda *_: 'blocked')
+  monkeypatch.setattr(xla, 'expert_mlp_rows', lambda *_: 'blocked')
   taken = lambda n: ops.expert_mlp_rows(jnp.zeros((n, D)), None, None, None)
   assert [taken(n) for n in (1, 4, 5, 500)] == ['picked', 'picked'] + [
     'blocked'

@@ -11,10 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ops import dispatch, persistent, warp_groups
-from ops.cross_entropy import hopper as cross_entropy
-from ops.experts import hopper, mosaic, places
-from ops.newton_schulz import hopper as newton_schulz
+from ops import dispatch
+from ops.cross_entropy.hopper import exponentials as cross_entropy
+from ops.experts import hopper
+from ops.experts.hopper import places, products
+from ops.hopper import persistent, warp_groups
+from ops.newton_schulz.hopper import symmetric as newton_schulz
 from tests.ops import interpreter, plain_products
 from tests.support import gpus
 
@@ -25,7 +27,7 @@ FIRST = jnp.asarray([0, 1, 1, 3], jnp.int32)  # The last block is nobody's.
 def _inputs(depth, columns):
   rng = np.random.default_rng(0)
   draw = lambda *shape: jnp.asarray(rng.standard_normal(shape), jnp.bfloat16)
-  rows = EXPERT.size * hopper.ROWS
+  rows = EXPERT.size * products.ROWS
   return draw(rows, depth), draw(3, depth, columns) * depth**-0.5
 
 
@@ -45,7 +47,7 @@ def interpreted(monkeypatch, request):
 
 def _differ(found, wanted):
   found, wanted = (
-    np.asarray(x, np.float32)[: 3 * hopper.ROWS] for x in (found, wanted)
+    np.asarray(x, np.float32)[: 3 * products.ROWS] for x in (found, wanted)
   )
   return np.abs(found - wanted).max() > 0.03
 
@@ -55,7 +57,7 @@ def _differ(found, wanted):
 )
 def test_matmul_interpreted(interpreted, columns):
   x, w = _inputs(256, columns)
-  found = hopper.matmul(x, w, EXPERT, FIRST)
+  found = products.matmul(x, w, EXPERT, FIRST)
   assert not _differ(found, plain_products.matmul(x, w, EXPERT, FIRST))
   wrong = plain_products.matmul(x, w, EXPERT[::-1], FIRST)
   assert _differ(found, wrong)
@@ -64,7 +66,7 @@ def test_matmul_interpreted(interpreted, columns):
 @pytest.mark.parametrize('save', [False, True])
 def test_up_interpreted(interpreted, save):
   x, w = _inputs(256, 512)
-  found = hopper.up(x, w, EXPERT, FIRST, save=save)
+  found = products.up(x, w, EXPERT, FIRST, save=save)
   wanted = plain_products.up(x, w, EXPERT, FIRST, save=save)
   assert len(found) == len(wanted) == 1 + save
   assert not any(map(_differ, found, wanted))
@@ -77,7 +79,7 @@ def test_up_interpreted(interpreted, save):
 def test_transposed_matmul_interpreted(interpreted):
   x, w = _inputs(256, 512)
   w = w.swapaxes(1, 2)
-  found = hopper.matmul(x, w, EXPERT, FIRST, transposed=True)
+  found = products.matmul(x, w, EXPERT, FIRST, transposed=True)
   wanted = plain_products.matmul(x, w, EXPERT, FIRST, transposed=True)
   assert not _differ(found, wanted)
   assert _differ(
@@ -91,7 +93,7 @@ def test_d_up_interpreted(interpreted):
   w = w.swapaxes(1, 2)
   rng = np.random.default_rng(1)
   slopes = jnp.asarray(rng.standard_normal((len(dy), 1024)), jnp.bfloat16)
-  found = hopper.d_up(dy, w, slopes, EXPERT, FIRST)
+  found = products.d_up(dy, w, slopes, EXPERT, FIRST)
   wanted = plain_products.d_up(dy, w, slopes, EXPERT, FIRST)
   assert not _differ(found, wanted)
   swapped = plain_products.d_up(dy, w, slopes[:, ::-1], EXPERT, FIRST)
@@ -102,8 +104,8 @@ def test_d_up_interpreted(interpreted):
 def test_d_weights_interpreted(interpreted):
   x, dy = _inputs(256, 256)[0], _inputs(512, 256)[0]
   first = jnp.asarray([0, 1, 2, 4], jnp.int32)  # Each has a block at least.
-  found = hopper.d_weights(x, dy, first)
-  scale = np.sqrt(2 * hopper.ROWS)
+  found = products.d_weights(x, dy, first)
+  scale = np.sqrt(2 * products.ROWS)
   wanted = plain_products.d_weights(x, dy, first)
   assert not _differ(found / scale, wanted / scale)
   other = jnp.asarray([0, 1, 3, 4], jnp.int32)
@@ -188,7 +190,7 @@ def test_value_and_gradients_lower():
 
   def run(x, expert, gate_up, down):
     y, vjp = jax.vjp(
-      lambda *a: mosaic.expert_mlp(a[0], expert, *a[1:]), x, gate_up, down
+      lambda *a: hopper.expert_mlp(a[0], expert, *a[1:]), x, gate_up, down
     )
     return vjp(y)
 
@@ -218,12 +220,12 @@ def test_a_cpu_is_refused():
 def test_places_are_a_stable_sort_into_blocks(tokens):
   rng = np.random.default_rng(tokens)
   expert = rng.integers(0, 6, tokens).astype(np.int32)  # 5 has no expert.
-  found = places.find(jnp.asarray(expert), 5, hopper.ROWS)
+  found = places.find(jnp.asarray(expert), 5, products.ROWS)
   token_P, row_T, expert_B, first = map(np.asarray, found)
   assert first[0] == 0 and len(first) == 6
-  assert len(token_P) == len(expert_B) * hopper.ROWS
+  assert len(token_P) == len(expert_B) * products.ROWS
   for e in range(5):
-    rows = slice(first[e] * hopper.ROWS, first[e + 1] * hopper.ROWS)
+    rows = slice(first[e] * products.ROWS, first[e + 1] * products.ROWS)
     mine = np.flatnonzero(expert == e)
     np.testing.assert_array_equal(token_P[rows][: mine.size], mine)
     assert (token_P[rows][mine.size :] == tokens).all()

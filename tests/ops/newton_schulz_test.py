@@ -8,7 +8,7 @@ import pytest
 
 import ops
 from ops import dispatch
-from ops.newton_schulz import coefficients, gram, pallas, reference
+from ops.newton_schulz import api, coefficients, gram, reference
 from tests.support import close
 
 SHAPES = {'wide': (4, 9), 'tall': (9, 4), 'square': (6, 6), 'row': (1, 5)}
@@ -145,7 +145,7 @@ def test_float16_does_not_overflow(engine):
 
 
 def test_float16_does_not_hold_the_norm_in_a_product(monkeypatch):
-  monkeypatch.setattr(pallas, 'FOLDED', ('float16',))
+  monkeypatch.setattr(api, 'FOLDED', ('float16',))
   with pytest.raises(AssertionError):
     test_float16_does_not_overflow('triton')
 
@@ -179,7 +179,7 @@ def test_large_stacks_go_in_chunks(stack, monkeypatch):
   x = jnp.stack([matrix((6, 20), seed) for seed in range(stack)])
   with dispatch.use(newton_schulz='triton'):
     whole = ops.newton_schulz(x, steps=1)
-    monkeypatch.setattr(pallas, 'CHUNK', 2 * 6 * 20 + 1)
+    monkeypatch.setattr(api, 'CHUNK', 2 * 6 * 20 + 1)
     parts = jax.make_jaxpr(lambda x: ops.newton_schulz(x, steps=1))(x)
     found = ops.newton_schulz(x, steps=1)
   np.testing.assert_array_equal(found, whole)

@@ -9,7 +9,7 @@ _LOG2_E = 1.4426950408889634
 
 
 def forward(inputs, turns):
-  """See `hopper_forward.forward`."""
+  """See `forward.forward`."""
   del turns
   weights = jnp.exp2(_scores(inputs))
   total = jnp.sum(weights, axis=-1)
@@ -20,7 +20,7 @@ def forward(inputs, turns):
 
 
 def of_keys(inputs, *, save):
-  """See `hopper_keys.of_keys`; 'd_scores' are [B, H, L, S]."""
+  """See `keys.of_keys`; 'd_scores' are [B, H, L, S]."""
   weights, d_scores = _d_scores(inputs)
   q, d_out = (inputs[name].astype(jnp.float32) for name in ('q', 'd_out'))
   d_k = jnp.einsum('BHLS,BLHC->BSHC', d_scores, q) * q.shape[-1] ** -0.5
@@ -30,12 +30,12 @@ def of_keys(inputs, *, save):
 
 
 def of_queries(inputs, turns):
-  """See `hopper_queries.of_queries`."""
+  """See `queries.of_queries`."""
   return of_queries_saved(inputs, _d_scores(inputs)[1], turns)
 
 
 def of_queries_saved(inputs, d_scores, turns):
-  """See `hopper_queries.of_queries_saved`."""
+  """See `queries.of_queries_saved`."""
   del turns
   q = inputs['q']
   d_q = jnp.einsum('BHLS,BSHC->BLHC', d_scores, _each(inputs, 'k'))

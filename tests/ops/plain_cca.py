@@ -7,7 +7,7 @@ from ops.cca import reference
 
 
 def forward(inputs, kv_heads):
-  """See `hopper_forward.forward`."""
+  """See `forward.forward`."""
   x = _wide(inputs['x'])
   y = _add_partners(x, kv_heads, 0.5, 0.5 / _group(x, kv_heads)) + 0.5 * x
   y += inputs['bias'][None, None]
@@ -30,7 +30,7 @@ def forward(inputs, kv_heads):
 
 
 def of_inputs(inputs, kv_heads):
-  """See `hopper_inputs.of_inputs`."""
+  """See `of_inputs.of_inputs`."""
   x = _wide(inputs['x'])
   dx = _add_partners(x, kv_heads, 0.5 / _group(x, kv_heads), 0.5) + 0.5 * x
   for lag, matrix in enumerate(_matrices(inputs)):
@@ -40,7 +40,7 @@ def of_inputs(inputs, kv_heads):
 
 
 def of_kernel(inputs, lags, runs):
-  """See `hopper_kernel.of_kernel`; the run is one."""
+  """See `of_kernel.of_kernel`; the run is one."""
   del runs
   parts = [
     jnp.einsum(
@@ -54,7 +54,7 @@ def of_kernel(inputs, lags, runs):
 
 
 def unnormalize(q, unit, scale, kernel, temperature, cos, sin, d_q, d_k):
-  """See `pallas.unnormalize`."""
+  """See `triton.unnormalize`."""
   heads = lambda *x: _wide(jnp.concatenate(x, axis=-1)).reshape(
     *q.shape[:2], -1, kernel.shape[1]
   )

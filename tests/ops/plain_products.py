@@ -4,13 +4,13 @@
 import jax
 import jax.numpy as jnp
 
-from ops import persistent, warp_groups
-from ops.cross_entropy import hopper as cross_entropy
-from ops.experts import hopper
+from ops.cross_entropy.hopper import exponentials as cross_entropy
+from ops.experts.hopper import products
+from ops.hopper import persistent, warp_groups
 
 
 def up(x_PD, gate_up_EDG, expert_B, first, *, save):
-  """See `hopper.up`."""
+  """See `products.up`."""
   h_PG = _sums(x_PD, gate_up_EDG, expert_B, first)
   gate, up_ = jnp.split(h_PG, 2, axis=1)
   sigmoid = jax.nn.sigmoid(gate)
@@ -21,22 +21,22 @@ def up(x_PD, gate_up_EDG, expert_B, first, *, save):
 
 
 def matmul(x_PK, w, expert_B, first, *, transposed=False):
-  """See `hopper.matmul`."""
+  """See `products.matmul`."""
   w = w.swapaxes(1, 2) if transposed else w
   return _sums(x_PK, w, expert_B, first).astype(x_PK.dtype)
 
 
 def d_up(dy_PK, w_ENK, slopes_PG, expert_B, first):
-  """See `hopper.d_up`."""
+  """See `products.d_up`."""
   da_PF = _sums(dy_PK, w_ENK.swapaxes(1, 2), expert_B, first)
   dh_PG = jnp.concatenate([da_PF, da_PF], axis=1) * slopes_PG
   return dh_PG.astype(dy_PK.dtype)
 
 
 def d_weights(x_PK, dy_PN, first):
-  """See `hopper.d_weights`."""
+  """See `products.d_weights`."""
   row_P = jnp.arange(x_PK.shape[0])
-  begin_E, end_E = (edge * hopper.ROWS for edge in (first[:-1], first[1:]))
+  begin_E, end_E = (edge * products.ROWS for edge in (first[:-1], first[1:]))
   mine_EP = (row_P[None] >= begin_E[:, None]) & (row_P[None] < end_E[:, None])
   mine = jnp.where(mine_EP[..., None], x_PK[None], 0).astype(jnp.float32)
   # Rows behind the last block may hold anything.
@@ -49,7 +49,7 @@ def d_weights(x_PK, dy_PN, first):
 def _sums(x_PK, w_EKN, expert_B, first):
   """Float32; NaN where a kernel writes nothing."""
   w_BKN = w_EKN[expert_B].astype(jnp.float32)
-  x_BMK = x_PK.reshape(-1, hopper.ROWS, x_PK.shape[1]).astype(jnp.float32)
+  x_BMK = x_PK.reshape(-1, products.ROWS, x_PK.shape[1]).astype(jnp.float32)
   y_BMN = jnp.einsum('BMK,BKN->BMN', x_BMK, w_BKN)
   written_B = jnp.arange(expert_B.size) < first[-1]
   y_BMN = jnp.where(written_B[:, None, None], y_BMN, jnp.nan)
@@ -59,7 +59,7 @@ def _sums(x_PK, w_EKN, expert_B, first):
 def symmetric_matmul(
   a, b, c=None, scale=None, *, alpha=1.0, beta=0.0, diagonal=0.0
 ):
-  """See `ops.newton_schulz.hopper`."""
+  """See `ops.newton_schulz.triton`."""
   assert not any(size % persistent.COLUMNS for size in a.shape[1:])
   y = alpha * (a.astype(jnp.float32) @ b.astype(jnp.float32).mT)
   if c is not None:

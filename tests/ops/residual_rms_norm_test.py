@@ -8,7 +8,7 @@ import pytest
 
 import ops
 from ops import dispatch
-from ops.residual_rms_norm import cases, pallas
+from ops.residual_rms_norm import api, cases, triton
 
 CASE = next(c for c in cases.CASES if c.name == '3x1x5x96')
 
@@ -58,8 +58,8 @@ def test_shapes_that_do_not_fit_are_refused():
 
 def test_triton_refuses_what_it_cannot_take():
   none, long = jnp.zeros((0, 8)), jnp.zeros((1, 9000))
-  assert 'no rows' in pallas.unsupported(none, none)
-  assert '9000' in pallas.unsupported(long, long)
+  assert 'no rows' in triton.unsupported(none, none)
+  assert '9000' in triton.unsupported(long, long)
 
 
 def _bias_after_scale(h, x, s_h, b_h, s_r, b_r, scale, **kwargs):
@@ -94,20 +94,20 @@ def test_mistakes_show(mistake, shows):
 
 
 def _no_mask(monkeypatch):
-  columns = pallas._columns
+  columns = triton._columns
 
   def wide(d_model):
     place, mask = columns(d_model)
     return place, jnp.ones_like(mask)
 
-  monkeypatch.setattr(pallas, '_columns', wide)
+  monkeypatch.setattr(triton, '_columns', wide)
 
 
 def _one_program_of_all(monkeypatch):
   """The others' parts of the vectors' gradients are lost."""
   total = jnp.sum
   monkeypatch.setattr(
-    pallas.jnp,
+    api.jnp,
     'sum',
     lambda a, axis=None, **kw: a[0] if axis == 0 else total(a, axis, **kw),
   )

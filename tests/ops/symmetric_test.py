@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ops import tiles
-from ops.newton_schulz import symmetric
+from ops.newton_schulz import triton
+from ops.triton import tiles
 from tests.support import close
 
 SIZES = {
@@ -21,8 +21,8 @@ SIZES = {
 @pytest.mark.parametrize('n', [64, 128, 64 * 63])
 def test_tiles_are_one_triangle_once(name, n):
   size = SIZES[name]
-  count = symmetric.num_tiles(n, size)
-  rows, columns = symmetric.tile_index(jnp.arange(count), size)
+  count = triton.num_tiles(n, size)
+  rows, columns = triton.tile_index(jnp.arange(count), size)
   found = np.zeros((n // size.m, n // size.n), int)
   np.add.at(found, (np.asarray(rows), np.asarray(columns)), 1)
   first, second = np.indices(found.shape)
@@ -34,7 +34,7 @@ def test_tiles_are_one_triangle_once(name, n):
 
 def product(name, *arrays, **factors):
   with tiles.use(symmetric=SIZES[name]):
-    return np.asarray(symmetric.symmetric_matmul(*arrays, **factors))
+    return np.asarray(triton.symmetric_matmul(*arrays, **factors))
 
 
 @pytest.mark.parametrize('name', SIZES)
@@ -70,9 +70,9 @@ def test_product_of_two_that_commute_is_symmetric_to_the_bit(name):
 
 
 def test_a_tile_left_out_is_seen(monkeypatch):
-  index = symmetric.tile_index
+  index = triton.tile_index
   monkeypatch.setattr(
-    symmetric, 'tile_index', lambda t, size: index(jnp.maximum(t - 1, 0), size)
+    triton, 'tile_index', lambda t, size: index(jnp.maximum(t - 1, 0), size)
   )
   a = jax.random.normal(jax.random.key(0), (1, 64, 32))
   found = product('wide', a, a)

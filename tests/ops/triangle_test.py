@@ -6,7 +6,7 @@ import collections
 import numpy as np
 import pytest
 
-from ops.newton_schulz import triangle
+from ops.newton_schulz.hopper import triangle
 
 SQUARES = range(1, 19)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention by kernels for Hopper GPUs; see `hopper`.
+"""Attention by kernels for Hopper GPUs.
 
 `inputs` of the kernels, by name: 'q' [B, L, H, C], 'k' and 'v' [B, L, K, C];
 'q_bounds' and 'k_bounds' of `_covering`, 'q_order' and 'k_order' of `_longest`;
@@ -12,18 +12,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ops import warp_groups
-from ops.attention import (
-  blocked,
-  hopper,
-  hopper_forward,
-  hopper_keys,
-  hopper_queries,
-  padded,
-)
-from ops.attention.ranges import ranges
+from ops.attention import api, ranges
+from ops.attention.hopper import forward, keys, queries, shared
+from ops.hopper import warp_groups
+from ops.hopper.warp_groups import ROWS
 from ops.once import once
-from ops.warp_groups import ROWS
 
 # Programs that keep a GPU's processors busy to the end, also if they differ.
 _ENOUGH = 512
@@ -39,9 +32,9 @@ def unsupported(q_BLHC, k_BSKC, v_BSKC, **options) -> str | None:
     return reason
   if types not in (['bfloat16'], ['float16']):
     return f'it takes bfloat16 or float16, not {types}'
-  if channels != hopper.CHANNELS:
-    return f'it takes {hopper.CHANNELS} channels a head, not {channels}'
-  return blocked.unsupported(q_BLHC, k_BSKC, options.get('offset', 0))
+  if channels != shared.CHANNELS:
+    return f'it takes {shared.CHANNELS} channels a head, not {channels}'
+  return api.unsupported(q_BLHC, k_BSKC, options.get('offset', 0))
 
 
 def slower(q_BLHC: jax.Array, *_, **__) -> str | None:
@@ -53,62 +46,53 @@ def slower(q_BLHC: jax.Array, *_, **__) -> str | None:
 
 def attention(q_BLHC, k_BSKC, v_BSKC, **options) -> jax.Array:
   """See `ops.attention`."""
-  inputs, extras = padded.padded(
-    q_BLHC, k_BSKC, v_BSKC, multiple=ROWS, **options
-  )
-  return _attention(*inputs.values(), extras)[:, : q_BLHC.shape[1]]
+  inputs, extras = api.padded(q_BLHC, k_BSKC, v_BSKC, multiple=ROWS, **options)
+  extras |= _layout(inputs['q'], extras)
+  return api.attention(_KERNELS, inputs, extras)[:, : q_BLHC.shape[1]]
 
 
-@jax.custom_vjp
-def _attention(q, k, v, extras):
-  return _forward_rule(q, k, v, extras)[0]
-
-
-def _forward_rule(q, k, v, extras):
-  length = q.shape[1]
-  bounds = ranges(
-    length,
+def _layout(q, extras):
+  """What each program looks at, and in which order they come."""
+  bounds = ranges.ranges(
+    q.shape[1],
     ROWS,
     ROWS,
     extras.get('q_segments'),
     extras.get('k_segments'),
     None if 'window' not in extras else extras['window'][0],
   )
-  bounds = _covering(*bounds)
-  inputs = {'q': q, 'k': k, 'v': v, **extras}
-  for side, ends in zip('qk', bounds, strict=True):
-    inputs[f'{side}_bounds'] = jnp.asarray(ends)
-    inputs[f'{side}_order'] = jnp.asarray(_longest(ends, q.shape[0]))
+  found = {}
+  for side, ends in zip('qk', _covering(*bounds), strict=True):
+    found[f'{side}_bounds'] = jnp.asarray(ends)
+    found[f'{side}_order'] = jnp.asarray(_longest(ends, q.shape[0]))
   if 'q_segments' in extras:
-    inputs['alone'] = _alone(extras['q_segments'], extras['k_segments'])
-  found = once(hopper_forward.forward(inputs, _turns(q, k)))
-  return found['out'], (inputs, found)
+    found['alone'] = _alone(extras['q_segments'], extras['k_segments'])
+  return found
 
 
-def _backward_rule(saved, d_out):
-  inputs, found = saved
-  inputs = inputs | {
-    'd_out': d_out,
-    'lse': found['lse'],
-    'delta': padded.delta(d_out, found['out']),
-  }
+def _forward(inputs, extras):
+  turns = _turns(inputs['q'], inputs['k'])
+  return once(forward.forward(inputs | extras, turns))
+
+
+def _backward(inputs, extras):
   q, turns = inputs['q'], _turns(inputs['q'], inputs['k'])
-  save = _saves(q)
-  d_kv = hopper_keys.of_keys(inputs, save=save)
+  inputs, save = inputs | extras, _saves(q)
+  d_kv = keys.of_keys(inputs, save=save)
   if save:
-    d_q = hopper_queries.of_queries_saved(inputs, d_kv['d_scores'], turns)
+    d_q = queries.of_queries_saved(inputs, d_kv['d_scores'], turns)
   else:
-    d_q = hopper_queries.of_queries(inputs, turns)
-  return d_q, d_kv['k'], d_kv['v'], None
+    d_q = queries.of_queries(inputs, turns)
+  return {'q': d_q, 'k': d_kv['k'], 'v': d_kv['v']}
 
 
-_attention.defvjp(_forward_rule, _backward_rule)
+_KERNELS = api.Kernels(_forward, _backward)
 
 
 def _saves(q):
   """Whether gradients of scores may be kept between two kernels."""
   batch, length, heads, _ = q.shape
-  pairs = hopper.pairs(length + -length % ROWS)
+  pairs = shared.pairs(length + -length % ROWS)
   size = batch * heads * pairs * ROWS**2 * q.dtype.itemsize
   return size <= _MOST_SAVED
 

@@ -14,10 +14,11 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from ops import warp_groups
-from ops.attention import hopper, padded
-from ops.attention.hopper import CHANNELS
-from ops.warp_groups import GROUPS, HALF, ROWS
+from ops.attention import api
+from ops.attention.hopper import shared
+from ops.attention.hopper.shared import CHANNELS
+from ops.hopper import warp_groups
+from ops.hopper.warp_groups import GROUPS, HALF, ROWS
 
 _SCALE = CHANNELS**-0.5 * warp_groups.LOG2_E
 _STAGES = 2  # Blocks of keys and of values in flight.
@@ -29,7 +30,7 @@ def forward(inputs: dict[str, jax.Array], turns: int) -> dict[str, jax.Array]:
   """The results 'out' and the log-sum-exps 'lse', base 2.
 
   Args:
-    inputs: see `mosaic`.
+    inputs: of `ops.attention.hopper`.
     turns: query heads that a program looks at, one after another.
   """
   q = inputs['q']
@@ -54,7 +55,7 @@ def forward(inputs: dict[str, jax.Array], turns: int) -> dict[str, jax.Array]:
       count = walk(head, np.int32(0))
       plgpu.barrier_wait(scratch['q_empty'])
       for name in 'kv':
-        hopper.drain(scratch[f'{name}_empty'], count, _STAGES)
+        shared.drain(scratch[f'{name}_empty'], count, _STAGES)
 
     @pl.when(at.group < GROUPS)
     def _():
@@ -67,7 +68,7 @@ def forward(inputs: dict[str, jax.Array], turns: int) -> dict[str, jax.Array]:
       pl.when(at.group == 0)(lambda: plgpu.barrier_wait(turn))
       plgpu.wait_smem_to_gmem(0)
 
-  return hopper.launch(
+  return shared.launch(
     body,
     'attention_forward',
     inputs,
@@ -82,10 +83,10 @@ def _scratch(dtype, segments):
   """Shared memory of a program, and its barriers."""
   many = functools.partial(plgpu.Barrier, num_barriers=_STAGES)
   scratch = {
-    'q': hopper.tiles(dtype, ROWS, CHANNELS),
-    'k': hopper.tiles(dtype, _STAGES, ROWS, CHANNELS),
-    'v': hopper.tiles(dtype, _STAGES, ROWS, CHANNELS),
-    'out': hopper.tiles(dtype, GROUPS, HALF, CHANNELS),
+    'q': shared.tiles(dtype, ROWS, CHANNELS),
+    'k': shared.tiles(dtype, _STAGES, ROWS, CHANNELS),
+    'v': shared.tiles(dtype, _STAGES, ROWS, CHANNELS),
+    'out': shared.tiles(dtype, GROUPS, HALF, CHANNELS),
     'lse': plgpu.SMEM((GROUPS, HALF), jnp.float32),
     'q_full': plgpu.Barrier(),
     'q_empty': plgpu.Barrier(num_arrivals=GROUPS),
@@ -113,7 +114,7 @@ def _load_head(at, refs, scratch, first_head, head, count):
   )
 
   def step(n, count):
-    slot = hopper.slot_of(count, _STAGES)
+    slot = shared.slot_of(count, _STAGES)
     rows = pl.ds(n * ROWS, ROWS)
     for name in 'kv':
       full, empty = (
@@ -162,7 +163,7 @@ def _weighted_sum(at, scratch, own, count, out_ref):
   values before: weights are computed while the latter is.
   """
   q_ref = scratch['q'].at[pl.ds(at.group * HALF, HALF)]
-  slot_of = lambda n: hopper.slot_of(count + n - at.start, _STAGES)
+  slot_of = lambda n: shared.slot_of(count + n - at.start, _STAGES)
 
   def scores_of(n, before):
     """Of a block of keys; `before` is called to issue more products."""
@@ -210,14 +211,14 @@ def _weighted_sum(at, scratch, own, count, out_ref):
     scores = scores_of(n, lambda: add(n - 1, weights))
     weights, top, total, shrink = weigh(scores, top, total)
     out = added(n - 1)
-    hopper.store(out_ref, out * warp_groups.spread(shrink, out.shape, 0))
+    shared.store(out_ref, out * warp_groups.spread(shrink, out.shape, 0))
     return weights, top, total
 
   row = (HALF,)
   carry = weigh(
     scores_of(at.start, lambda: 0),
-    hopper.full(row, padded.NOTHING, warp_groups.BY_ROW),
-    hopper.full(row, 0, warp_groups.BY_ROW),
+    shared.full(row, api.NOTHING, warp_groups.BY_ROW),
+    shared.full(row, 0, warp_groups.BY_ROW),
   )[:3]
   carry = lax.fori_loop(at.start + 1, at.stop, step, carry)
   plgpu.barrier_arrive(scratch['q_empty'])

@@ -14,10 +14,10 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from ops import warp_groups
-from ops.attention import hopper
-from ops.attention.hopper import CHANNELS
-from ops.warp_groups import GROUPS, HALF, ROWS
+from ops.attention.hopper import shared
+from ops.attention.hopper.shared import CHANNELS
+from ops.hopper import warp_groups
+from ops.hopper.warp_groups import GROUPS, HALF, ROWS
 
 _STAGES = 3  # Blocks of HALF queries in flight.
 _SCALE = CHANNELS**-0.5
@@ -28,7 +28,7 @@ _SCALE = CHANNELS**-0.5
 def of_keys(
   inputs: dict[str, jax.Array], *, save: bool
 ) -> dict[str, jax.Array]:
-  """Gradients 'k' and 'v' and, to `save`, 'd_scores'; see `mosaic`.
+  """Gradients 'k' and 'v' and, to `save`, 'd_scores', of the inputs.
 
   The last are the gradients of the scores, [B, H, pairs, ROWS, ROWS], a row for
   each key; pairs that are not looked at are not written.
@@ -41,10 +41,10 @@ def of_keys(
   numbers = plgpu.SMEM((_STAGES, HALF), jnp.float32)
   segments = 'q_segments' in inputs
   scratch = {
-    'k': hopper.tiles(k.dtype, ROWS, CHANNELS),
-    'v': hopper.tiles(k.dtype, ROWS, CHANNELS),
-    'q': hopper.tiles(k.dtype, _STAGES, HALF, CHANNELS),
-    'd_out': hopper.tiles(k.dtype, _STAGES, HALF, CHANNELS),
+    'k': shared.tiles(k.dtype, ROWS, CHANNELS),
+    'v': shared.tiles(k.dtype, ROWS, CHANNELS),
+    'q': shared.tiles(k.dtype, _STAGES, HALF, CHANNELS),
+    'd_out': shared.tiles(k.dtype, _STAGES, HALF, CHANNELS),
     'lse': numbers,
     'delta': numbers,
     'kv_full': plgpu.Barrier(num_arrivals=2),
@@ -55,9 +55,9 @@ def of_keys(
   if segments:
     scratch['segments'] = plgpu.SMEM((_STAGES, HALF), jnp.int32)
   if save:
-    shape = batch, heads, hopper.pairs(length), ROWS, ROWS
+    shape = batch, heads, shared.pairs(length), ROWS, ROWS
     results['d_scores'] = jax.ShapeDtypeStruct(shape, k.dtype)
-    scratch['d_scores'] = hopper.tiles(k.dtype, GROUPS, 2, HALF, HALF)
+    scratch['d_scores'] = shared.tiles(k.dtype, GROUPS, 2, HALF, HALF)
 
   def body(at, refs, out_refs, scratch):
     @pl.when(at.group == GROUPS)
@@ -74,7 +74,7 @@ def of_keys(
         plgpu.ACC((HALF, CHANNELS), jnp.float32),
       )
 
-  return hopper.launch(
+  return shared.launch(
     body,
     'attention_of_keys',
     inputs,
@@ -94,7 +94,7 @@ def _load_queries(at, refs, scratch, share):
     )
 
   def step(i, count):
-    slot = hopper.slot_of(count, _STAGES)
+    slot = shared.slot_of(count, _STAGES)
 
     @pl.when(count >= _STAGES)
     def _():
@@ -120,7 +120,7 @@ def _load_queries(at, refs, scratch, share):
 
   steps = 2 * share
   count = lax.fori_loop(at.start * steps, at.stop * steps, step, np.int32(0))
-  hopper.drain(scratch['empty'], count, _STAGES)
+  shared.drain(scratch['empty'], count, _STAGES)
 
 
 def _of_keys(at, out_refs, scratch, share, d_k_ref, d_v_ref):
@@ -138,7 +138,7 @@ def _of_keys(at, out_refs, scratch, share, d_k_ref, d_v_ref):
   )
 
   def step(i, _):
-    slot = hopper.slot_of(i - first, _STAGES)
+    slot = shared.slot_of(i - first, _STAGES)
     q_ref, d_out_ref = scratch['q'].at[slot], scratch['d_out'].at[slot]
 
     def scope(scores_ref, slopes_ref):
@@ -151,7 +151,7 @@ def _of_keys(at, out_refs, scratch, share, d_k_ref, d_v_ref):
       # The products of the step before are done, too.
       @pl.when(i > first)
       def _():
-        before = hopper.slot_of(i - first - 1, _STAGES)
+        before = shared.slot_of(i - first - 1, _STAGES)
         plgpu.barrier_arrive(scratch['empty'].at[before])
 
       segments = None if own is None else scratch['segments'].at[slot]
@@ -182,7 +182,7 @@ def _of_keys(at, out_refs, scratch, share, d_k_ref, d_v_ref):
 
   @pl.when(stop > first)
   def _():
-    last = hopper.slot_of(stop - first - 1, _STAGES)
+    last = shared.slot_of(stop - first - 1, _STAGES)
     plgpu.barrier_arrive(scratch['empty'].at[last])
 
   # Nobody else reads this half.
@@ -202,7 +202,7 @@ def _save(at, out_refs, scratch, share, i, d_scores):
   ref[...] = d_scores
   plgpu.commit_smem()  # Ends reads, too.
   tile = out_refs['d_scores'].at[
-    at.b, at.kv * share + turn, hopper.pair(block, at.block)
+    at.b, at.kv * share + turn, shared.pair(block, at.block)
   ]
   rows, columns = (pl.ds(x * HALF, HALF) for x in (at.group, half))
   plgpu.copy_smem_to_gmem(ref, tile.at[rows, columns])

@@ -13,10 +13,10 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from ops import warp_groups
-from ops.attention import hopper
-from ops.attention.hopper import CHANNELS
-from ops.warp_groups import GROUPS, HALF, ROWS
+from ops.attention.hopper import shared
+from ops.attention.hopper.shared import CHANNELS
+from ops.hopper import warp_groups
+from ops.hopper.warp_groups import GROUPS, HALF, ROWS
 
 _COLUMNS = 64  # Keys of a step.
 _STAGES = 4  # Such blocks in flight.
@@ -32,10 +32,10 @@ def of_queries(inputs: dict[str, jax.Array], turns: int) -> jax.Array:
   many = functools.partial(plgpu.Barrier, num_barriers=_STAGES)
   segments = 'k_segments' in inputs
   scratch = {
-    'q': hopper.tiles(q.dtype, GROUPS, HALF, CHANNELS),
-    'd_out': hopper.tiles(q.dtype, GROUPS, HALF, CHANNELS),
-    'k': hopper.tiles(q.dtype, _STAGES, _COLUMNS, CHANNELS),
-    'v': hopper.tiles(q.dtype, _STAGES, _COLUMNS, CHANNELS),
+    'q': shared.tiles(q.dtype, GROUPS, HALF, CHANNELS),
+    'd_out': shared.tiles(q.dtype, GROUPS, HALF, CHANNELS),
+    'k': shared.tiles(q.dtype, _STAGES, _COLUMNS, CHANNELS),
+    'v': shared.tiles(q.dtype, _STAGES, _COLUMNS, CHANNELS),
     'full': plgpu.Barrier(num_arrivals=2, num_barriers=GROUPS),
     'k_full': many(num_arrivals=1 + segments),
     'v_full': many(),
@@ -55,7 +55,7 @@ def _load_keys(at, refs, scratch, head, count):
   del head
 
   def step(n, count):
-    slot = hopper.slot_of(count, _STAGES)
+    slot = shared.slot_of(count, _STAGES)
 
     @pl.when(count >= _STAGES)
     def _():
@@ -99,7 +99,7 @@ def _of_queries(at, refs, out_refs, scratch, own, head, count):
 
   def step(i, _, d_q_ref):
     number = count + i - first
-    slot = hopper.slot_of(number, _STAGES)
+    slot = shared.slot_of(number, _STAGES)
     k_ref, v_ref = scratch['k'].at[slot], scratch['v'].at[slot]
 
     def scope(scores_ref, slopes_ref):
@@ -112,7 +112,7 @@ def _of_queries(at, refs, out_refs, scratch, own, head, count):
       # The product of the step before is done, too.
       @pl.when(i > first)
       def _():
-        before = hopper.slot_of(number - 1, _STAGES)
+        before = shared.slot_of(number - 1, _STAGES)
         plgpu.barrier_arrive(scratch['empty'].at[before])
 
       n = lax.div(i, np.int32(parts))
@@ -142,7 +142,7 @@ def _of_queries(at, refs, out_refs, scratch, own, head, count):
 
   @pl.when(number > count)
   def _():
-    last = hopper.slot_of(number - 1, _STAGES)
+    last = shared.slot_of(number - 1, _STAGES)
     plgpu.barrier_arrive(scratch['empty'].at[last])
 
   q_ref[...] = (d_q * _SCALE).astype(q_ref.dtype)
@@ -161,9 +161,9 @@ def of_queries_saved(
   inputs = {n: inputs[n] for n in names} | {'d_scores': d_scores}
   many = functools.partial(plgpu.Barrier, num_barriers=_SAVED_STAGES)
   scratch = {
-    'd_scores': hopper.tiles(q.dtype, _SAVED_STAGES, ROWS, ROWS),
-    'k': hopper.tiles(q.dtype, _SAVED_STAGES, ROWS, CHANNELS),
-    'd_q': hopper.tiles(q.dtype, GROUPS, HALF, CHANNELS),
+    'd_scores': shared.tiles(q.dtype, _SAVED_STAGES, ROWS, ROWS),
+    'k': shared.tiles(q.dtype, _SAVED_STAGES, ROWS, CHANNELS),
+    'd_q': shared.tiles(q.dtype, GROUPS, HALF, CHANNELS),
     'full': many(num_arrivals=2),
     'empty': many(num_arrivals=GROUPS),
   }
@@ -180,7 +180,7 @@ def _load_saved(at, refs, scratch, head, count):
   """Has what a head's queries need fetched."""
 
   def step(n, count):
-    slot = hopper.slot_of(count, _SAVED_STAGES)
+    slot = shared.slot_of(count, _SAVED_STAGES)
 
     @pl.when(count >= _SAVED_STAGES)
     def _():
@@ -188,7 +188,7 @@ def _load_saved(at, refs, scratch, head, count):
 
     full = scratch['full'].at[slot]
     plgpu.copy_gmem_to_smem(
-      refs['d_scores'].at[at.b, head, hopper.pair(at.block, n)],
+      refs['d_scores'].at[at.b, head, shared.pair(at.block, n)],
       scratch['d_scores'].at[slot],
       full,
     )
@@ -206,12 +206,12 @@ def _of_saved(at, out_refs, scratch, head, count):
   """Gradient of half a block of a head."""
   columns = pl.ds(at.group * HALF, HALF)
   release = lambda number: plgpu.barrier_arrive(
-    scratch['empty'].at[hopper.slot_of(number, _SAVED_STAGES)]
+    scratch['empty'].at[shared.slot_of(number, _SAVED_STAGES)]
   )
 
   def scope(d_q_ref):
     def step(n, number):
-      slot = hopper.slot_of(number, _SAVED_STAGES)
+      slot = shared.slot_of(number, _SAVED_STAGES)
       plgpu.barrier_wait(scratch['full'].at[slot])
       d_scores = scratch['d_scores'].at[slot, :, columns].transpose((1, 0))
       plgpu.wgmma(d_q_ref, d_scores, scratch['k'].at[slot])
@@ -239,8 +239,8 @@ def _launch(name, inputs, scratch, turns, stages, load, compute):
 
   Args:
     name: of the kernel.
-    inputs: see `mosaic`.
-    scratch: of `hopper.launch`.
+    inputs: of `ops.attention.hopper`.
+    scratch: of `shared.launch`.
     turns: heads of a program.
     stages: in flight.
     load: (program, inputs, scratch, head, stages so far) has what a head needs
@@ -264,7 +264,7 @@ def _launch(name, inputs, scratch, turns, stages, load, compute):
     def _():
       plgpu.set_max_registers(warp_groups.LOADING, action='decrease')
       count = walk(functools.partial(load, at, refs, scratch))
-      hopper.drain(scratch['empty'], count, stages)
+      shared.drain(scratch['empty'], count, stages)
 
     @pl.when(at.group < GROUPS)
     def _():
@@ -273,6 +273,6 @@ def _launch(name, inputs, scratch, turns, stages, load, compute):
       plgpu.wait_smem_to_gmem(0)
 
   results = {'q': jax.ShapeDtypeStruct(q.shape, q.dtype)}
-  return hopper.launch(
+  return shared.launch(
     body, name, inputs, results, scratch, side='q', turns=turns
   )['q']

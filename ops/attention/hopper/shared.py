@@ -3,7 +3,7 @@
 
 A program has a block of ROWS queries or keys, half of it in each of two warp
 groups that compute, and walks over blocks of the other side, which a third one
-has the copy engine fetch ahead. By Pallas for JAX's Mosaic GPU.
+has the copy engine fetch ahead.
 """
 
 import functools
@@ -14,7 +14,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from ops.warp_groups import (
+from ops.hopper.warp_groups import (
   BY_COLUMN,
   BY_ROW,
   GROUPS,

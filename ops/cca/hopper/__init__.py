@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ops.cca_prologue` by kernels for Hopper GPUs; see `hopper`.
+"""`ops.cca_prologue` by kernels for Hopper GPUs.
 
 `inputs` of the kernels, by name: 'x' [B, L, G, C], what is convolved: z on the
 way forward, the gradient before the norm on the way back; 'kernel' [G, C, lags
-* C] in the type of x; 'runs' of `hopper_runs.schedule`; forward 'bias' [G,
+* C] in the type of x; 'runs' of `runs.schedule`; forward 'bias' [G,
 C], 'warmth' [K], the temperature, 'cos' and 'sin' [B, L, R]; for the gradient
 of the kernel 'z', as x; where there are segments 'hidden' and 'cut' of
 `_hidden`. L is a multiple of ROWS. The norm's gradient is left to Triton.
@@ -14,18 +14,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ops import warp_groups
-from ops.cca import (
-  hopper,
-  hopper_forward,
-  hopper_inputs,
-  hopper_kernel,
-  hopper_runs,
-  pallas,
-)
+from ops.cca import api, triton
+from ops.cca.hopper import forward, of_inputs, of_kernel, runs, shared
+from ops.hopper import warp_groups
+from ops.hopper.persistent import processors
+from ops.hopper.warp_groups import ROWS
 from ops.once import once
-from ops.persistent import processors
-from ops.warp_groups import ROWS
 
 
 def unsupported(z_BLZ, current, delayed, kernel_GCX, bias, t, cos_BLR, *_):
@@ -37,9 +31,9 @@ def unsupported(z_BLZ, current, delayed, kernel_GCX, bias, t, cos_BLR, *_):
     return reason
   if str(z_BLZ.dtype) not in ('bfloat16', 'float16'):
     return f'it takes bfloat16 or float16, not {z_BLZ.dtype}'
-  if channels != hopper.CHANNELS or rotated != hopper_forward.ROTATED:
+  if channels != shared.CHANNELS or rotated != forward.ROTATED:
     return (
-      f'it takes {hopper.CHANNELS} channels a head, {hopper_forward.ROTATED} '
+      f'it takes {shared.CHANNELS} channels a head, {forward.ROTATED} '
       f'of them rotated, not {channels} and {rotated}'
     )
   if lags not in (2, 3):  # Sums of more do not fit in the registers.
@@ -53,7 +47,7 @@ def unsupported(z_BLZ, current, delayed, kernel_GCX, bias, t, cos_BLR, *_):
 
 def cca_prologue(*inputs: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
   """See `ops.cca_prologue`."""
-  return pallas.prologue(_of_any_length, *inputs)
+  return api.with_values(_of_any_length, *inputs)
 
 
 def _of_any_length(
@@ -65,69 +59,66 @@ def _of_any_length(
   pad = lambda a: jnp.pad(a, [(0, 0), (0, -length % ROWS), (0, 0)][: a.ndim])
   if segments is not None:
     segments = pad(segments.astype(jnp.int32))
-  found = _queries_and_keys(
-    *(pad(z_BLZ), kernel, bias, temperature),
+  found = api.queries_and_keys(
+    *(_KERNELS, pad(z_BLZ), kernel, bias, temperature),
     *(pad(cos_BLR), pad(sin_BLR), segments),
   )
   return tuple(x[:, :length] for x in found)
 
 
-@jax.custom_vjp
-def _queries_and_keys(*inputs):
-  return _forward_rule(*inputs)[0]
-
-
-def _forward_rule(z, kernel, bias, temperature, cos, sin, segments):
+def _forward(z, kernel, bias, temperature, cos, sin, segments):
   groups, channels, _ = kernel.shape
-  inputs = _convolution(z, kernel, temperature, segments, 1) | {
+  given = _convolution(z, kernel, temperature, segments, 1) | {
     'bias': bias.astype(jnp.float32).reshape(groups, channels),
     'warmth': temperature.astype(jnp.float32),
     'cos': cos,
     'sin': sin,
   }
-  found = once(hopper_forward.forward(inputs, len(temperature)))
-  saved = (z, kernel, temperature, cos, sin, segments, found)
-  return (found['q'], found['k']), saved
+  found = once(forward.forward(given, len(temperature)))
+  return [found[name] for name in ('q', 'k', 'unit', 'scale')]
 
 
-def _backward_rule(saved, cotangents):
-  z, kernel, temperature, cos, sin, segments, found = saved
-  flat = lambda x: x.reshape(*x.shape[:2], -1)
-  dy, d_bias, d_temperature = pallas.unnormalize(
-    *(flat(found['q']), flat(found['unit']), found['scale']),
-    *(kernel, temperature, cos, sin, *map(flat, cotangents)),
+def _unnormalize(q, unit, scale, kernel, temperature, cos, sin, d_q, d_k):
+  return triton.unnormalize(
+    *(_flat(q), _flat(unit), scale, kernel, temperature, cos, sin),
+    *(_flat(d_q), _flat(d_k)),
   )
-  inputs = _convolution(dy, kernel, temperature, segments, -1)
-  dz = hopper_inputs.of_inputs(inputs, len(temperature))
+
+
+def _backward(z, dy, kernel, temperature, segments):
   groups, channels, mixed = kernel.shape
-  inputs['z'] = _by_head(z, groups)
-  del inputs['kernel'], inputs['runs']
-  runs = max(1, min(z.shape[0] * z.shape[1] // ROWS, processors() // groups))
-  parts = hopper_kernel.of_kernel(inputs, mixed // channels, runs)
-  d_kernel = jnp.sum(parts, axis=0).astype(kernel.dtype)
-  return flat(dz), d_kernel, d_bias, d_temperature, None, None, None
+  given = _convolution(dy, kernel, temperature, segments, -1)
+  dz = of_inputs.of_inputs(given, len(temperature))
+  given['z'] = _by_head(z, groups)
+  del given['kernel'], given['runs']
+  count = max(1, min(z.shape[0] * z.shape[1] // ROWS, processors() // groups))
+  return _flat(dz), of_kernel.of_kernel(given, mixed // channels, count)
 
 
-_queries_and_keys.defvjp(_forward_rule, _backward_rule)
+_KERNELS = api.Kernels(_forward, _unnormalize, _backward)
 
 
 def _convolution(x_BLZ, kernel, temperature, segments, sign):
   """What both ways need; `sign` is -1 on the way back."""
   (batch, length, _), (groups, channels, mixed) = x_BLZ.shape, kernel.shape
   kv_heads, lags = len(temperature), mixed // channels
-  runs = hopper_runs.schedule(
+  found = runs.schedule(
     groups - kv_heads, kv_heads, batch * length // ROWS, lags, processors()
   )
-  inputs = {
+  given = {
     'x': _by_head(x_BLZ, groups),
     'kernel': kernel.astype(x_BLZ.dtype),
-    'runs': jnp.asarray(runs),
+    'runs': jnp.asarray(found),
   }
-  return inputs | _hidden(segments, lags, sign)
+  return given | _hidden(segments, lags, sign)
 
 
 def _by_head(x_BLZ, groups):
   return x_BLZ.reshape(*x_BLZ.shape[:2], groups, -1)
+
+
+def _flat(x_BLGC):
+  return x_BLGC.reshape(*x_BLGC.shape[:2], -1)
 
 
 def _hidden(segments, lags, sign):

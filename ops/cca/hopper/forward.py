@@ -9,10 +9,11 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from ops import warp_groups
-from ops.cca import hopper, hopper_runs, reference
-from ops.cca.hopper import CHANNELS, CHUNK, CHUNKS
-from ops.warp_groups import GROUPS, HALF, PATTERN
+from ops.cca import reference
+from ops.cca.hopper import runs, shared
+from ops.cca.hopper.shared import CHANNELS, CHUNK, CHUNKS
+from ops.hopper import warp_groups
+from ops.hopper.warp_groups import GROUPS, HALF, PATTERN
 
 ROTATED = 64  # Channels of a head.
 _TURNED = ROTATED // 2  # Of either half of them.
@@ -23,7 +24,7 @@ _TURNED = ROTATED // 2  # Of either half of them.
 def forward(
   inputs: dict[str, jax.Array], kv_heads: int
 ) -> dict[str, jax.Array]:
-  """Queries 'q', keys 'k' and what going back needs of them; see `mosaic`.
+  """Queries 'q', keys 'k' and what going back needs of them.
 
   Those are 'unit', keys before their temperature, and 'scale' [B, G, L]
   float32, what each head was multiplied by.
@@ -44,14 +45,12 @@ def forward(
     'factors': plgpu.SMEM((GROUPS, HALF), jnp.float32),
   }
   block = functools.partial(_forward, groups - kv_heads)
-  return hopper_runs.launch(
-    block, 'cca_forward', inputs, results, scratch, back=False
-  )
+  return runs.launch(block, 'cca_forward', inputs, results, scratch, back=False)
 
 
 def _forward(heads, refs, scratch, run, group, n, number):
   """Half a block of queries or keys."""
-  at = hopper.Block(refs, n)
+  at = shared.Block(refs, n)
   lags = scratch['matrices'].shape[0]
   half = at.half(group)
   cos, sin = (
@@ -60,7 +59,7 @@ def _forward(heads, refs, scratch, run, group, n, number):
     )
     for name in ('cos', 'sin')
   )
-  values = hopper_runs.convolved(at, scratch, group, number, back=False)
+  values = runs.convolved(at, scratch, group, number, back=False)
   biases = [
     warp_groups.load(refs['bias'].at[run.head, chunk], warp_groups.BY_COLUMN)
     for chunk in CHUNKS
@@ -70,9 +69,7 @@ def _forward(heads, refs, scratch, run, group, n, number):
     for value, bias in zip(values, biases, strict=True)
   ]
   weight = 0.5 / run.partners.astype(jnp.float32)
-  values = hopper_runs.add_partners(
-    scratch, run, group, number + lags, weight, values
-  )
+  values = runs.add_partners(scratch, run, group, number + lags, weight, values)
   square = jnp.sum(sum(y * y for y in values), axis=1)
   scale = lax.rsqrt(jnp.maximum(square, reference.NORM_EPS**2))
   scale *= CHANNELS**0.5

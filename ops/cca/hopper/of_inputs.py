@@ -7,15 +7,15 @@ import jax
 import jax.numpy as jnp
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from ops.cca import hopper, hopper_runs
-from ops.cca.hopper import CHUNK, CHUNKS
-from ops.warp_groups import GROUPS, HALF, PATTERN
+from ops.cca.hopper import runs, shared
+from ops.cca.hopper.shared import CHUNK, CHUNKS
+from ops.hopper.warp_groups import GROUPS, HALF, PATTERN
 
 
 # Kernels of the same shape are made once: each takes a second to compile.
 @functools.partial(jax.jit, static_argnames='kv_heads')
 def of_inputs(inputs: dict[str, jax.Array], kv_heads: int) -> jax.Array:
-  """The gradient [B, L, G, C] of the projections; see `mosaic`."""
+  """The gradient [B, L, G, C] of the projections."""
   x = inputs['x']
   results = {'dx': jax.ShapeDtypeStruct(x.shape, x.dtype)}
   shape = GROUPS, len(CHUNKS), HALF, CHUNK
@@ -23,20 +23,18 @@ def of_inputs(inputs: dict[str, jax.Array], kv_heads: int) -> jax.Array:
   block = functools.partial(
     _of_inputs, 0.5 * kv_heads / (x.shape[2] - kv_heads)
   )
-  return hopper_runs.launch(
+  return runs.launch(
     block, 'cca_of_inputs', inputs, results, scratch, back=True
   )['dx']
 
 
 def _of_inputs(share, refs, scratch, run, group, n, number):
   """Half a block of the gradient of the projections."""
-  at = hopper.Block(refs, n)
+  at = shared.Block(refs, n)
   lags = scratch['matrices'].shape[0]
   weight = share * run.partners.astype(jnp.float32)
-  values = hopper_runs.convolved(at, scratch, group, number, back=True)
-  values = hopper_runs.add_partners(
-    scratch, run, group, number + lags, weight, values
-  )
+  values = runs.convolved(at, scratch, group, number, back=True)
+  values = runs.add_partners(scratch, run, group, number + lags, weight, values)
   plgpu.wait_smem_to_gmem(0, wait_read_only=True)  # Of the block before.
   for i, value in enumerate(values):
     ref = scratch['out'].at[group, i]

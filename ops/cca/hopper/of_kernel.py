@@ -14,9 +14,9 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from ops.cca import hopper
-from ops.cca.hopper import CHANNELS, CHUNK, CHUNKS
-from ops.warp_groups import GROUPS, HALF, ROWS
+from ops.cca.hopper import shared
+from ops.cca.hopper.shared import CHANNELS, CHUNK, CHUNKS
+from ops.hopper.warp_groups import GROUPS, HALF, ROWS
 
 _TILES = 6  # Of 32 KB, beside results on their way out.
 
@@ -24,14 +24,14 @@ _TILES = 6  # Of 32 KB, beside results on their way out.
 # Kernels of the same shape are made once: each takes a second to compile.
 @functools.partial(jax.jit, static_argnames=('lags', 'runs'))
 def of_kernel(inputs: dict[str, jax.Array], lags: int, runs: int) -> jax.Array:
-  """Its gradient [runs, G, C, lags * C] float32, of each run; see `mosaic`."""
+  """Its gradient [runs, G, C, lags * C] float32, of each run."""
   batch, length, groups, _ = inputs['z'].shape
   blocks = batch * length // ROWS
   shape = runs, groups, CHANNELS, lags * CHANNELS
   pattern = plgpu.TilingTransform((8, 32)), plgpu.SwizzleTransform(128)
   part = (GROUPS, HALF, CHUNK)
   scratch = {
-    **hopper.ring_scratch(_TILES, inputs['x'].dtype),
+    **shared.ring_scratch(_TILES, inputs['x'].dtype),
     'hidden': plgpu.Barrier(num_arrivals=GROUPS),
     'out': plgpu.SMEM(part, jnp.float32, transforms=pattern),
   }
@@ -48,7 +48,7 @@ def of_kernel(inputs: dict[str, jax.Array], lags: int, runs: int) -> jax.Array:
     sums = plgpu.ACC((HALF, CHUNK), jnp.float32)
     pl.run_scoped(scope, *[sums] * (lags * len(CHUNKS)))
 
-  found = hopper.launch(
+  found = shared.launch(
     load,
     compute,
     'cca_of_kernel',
@@ -63,10 +63,10 @@ def of_kernel(inputs: dict[str, jax.Array], lags: int, runs: int) -> jax.Array:
 
 def _load(refs, scratch, ends, lags):
   """Has blocks of tokens fetched, and their gradients at each lag."""
-  ring, head = hopper.ring_of(scratch), lax.axis_index('head')
+  ring, head = shared.ring_of(scratch), lax.axis_index('head')
 
   def step(n, number):
-    at = hopper.Block(refs, n)
+    at = shared.Block(refs, n)
     ring.fill(number, at.tokens('z', head))
     for lag in range(lags):
       ring.fill(number + 1 + lag, at.tokens('x', head, lag))
@@ -77,11 +77,11 @@ def _load(refs, scratch, ends, lags):
 
 def _sum(refs, scratch, group, ends, lags, *sums_refs):
   """Half of the rows of the matrices, of a run."""
-  ring, each = hopper.ring_of(scratch), len(CHUNKS)
+  ring, each = shared.ring_of(scratch), len(CHUNKS)
   tiles = lags + 1
 
   def step(n, number):
-    at = hopper.Block(refs, n)
+    at = shared.Block(refs, n)
     # Channels are rows of the result.
     z_ref = ring.wait(number).at[group].transpose((1, 0))
     for lag in range(lags):

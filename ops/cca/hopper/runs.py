@@ -13,10 +13,10 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from ops import warp_groups
-from ops.cca import hopper
-from ops.cca.hopper import CHANNELS, CHUNK, CHUNKS
-from ops.warp_groups import HALF, PATTERN
+from ops.cca.hopper import shared
+from ops.cca.hopper.shared import CHANNELS, CHUNK, CHUNKS
+from ops.hopper import warp_groups
+from ops.hopper.warp_groups import HALF, PATTERN
 
 # Of 32 KB: what fits beside results on their way out; a lag's matrix takes as
 # much.
@@ -76,8 +76,8 @@ def launch(block, name, inputs, results, scratch, *, back):
     block: (references by name, scratch, run, warp group, block, number of its
       first tile) computes half a block; the number of the next tile.
     name: of the kernel.
-    inputs: see `mosaic`.
-    results: see `hopper.launch`.
+    inputs: of `ops.cca.hopper`.
+    results: see `shared.launch`.
     scratch: of `block`.
     back: whether tokens meet those after them, and the transposed matrices.
   """
@@ -86,7 +86,7 @@ def launch(block, name, inputs, results, scratch, *, back):
   scratch = scratch | {
     'matrices': plgpu.SMEM(matrices, x.dtype, transforms=PATTERN),
     'fetched': plgpu.Barrier(num_arrivals=lags),
-    **hopper.ring_scratch(_TILES - lags, x.dtype),
+    **shared.ring_scratch(_TILES - lags, x.dtype),
   }
 
   def run_of(refs):
@@ -103,7 +103,7 @@ def launch(block, name, inputs, results, scratch, *, back):
     lax.fori_loop(run.first, run.stop, step, np.int32(0))
 
   grid = {'program': len(inputs['runs'])}
-  return hopper.launch(load, compute, name, inputs, results, scratch, grid)
+  return shared.launch(load, compute, name, inputs, results, scratch, grid)
 
 
 def _load(refs, scratch, run, lags, back):
@@ -115,10 +115,10 @@ def _load(refs, scratch, run, lags, back):
       scratch['matrices'].at[lag],
       scratch['fetched'],
     )
-  ring = hopper.ring_of(scratch)
+  ring = shared.ring_of(scratch)
 
   def step(n, number):
-    at = hopper.Block(refs, n)
+    at = shared.Block(refs, n)
     for lag in reversed(range(lags)):
       ring.fill(number, at.tokens('x', run.head, lag if back else -lag))
       number += 1
@@ -142,7 +142,7 @@ def convolved(at, scratch, group, number, *, back):
     number: of the tile of the oldest lag.
     back: see `launch`.
   """
-  ring, matrices = hopper.ring_of(scratch), scratch['matrices']
+  ring, matrices = shared.ring_of(scratch), scratch['matrices']
   lags = matrices.shape[0]
 
   def scope(sums_ref):
@@ -172,7 +172,7 @@ def convolved(at, scratch, group, number, *, back):
 
 def add_partners(scratch, run, group, number, weight, values):
   """Adds the heads that share a mean with this one; the next tile's number."""
-  ring = hopper.ring_of(scratch)
+  ring = shared.ring_of(scratch)
 
   def add(i, values):
     tile_ref = ring.wait(number + i).at[:, pl.ds(group * HALF, HALF)]

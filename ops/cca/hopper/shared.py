@@ -4,7 +4,7 @@
 A program has a head and walks over a run of blocks of ROWS tokens. Two warp
 groups compute, half of a block each; a third one has the copy engine fetch
 tiles ahead: tokens of a block, as many tokens before or after them as a lag
-asks for, and the tokens of other heads. By Pallas for JAX's Mosaic GPU.
+asks for, and the tokens of other heads. Inputs are those of `ops.cca.hopper`.
 """
 
 import functools
@@ -16,8 +16,8 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from ops import warp_groups
-from ops.warp_groups import GROUPS, HALF, PATTERN, ROWS
+from ops.hopper import warp_groups
+from ops.hopper.warp_groups import GROUPS, HALF, PATTERN, ROWS
 
 CHANNELS = 128
 CHUNK = 64  # Channels of a row of shared memory.

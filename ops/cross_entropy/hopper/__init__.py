@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Chunks whose logits are never written, for Hopper GPUs.
 
-As in pallas.py the gradient of the logits lies in memory but for a factor of
-each row, exp(z - shift) less the sum of that where the target is; here the
-product of a chunk with the head writes it at once. The shift is the logit of
+As in Triton the gradient of the logits lies in memory but for a factor of each
+row, exp(z - shift) less the sum of that where the target is; here the product
+of a chunk with the head writes it at once. The shift is the logit of
 the target: the sum of a row is then the exponential of its loss. Where a loss
 is too large for that, the chunk is made again, from the maximum of each row.
 """
@@ -14,13 +14,14 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
-from ops import persistent, warp_groups
-from ops.cross_entropy import chunked, hopper, pallas
+from ops.cross_entropy import api
+from ops.cross_entropy.hopper import exponentials
+from ops.hopper import persistent, warp_groups
 
 # Rows come in pairs of tiles.
 _MULTIPLE = 2 * warp_groups.ROWS
 # A sum of exponentials, none of which was cut off, is less.
-_FAR = math.exp(hopper.MOST * 0.999)
+_FAR = math.exp(exponentials.MOST * 0.999)
 
 
 def unsupported(x_TD, head_VD, target_T, weight_T, bias_V=None) -> str | None:
@@ -38,7 +39,7 @@ def unsupported(x_TD, head_VD, target_T, weight_T, bias_V=None) -> str | None:
       f'takes a head whose sides are multiples of {step}, of {least} rows at '
       f'least, not {head_VD.shape}'
     )
-  return pallas.unsupported(x_TD, head_VD)
+  return api.unsupported(x_TD, head_VD)
 
 
 @jax.custom_vjp
@@ -54,19 +55,14 @@ def _forward(x_TD, head_VD, target_T, weight_T, bias_V):
   return nats, (dx, d_head, None, jnp.zeros((), head_VD.dtype))
 
 
-linear_cross_entropy.defvjp(_forward, chunked.backward)
+linear_cross_entropy.defvjp(_forward, api.backward)
 
 
 def _run(x_TD, head_VD, target_T, weight_T, save):
   """The loss, and to `save` the gradients of `x` and of the head."""
   tokens, vocab = x_TD.shape[0], head_VD.shape[0]
-  chunks, *_ = pallas.parts(tokens, vocab)
+  chunks, *_ = api.parts(tokens, vocab)
   rows = pl.cdiv(pl.cdiv(tokens, chunks), _MULTIPLE) * _MULTIPLE
-
-  def split(a):
-    padding = chunks * rows - tokens  # Of weight 0.
-    a = jnp.pad(a, [(0, padding)] + [(0, 0)] * (a.ndim - 1))
-    return a.reshape(chunks, rows, *a.shape[1:])
 
   def one_chunk(carry, chunk):
     nats, d_head = carry
@@ -79,11 +75,13 @@ def _run(x_TD, head_VD, target_T, weight_T, save):
     nats += jnp.sum((shift_R + jnp.log(total_R) - picked_R) * weight_R)
     if not save:
       return (nats, None), None
-    hit_R = jnp.exp(jnp.minimum(picked_R - shift_R, hopper.MOST)) - total_R
+    hit_R = (
+      jnp.exp(jnp.minimum(picked_R - shift_R, exponentials.MOST)) - total_R
+    )
     d_logits_RV = e_RV.at[jnp.arange(rows), target_R].set(
       hit_R.astype(e_RV.dtype), unique_indices=True, mode='promise_in_bounds'
     )
-    added, dx = pallas.gradients(
+    added, dx = api.gradients(
       d_logits_RV, weight_R / total_R, x_RD, head_VD, d_head.dtype
     )
     return (nats, d_head + added), dx
@@ -91,9 +89,11 @@ def _run(x_TD, head_VD, target_T, weight_T, save):
   zero = jnp.zeros((), jnp.float32)
   d_head = None
   if save:
-    d_head = jnp.zeros(head_VD.shape, pallas.sum_type(chunks, head_VD.dtype))
+    d_head = jnp.zeros(head_VD.shape, api.sum_type(chunks, head_VD.dtype))
   (nats, d_head), dx = jax.lax.scan(
-    one_chunk, (zero, d_head), tuple(map(split, (x_TD, target_T, weight_T)))
+    one_chunk,
+    (zero, d_head),
+    api.split((chunks, rows), x_TD, target_T, weight_T),
   )
   if save:
     dx = dx.reshape(-1, x_TD.shape[1])[:tokens]
@@ -105,7 +105,7 @@ def _exponentials(x_RD, head_VD, shift_R, weight_R, save):
 
   def run(carry):
     _, shift_R, *_ = carry
-    e_RV, total_R = hopper.exponentials(x_RD, head_VD, shift_R, save=save)
+    e_RV, total_R = exponentials.exponentials(x_RD, head_VD, shift_R, save=save)
     # NaN is not far: there is nothing to gain.
     far = jnp.any((total_R > _FAR) & (weight_R != 0))
     maximum = lambda: _maximum(x_RD, head_VD)

@@ -9,9 +9,9 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from ops import persistent, warp_groups
-from ops.persistent import COLUMNS, STEP, Block, Tile
-from ops.warp_groups import HALF, LOG2_E, ROWS
+from ops.hopper import persistent, warp_groups
+from ops.hopper.persistent import COLUMNS, STEP, Block, Tile
+from ops.hopper.warp_groups import HALF, LOG2_E, ROWS
 
 # Logits so far above the shift, in nats, count as that far: all is finite.
 MOST = 60.0

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where tokens go among blocks of rows that are of one expert each.
 
-Two kernels (Pallas for Triton), one program for as many tokens as a block has.
+Two kernels in Triton, one program for as many tokens as a block has.
 XLA makes sixteen kernels of the same arithmetic, each with next to nothing to
 do; a sort of 16,384 tokens takes a GPU longer than what is done with it.
 
@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
-from ops import dispatch
+from ops.triton import launch
 
 # Programs whose counts are summed at a time, and the least sides of products.
 _CHUNK = 16
@@ -56,26 +56,21 @@ def find(expert_T: jax.Array, num_experts: int, rows: int) -> Places:
   wide = max(_CHUNK, pl.next_power_of_2(num_experts))
   # Tokens without an expert are written behind all rows.
   room = (programs + 1) * rows
-  call = functools.partial(
-    pl.pallas_call,
-    grid=(programs,),
-    compiler_params=plgpu.CompilerParams(num_warps=4, num_stages=1),
-    interpret=dispatch.platform() == 'cpu',
-  )
+  call = functools.partial(launch.kernel_call, grid=(programs,), warps=4)
   counts, token_P = call(
     functools.partial(_count, rows=rows, tokens=tokens),
+    'experts_count',
     out_shape=(int32(programs, wide), int32(room)),
-    name='experts_count',
   )(padded_T)
   sizes = {'rows': rows, 'num_experts': num_experts, 'num_blocks': blocks}
   token_P, row_T, expert_B, first = call(
     functools.partial(_place, **sizes),
+    'experts_place',
     out_shape=(
       *(int32(room), int32(programs * rows)),
       *(int32(programs), int32(wide + 1)),
     ),
-    input_output_aliases={2: 0},
-    name='experts_place',
+    aliases={2: 0},
   )(padded_T, counts, token_P)
   return Places(
     *(token_P[: blocks * rows], row_T[:tokens]),

@@ -15,9 +15,9 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from ops import persistent
-from ops.persistent import COLUMNS, STEP, Block, Tile
-from ops.warp_groups import HALF, LOG2_E, ROWS, divide
+from ops.hopper import persistent
+from ops.hopper.persistent import COLUMNS, STEP, Block, Tile
+from ops.hopper.warp_groups import HALF, LOG2_E, ROWS, divide
 
 
 # Kernels of the same shape are made once: each takes a second to compile.

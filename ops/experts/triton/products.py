@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products of sorted tokens with the matrix of each one's expert, in Pallas.
+"""Products of sorted tokens with the matrix of each one's expert, in Triton.
 
-Triton kernels over the programs of `programs`. Sums are float32, and what
+For `api.Products`, over the programs of `programs`. Sums are float32, and what
 follows a sum happens before it is rounded.
 
 Axis letters: T sorted tokens; S tokens in their own order; G the 2F fused
@@ -16,29 +16,28 @@ import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
-from ops.experts import programs
-from ops.experts.programs import at, block
-from ops.tiles import Tile
+from ops.experts.triton import programs
+from ops.experts.triton.programs import at, block
+from ops.triton import launch, tiles
 
 _LOG2_E = 1.4426950408889634
 
 
 def up(
   x_SD: jax.Array,
-  order_T: jax.Array,
-  starts: jax.Array,
+  places: tuple[jax.Array, jax.Array],
   gate_up_EDG: jax.Array,
-  size: Tile,
   *,
   save: bool,
 ) -> list[jax.Array]:
-  """silu(gate) * up [T, F] of x @ gate_up and, to `save`, its slopes [T, G].
+  """[T, F] and, to `save`, [T, G].
 
-  These are the derivatives by gate and by up. Rows are read where they are:
-  `x_SD[order_T]` is never in memory.
+  Rows are read where they are: sorted ones are never in memory.
   """
+  order_T, starts = places
   _, depth, fused = gate_up_EDG.shape
   half = fused // 2
+  size = _tile('experts_up', x_SD, half, depth)
 
   def kernel(place, order_ref, x_ref, w_ref, a_ref, slopes_ref=None):
     row_M = plgpu.load(order_ref.at[place.row_M])
@@ -70,25 +69,23 @@ def up(
 
 def matmul(
   x_TK: jax.Array,
-  order_T: jax.Array,
-  starts: jax.Array,
+  places: tuple[jax.Array, jax.Array],
   w: jax.Array,
-  size: Tile,
   *,
   transposed: bool = False,
 ) -> jax.Array:
-  """X @ w [S, N]: each row is written to where its token is.
-
-  `w` is [E, K, N]; if `transposed` [E, N, K], and read as it lies.
-  """
+  """[S, N]; `w` is [E, K, N], if `transposed` [E, N, K], read as it lies."""
+  order_T, starts = places
+  width = w.shape[1 if transposed else 2]
+  name = 'experts_d_x' if transposed else 'experts_down'
+  size = _tile(name, x_TK, width, x_TK.shape[1])
 
   def kernel(place, order_ref, x_ref, w_ref, y_ref):
     acc = _rows_sum(place, x_ref, w_ref, size, transposed=transposed)
     target_M = plgpu.load(order_ref.at[place.row_M])
     place.store(y_ref, acc, target_M=target_M)
 
-  name = 'experts_d_x' if transposed else 'experts_down'
-  shapes = [(order_T.size, w.shape[1 if transposed else 2])]
+  shapes = [(order_T.size, width)]
   inputs = (order_T, x_TK, w)
   return programs.call(kernel, name, size, starts, shapes, inputs)[0]
 
@@ -96,16 +93,12 @@ def matmul(
 def d_up(
   dy_TD: jax.Array,
   slopes_TG: jax.Array,
-  starts: jax.Array,
+  places: tuple[jax.Array, jax.Array],
   down_EFD: jax.Array,
-  size: Tile,
 ) -> jax.Array:
-  """The gradient of gate and up [T, G].
-
-  `slopes_TG` is what `up` saved, `dy_TD` the gradient of its product with
-  `down`.
-  """
+  """[T, G]."""
   half = slopes_TG.shape[1] // 2
+  size = _tile('experts_d_up', dy_TD, half, dy_TD.shape[1])
 
   def kernel(place, dy_ref, slopes_ref, w_ref, dh_ref):
     da = _rows_sum(place, dy_ref, w_ref, size, transposed=True)
@@ -115,16 +108,18 @@ def d_up(
 
   shapes, inputs = [slopes_TG.shape], (dy_TD, slopes_TG, down_EFD)
   return programs.call(
-    kernel, 'experts_d_up', size, starts, shapes, inputs, columns=half
+    kernel, 'experts_d_up', size, places[1], shapes, inputs, columns=half
   )[0]
 
 
 def d_weights(
-  x_TK: jax.Array, dy_TN: jax.Array, starts: jax.Array, size: Tile
+  x_TK: jax.Array, dy_TN: jax.Array, places: tuple[jax.Array, jax.Array]
 ) -> jax.Array:
-  """[E, K, N]: x^T dy over the rows of each expert; of no rows, zeros."""
+  """[E, K, N]; of no rows, zeros."""
+  _, starts = places
   tokens, height = x_TK.shape
   width, experts = dy_TN.shape[1], starts.size - 1
+  size = tiles.tile('experts_d_weights', x_TK.dtype).fit(height, width, tokens)
 
   def kernel(starts_ref, x_ref, dy_ref, w_ref):
     expert = pl.program_id(2)
@@ -159,13 +154,19 @@ def d_weights(
     columns = pl.ds(pl.program_id(0) * size.n, size.n)
     plgpu.store(w_ref.at[expert, rows, columns], acc.astype(w_ref.dtype))
 
-  return programs.launch(
+  return launch.kernel_call(
     kernel,
     'experts_d_weights',
-    size,
     (width // size.n, height // size.m, experts),
     jax.ShapeDtypeStruct((experts, height, width), x_TK.dtype),
+    warps=size.warps,
+    stages=size.stages,
   )(starts, x_TK, dy_TN)
+
+
+def _tile(name, x, n, k):
+  """Of the product of all rows of `x` with [k, n]."""
+  return tiles.tile(name, x.dtype).fit(len(x), n, k)
 
 
 def _rows_sum(place, x_ref, w_ref, size, *, transposed):

@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which rows of the sorted tokens each program of a kernel has.
 
-A program computes a tile of rows of one expert. A list, made once for a batch,
-has room for one partial tile of each expert; programs behind its end return at
-once. Tiles of one set of rows come one after another, so that the rows and the
-matrix of their expert stay in the cache. Rows of the class without an expert
-are tiles with an empty sum: zeros.
+A program computes a tile of `sorting.tiles`; those behind the last one return
+at once. Tiles of one set of rows come one after another, so that the rows and
+the matrix of their expert stay in the cache. Rows of the class without an
+expert are tiles with an empty sum: zeros.
 
-Axis letters: T sorted tokens, P programs along them, M rows of a tile.
+Axis letters: T sorted tokens, M rows and N columns of a tile.
 """
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -19,36 +17,9 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
-from ops import dispatch
-from ops.tiles import Tile
-
-
-class Programs(NamedTuple):
-  """The list.
-
-  Attributes:
-    expert_P: int32 in [0, E].
-    first_P: int32, the first row.
-    end_P: int32, where the rows of the expert end; 0 behind the list.
-  """
-
-  expert_P: jax.Array
-  first_P: jax.Array
-  end_P: jax.Array
-
-
-def listed(starts: jax.Array, tokens: int, rows: int) -> Programs:
-  """The list of tiles of `rows`; `starts` [E + 1] of `sort_by_expert`."""
-  bounds = jnp.append(starts, jnp.int32(tokens))
-  tiles = -(-(bounds[1:] - bounds[:-1]) // rows)
-  ends = jnp.cumsum(tiles)
-  # Of E + 1 classes each may add a partial tile to the full ones.
-  program_P = jnp.arange(tokens // rows + starts.size, dtype=jnp.int32)
-  class_P = jnp.sum(program_P[:, None] >= ends[None], axis=1, dtype=jnp.int32)
-  expert_P = jnp.minimum(class_P, starts.size - 1)
-  first_P = bounds[expert_P] + (program_P - (ends - tiles)[expert_P]) * rows
-  end_P = jnp.where(class_P < starts.size, bounds[expert_P + 1], 0)
-  return Programs(expert_P, first_P, end_P)
+from ops.experts import sorting
+from ops.triton import launch
+from ops.triton.tiles import Tile
 
 
 class Place(NamedTuple):
@@ -118,7 +89,7 @@ def call(
     columns: those that tiles cover; None: all of the first output.
   """
   tokens, width = out_shapes[0]
-  programs = listed(starts, tokens, size.m)
+  listed = sorting.tiles(starts, tokens, size.m)
   dtype = next(x.dtype for x in inputs if x.ndim > 1)
 
   def one(expert_ref, first_ref, end_ref, *refs):
@@ -138,21 +109,11 @@ def call(
       )
       kernel(place, *refs)
 
-  return launch(
+  return launch.kernel_call(
     one,
     name,
-    size,
-    ((columns or width) // size.n, programs.first_P.size),
+    ((columns or width) // size.n, listed.first_P.size),
     [jax.ShapeDtypeStruct(shape, dtype) for shape in out_shapes],
-  )(*programs, *inputs)
-
-
-def launch(kernel, name, size: Tile, grid, out_shape):
-  """A `pallas_call` for Triton, interpreted on a CPU."""
-  return functools.partial(
-    pl.pallas_call,
-    compiler_params=plgpu.CompilerParams(
-      num_warps=size.warps, num_stages=size.stages
-    ),
-    interpret=dispatch.platform() == 'cpu',
-  )(kernel, grid=grid, out_shape=out_shape, name=name)
+    warps=size.warps,
+    stages=size.stages,
+  )(*listed, *inputs)

@@ -14,10 +14,10 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from ops import persistent, warp_groups
-from ops.newton_schulz import triangle
-from ops.persistent import COLUMNS, STEP, Block, Source, Tile
-from ops.warp_groups import HALF, ROWS
+from ops.hopper import persistent, warp_groups
+from ops.hopper.persistent import COLUMNS, STEP, Block, Source, Tile
+from ops.hopper.warp_groups import HALF, ROWS
+from ops.newton_schulz.hopper import triangle
 
 
 # Kernels of the same shape are made once: each takes a second to compile.
@@ -25,7 +25,7 @@ from ops.warp_groups import HALF, ROWS
 def symmetric_matmul(
   a, b, c=None, scale=None, *, alpha=1.0, beta=0.0, diagonal=0.0
 ):
-  """See `symmetric.symmetric_matmul`; N and K are multiples of COLUMNS."""
+  """See `triton.symmetric_matmul`; N and K are multiples of COLUMNS."""
   batch, n, depth = a.shape
   pairs = triangle.pairs(n // COLUMNS)
   arrays = {'scale': scale, 'a': a, 'b': b, 'c': c}
@@ -83,7 +83,7 @@ def symmetric_matmul(
 
 
 class _Factors(NamedTuple):
-  """Those of `symmetric.symmetric_matmul`; `scale` is None or of a matrix."""
+  """Those of `triton.symmetric_matmul`; `scale` is None or of a matrix."""
 
   alpha: float
   beta: float

@@ -79,15 +79,16 @@ def expected(x, order, counts, gate_up, down, dy, dh):
 
 def found(x, order, starts, gate_up, down, dy, dh):
   """The products, each of given inputs: dh also as slopes and as a."""
-  a, slopes = hip.up(x, order, starts, gate_up, None, save=True)
+  places = order, starts
+  a, slopes = hip.up(x, places, gate_up, save=True)
   half = dh[:, : a.shape[1]]
   return (
     a,
     slopes,
-    hip.matmul(half, order, starts, down, None),
-    hip.d_up(dy, dh, starts, down, None),
-    hip.matmul(dh, order, starts, gate_up, None, transposed=True),
-    hip.d_weights(dy, dh, starts, None),
+    hip.matmul(half, places, down),
+    hip.d_up(dy, dh, places, down),
+    hip.matmul(dh, places, gate_up, transposed=True),
+    hip.d_weights(dy, dh, places),
   )
 
 

@@ -7,10 +7,11 @@ import sys
 import jax
 import pytest
 
-from ops import dispatch, persistent, registry, warp_groups
-from ops.attention import mosaic as attention
-from ops.cca import mosaic as cca
-from ops.experts import mosaic as experts
+from ops import dispatch, registry
+from ops.attention import hopper as attention
+from ops.cca import hopper as cca
+from ops.experts import hopper as experts
+from ops.hopper import persistent, warp_groups
 from tests.support import close, gpus, meshes, tiny
 from zaya_jax import main
 from zaya_jax.model import layers

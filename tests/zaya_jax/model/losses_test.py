@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from ops.cross_entropy import chunked
+from ops.cross_entropy import xla
 from tests.support import tiny
 from tests.support.reference import zaya_numpy
 from zaya_jax import config as config_lib
@@ -60,7 +60,7 @@ def loss_and_grads(devices):
 )
 def test_chunks_on_devices_give_the_loss_of_one_chunk(monkeypatch, devices):
   expected = loss_and_grads(1)
-  monkeypatch.setattr(chunked, 'chunk_tokens', lambda tokens, vocab: 8)
+  monkeypatch.setattr(xla, 'chunk_tokens', lambda tokens, vocab: 8)
   actual = loss_and_grads(devices)
   for a, e in zip(
     jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True

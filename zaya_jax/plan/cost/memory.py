@@ -11,7 +11,7 @@ import math
 
 import jax
 
-from ops.cross_entropy import chunked
+from ops.cross_entropy import xla
 from zaya_jax import config as config_lib
 from zaya_jax.optim import groups as groups_lib
 from zaya_jax.parallel import mesh, partition
@@ -263,6 +263,6 @@ def _logits(config, layout, width) -> float:
   With FSDP the head is also gathered, float32, and so is its gradient.
   """
   vocab = config.model.vocab_size
-  chunk = chunked.chunk_tokens(layout.tokens, vocab)
+  chunk = xla.chunk_tokens(layout.tokens, vocab)
   head = width + (8 if layout.sizes['fsdp'] > 1 else 0)
   return float(vocab) * (chunk * (4 + width) + config.model.d_model * head)
