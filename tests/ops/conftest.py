@@ -10,8 +10,8 @@ from ops.cross_entropy.hopper import exponentials
 from ops.experts.hopper import products
 from ops.hopper import warp_groups
 from ops.newton_schulz.hopper import symmetric
-from tests.ops import plain_attention, plain_cca, plain_products
-from tests.ops.native import build
+from tests.support.ops import native_build as build
+from tests.support.ops import plain_attention, plain_cca, plain_products
 
 
 @pytest.fixture

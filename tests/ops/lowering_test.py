@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every Pallas engine becomes a Triton kernel at the shapes of ZAYA1-8B.
+"""Every engine `triton` becomes Triton kernels at the shapes of ZAYA1-8B.
 
 Nothing is compiled or run: this is what jax does on a machine without a GPU.
 """

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ops import native
-from tests.ops.native import build
+from tests.support.ops import native_build as build
 
 FAULTS = {  # In the order of probe.hip.
   'none': '',

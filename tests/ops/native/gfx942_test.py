@@ -3,7 +3,8 @@
 
 import pytest
 
-from tests.ops.native import build, report
+from tests.support.ops import native_build as build
+from tests.support.ops import native_report as report
 
 ROOT = build.SOURCE / 'build' / 'rocm_root'
 
@@ -37,7 +38,7 @@ def test_document_has_what_the_compiler_says(compiled):
   found, written = report.table(compiled), report.written()
   if found.split('\n')[0] != written.split('\n')[0]:
     pytest.skip(f'docs/kernels.md is of another compiler than {found[:40]}...')
-  assert found == written, 'python -m tests.ops.native.report'
+  assert found == written, 'python -m tests.support.ops.native_report'
 
 
 def test_spills_are_seen():

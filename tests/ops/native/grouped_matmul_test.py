@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ops.experts import hip
-from tests.ops.native import build
+from tests.support.ops import native_build as build
 
 # Rows of each expert and, last, of those without one; D; F.
 CASES = (

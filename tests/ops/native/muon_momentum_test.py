@@ -8,7 +8,7 @@ import pytest
 
 import ops
 from ops import dispatch
-from tests.ops.native import build
+from tests.support.ops import native_build as build
 
 # A block has 8,192 values: less, exactly, and more than that and than 8.
 SIZES = (1, 7, 8, 9, 8191, 8192, 8193, 20000)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ops.residual_rms_norm import hip
-from tests.ops.native import build
+from tests.support.ops import native_build as build
 
 SHAPES = (
   (1, 1),  # The least.

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ops.newton_schulz import hip
-from tests.ops.native import build
+from tests.support.ops import native_build as build
 
 SHAPES = (
   (1, 8),  # The least.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Pallas kernel of symmetric products: its tiles, and what it computes."""
+"""Symmetric products in Triton: their tiles, and what is computed."""
 
 import jax
 import jax.numpy as jnp

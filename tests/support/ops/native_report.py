@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the compiler says of each kernel on gfx942, and what it may say.
 
-    python -m tests.ops.native.report [BUILD]
+    python -m tests.support.ops.native_report [BUILD]
 
 writes the table of docs/kernels.md, from BUILD/gfx942/*.s, which
 `make -C ops/native gfx942` makes (BUILD: ops/native/build).

@@ -7,7 +7,7 @@ import pytest
 
 import ops
 from ops import dispatch, native, registry
-from tests.ops.native import build
+from tests.support.ops import native_build as build
 
 
 @pytest.fixture

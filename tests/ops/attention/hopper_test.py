@@ -16,8 +16,8 @@ from jax._src.pallas.mosaic_gpu.interpret import gpu_callbacks
 
 from ops.attention import cases, hopper, ranges, reference
 from ops.attention.hopper import shared
-from tests.ops import interpreter
 from tests.support import gpus
+from tests.support.ops import interpreter
 
 
 @pytest.fixture

@@ -8,6 +8,8 @@ import jax
 import pytest
 from jax._src.pallas.mosaic_gpu.interpret import gpu_callbacks, params
 
+from ops.hopper import persistent
+
 needs_transposes = pytest.mark.skipif(
   jax.__version_info__ < (0, 11), reason='jax interprets no transposed operands'
 )
@@ -24,6 +26,19 @@ def interpreted(*, detect_races: bool = True) -> Iterator[None]:
   with params.force_gpu_interpret_mode(mode):
     yield
   jax.clear_caches()
+
+
+@contextlib.contextmanager
+def products(
+  monkeypatch: pytest.MonkeyPatch, *, detect_races: bool = True
+) -> Iterator[None]:
+  """Inside, kernels of `ops.hopper.persistent` run so, on two processors."""
+  monkeypatch.setattr(persistent, 'processors', lambda: 2)
+  monkeypatch.setattr(persistent, '_CLUSTERS', False)
+  with interpreted(detect_races=detect_races):
+    yield
+  if detect_races:
+    assert_no_races()
 
 
 def assert_no_races() -> None:

@@ -17,8 +17,8 @@ from ops.cca import hopper, reference, triton
 from ops.cca.hopper import runs as runs_lib
 from ops.cca.hopper import shared
 from ops.hopper import warp_groups
-from tests.ops import interpreter, plain_cca
 from tests.support import gpus
+from tests.support.ops import interpreter, plain_cca
 
 HEADS, KV_HEADS = 2, 1
 

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Experts of a few tokens against the reference."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import ops
+from ops import dispatch
+from ops.experts import few, reference, xla
+from tests.support import close
+from tests.support.ops.experts_inputs import CASES, D, arguments
+
+
+@pytest.fixture(params=CASES)
+def case(request):
+  return CASES[request.param]
+
+
+@pytest.mark.parametrize('engine', [few.picked, few.dense, ops.expert_mlp_rows])
+def test_engines_for_decoding_equal_the_reference(engine, case):
+  (x, gate_up, down), choice, _ = arguments(*case)
+  rows = gate_up.swapaxes(1, 2), down.swapaxes(1, 2)
+  found = jax.jit(engine)(x, choice, *rows)
+  expected = reference.expert_mlp(x, choice, gate_up, down)
+  close.assert_close(found, expected, close.FLOAT32)
+
+
+def test_engine_for_decoding_follows_the_number_of_tokens(monkeypatch):
+  for name in ('picked', 'dense'):
+    monkeypatch.setattr(few, name, lambda *_, name=name: name)
+  monkeypatch.setattr(xla, 'expert_mlp_rows', lambda *_: 'blocked')
+  taken = lambda n: ops.expert_mlp_rows(jnp.zeros((n, D)), None, None, None)
+  assert [taken(n) for n in (1, 4, 5, 500)] == ['picked', 'picked'] + [
+    'blocked'
+  ] * 2
+  with dispatch.compile_for('cuda'):
+    found = [taken(n) for n in (4, 5, 256, 257)]
+  assert found == ['picked', 'dense', 'dense', 'blocked']

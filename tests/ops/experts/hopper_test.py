@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The products for Hopper GPUs: interpreted where jax can, lowered where not.
+
+jax 0.10 interprets no transposed operands. What those products mean is what
+the gradients in `contract_test` are made of; the kernels are compared with it
+where there is a Hopper GPU.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ops.experts import hopper
+from ops.experts.hopper import products
+from tests.support import gpus
+from tests.support.ops import interpreter, plain_products
+
+EXPERT = jnp.asarray([0, 2, 2, 2], jnp.int32)
+FIRST = jnp.asarray([0, 1, 1, 3], jnp.int32)  # The last block is nobody's.
+
+
+@pytest.fixture
+def interpreted(monkeypatch):
+  """Kernels run in Python: threads, barriers, copies and all, without races."""
+  with interpreter.products(monkeypatch):
+    yield
+
+
+def _inputs(depth, columns):
+  rng = np.random.default_rng(0)
+  draw = lambda *shape: jnp.asarray(rng.standard_normal(shape), jnp.bfloat16)
+  rows = EXPERT.size * products.ROWS
+  return draw(rows, depth), draw(3, depth, columns) * depth**-0.5
+
+
+def _differ(found, wanted):
+  found, wanted = (
+    np.asarray(x, np.float32)[: 3 * products.ROWS] for x in (found, wanted)
+  )
+  return np.abs(found - wanted).max() > 0.03
+
+
+@pytest.mark.parametrize(
+  'columns', [256, pytest.param(512, marks=pytest.mark.long)]
+)
+def test_matmul_interpreted(interpreted, columns):
+  x, w = _inputs(256, columns)
+  found = products.matmul(x, w, EXPERT, FIRST)
+  assert not _differ(found, plain_products.matmul(x, w, EXPERT, FIRST))
+  wrong = plain_products.matmul(x, w, EXPERT[::-1], FIRST)
+  assert _differ(found, wrong)
+
+
+@pytest.mark.parametrize('save', [False, True])
+def test_up_interpreted(interpreted, save):
+  x, w = _inputs(256, 512)
+  found = products.up(x, w, EXPERT, FIRST, save=save)
+  wanted = plain_products.up(x, w, EXPERT, FIRST, save=save)
+  assert len(found) == len(wanted) == 1 + save
+  assert not any(map(_differ, found, wanted))
+  swapped = jnp.roll(w, 256, axis=2)  # Up first.
+  wrong = plain_products.up(x, swapped, EXPERT, FIRST, save=save)
+  assert all(map(_differ, found, wrong))
+
+
+@interpreter.needs_transposes
+def test_transposed_matmul_interpreted(interpreted):
+  x, w = _inputs(256, 512)
+  w = w.swapaxes(1, 2)
+  found = products.matmul(x, w, EXPERT, FIRST, transposed=True)
+  wanted = plain_products.matmul(x, w, EXPERT, FIRST, transposed=True)
+  assert not _differ(found, wanted)
+  assert _differ(
+    found, plain_products.matmul(x, w[::-1], EXPERT, FIRST, transposed=True)
+  )
+
+
+@interpreter.needs_transposes
+def test_d_up_interpreted(interpreted):
+  dy, w = _inputs(256, 512)
+  w = w.swapaxes(1, 2)
+  rng = np.random.default_rng(1)
+  slopes = jnp.asarray(rng.standard_normal((len(dy), 1024)), jnp.bfloat16)
+  found = products.d_up(dy, w, slopes, EXPERT, FIRST)
+  wanted = plain_products.d_up(dy, w, slopes, EXPERT, FIRST)
+  assert not _differ(found, wanted)
+  swapped = plain_products.d_up(dy, w, slopes[:, ::-1], EXPERT, FIRST)
+  assert _differ(found, swapped)
+
+
+@interpreter.needs_transposes
+def test_d_weights_interpreted(interpreted):
+  x, dy = _inputs(256, 256)[0], _inputs(512, 256)[0]
+  first = jnp.asarray([0, 1, 2, 4], jnp.int32)  # Each has a block at least.
+  found = products.d_weights(x, dy, first)
+  scale = np.sqrt(2 * products.ROWS)
+  wanted = plain_products.d_weights(x, dy, first)
+  assert not _differ(found / scale, wanted / scale)
+  other = jnp.asarray([0, 1, 3, 4], jnp.int32)
+  assert _differ(found / scale, plain_products.d_weights(x, dy, other) / scale)
+
+
+def test_value_and_gradients_lower():
+  shape = lambda *s: jax.ShapeDtypeStruct(s, jnp.bfloat16)
+  args = (
+    shape(16_384, 2048),
+    jax.ShapeDtypeStruct((16_384,), jnp.int32),
+    shape(16, 2048, 4096),
+    shape(16, 2048, 2048),
+  )
+
+  def run(x, expert, gate_up, down):
+    y, vjp = jax.vjp(
+      lambda *a: hopper.expert_mlp(a[0], expert, *a[1:]), x, gate_up, down
+    )
+    return vjp(y)
+
+  lowered = gpus.lower(jax.jit(run).trace(*args), 'cuda')
+  # Two forward, four of five products backward; one is twice.
+  assert lowered.as_text().count('mosaic_gpu') >= 6

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The residual merge in Triton: mistakes that show, and what it refuses."""
+
+import jax.numpy as jnp
+import pytest
+
+import ops
+from ops import dispatch
+from ops.residual_rms_norm import api, triton
+from tests.support.ops.residual_inputs import (
+  arguments,
+  differ,
+  outputs_and_gradients,
+)
+
+
+def test_triton_refuses_what_it_cannot_take():
+  none, long = jnp.zeros((0, 8)), jnp.zeros((1, 9000))
+  assert 'no rows' in triton.unsupported(none, none)
+  assert '9000' in triton.unsupported(long, long)
+
+
+def _no_mask(monkeypatch):
+  columns = triton._columns
+
+  def wide(d_model):
+    place, mask = columns(d_model)
+    return place, jnp.ones_like(mask)
+
+  monkeypatch.setattr(triton, '_columns', wide)
+
+
+def _one_program_of_all(monkeypatch):
+  """The others' parts of the vectors' gradients are lost."""
+  total = jnp.sum
+  monkeypatch.setattr(
+    api.jnp,
+    'sum',
+    lambda a, axis=None, **kw: a[0] if axis == 0 else total(a, axis, **kw),
+  )
+
+
+@pytest.mark.parametrize(
+  ('mistake', 'shows'),
+  [(_no_mask, {1, 2, 3}), (_one_program_of_all, {4, 5, 6, 7, 8})],
+)
+def test_mistakes_of_the_kernel_show(mistake, shows, monkeypatch):
+  args, kwargs = arguments()
+  wanted = outputs_and_gradients(ops.residual_rms_norm, args, kwargs)
+  with dispatch.use(residual_rms_norm='triton'):
+    right = outputs_and_gradients(ops.residual_rms_norm, args, kwargs)
+    assert not differ(right, wanted)
+    mistake(monkeypatch)
+    wrong = outputs_and_gradients(ops.residual_rms_norm, args, kwargs)
+  assert shows <= differ(wrong, wanted)
