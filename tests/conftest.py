@@ -22,6 +22,10 @@ if 'jax' in sys.modules:
 # often as Python does by itself takes a fifth of the time.
 gc.set_threshold(100_000, 20, 100)
 
+# Each process that a test starts would compile the sources of jax anew.
+sys.dont_write_bytecode = False
+os.environ.pop('PYTHONDONTWRITEBYTECODE', None)
+
 os.environ['JAX_PLATFORMS'] = 'cpu'
 os.environ['XLA_FLAGS'] = ' '.join(
   [

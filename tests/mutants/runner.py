@@ -20,6 +20,7 @@ import argparse
 import ast
 import concurrent.futures
 import dataclasses
+import itertools
 import os
 import pathlib
 import queue
@@ -34,6 +35,7 @@ import tomllib
 ROOT = pathlib.Path(__file__).parents[2]
 FOLDER = pathlib.Path(__file__).parent
 _PATIENCE_S = 900.0  # A mutant may never end: that shows, too.
+_SECONDS = itertools.count(1)  # Of no real file.
 _PASSED, _FAILED, _BROKEN_OFF = 0, 1, 2  # What pytest returns.
 
 
@@ -103,11 +105,11 @@ def survives(mutant: Mutant, tree: pathlib.Path) -> str | None:
   """
   path = tree / mutant.file
   before, after = path.read_text(), mutant.changed(tree)
-  path.write_text(after)
+  _write(path, after)
   try:
     code = _pytest(tree, *mutant.tests)
   finally:
-    path.write_text(before)
+    _write(path, before)
   if code is None:
     return None  # It never ends.
   if code == _PASSED:
@@ -119,17 +121,19 @@ def survives(mutant: Mutant, tree: pathlib.Path) -> str | None:
   return None
 
 
+def _write(path: pathlib.Path, text: str) -> None:
+  """Writes a file that Python does not take for the one before."""
+  path.write_text(text)
+  # It compares seconds and sizes.
+  os.utime(path, (0, next(_SECONDS)))
+
+
 def _pytest(tree: pathlib.Path, *args: str) -> int | None:
   """The exit code, or None after a long time."""
   process = subprocess.Popen(
     [sys.executable, '-m', 'pytest', '-x', '-q', *args],
     cwd=tree,
-    env=os.environ
-    | {
-      # Python takes a file of the same second and size for the one before.
-      'PYTHONDONTWRITEBYTECODE': '1',
-      'PYTEST_DISABLE_PLUGIN_AUTOLOAD': '1',
-    },
+    env=os.environ | {'PYTEST_DISABLE_PLUGIN_AUTOLOAD': '1'},
     stdin=subprocess.DEVNULL,
     stdout=subprocess.DEVNULL,
     stderr=subprocess.DEVNULL,
