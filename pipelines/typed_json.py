@@ -13,7 +13,7 @@ def plain(value: Any) -> Any:
     return {
       field.name: plain(getattr(value, field.name))
       for field in dataclasses.fields(value)
-      if getattr(value, field.name) is not field.default
+      if getattr(value, field.name) != field.default
     }
   if isinstance(value, dict):
     return {name: plain(each) for name, each in value.items()}
@@ -25,16 +25,25 @@ def build(kind: Any, value: Any) -> Any:
   origin, arguments = typing.get_origin(kind), typing.get_args(kind)
   if isinstance(kind, type) and dataclasses.is_dataclass(kind):
     hints = typing.get_type_hints(kind)
-    optional = {f.name for f in dataclasses.fields(kind) if f.default is None}
+    missing = dataclasses.MISSING
+    optional = {
+      f.name for f in dataclasses.fields(kind) if f.default is not missing
+    }
     if wrong := (set(hints) ^ set(value)) - (optional & set(hints)):
       raise KeyError(f'fields {sorted(wrong)}')
     return kind(**{name: build(hints[name], value[name]) for name in value})
   if origin is tuple:
-    return tuple(build(arguments[0], v) for v in value)
+    kinds = arguments
+    if arguments[-1] is Ellipsis:
+      kinds = arguments[:1] * len(value)
+    return tuple(build(k, v) for k, v in zip(kinds, value, strict=True))
   if origin is dict:
     return {k: build(arguments[1], v) for k, v in value.items()}
-  if origin is types.UnionType:
+  if origin in (types.UnionType, typing.Union):  # With None.
     return None if value is None else build(arguments[0], value)
+  if origin is typing.Literal and value in arguments:
+    return value
   if type(value) is not kind:
-    raise TypeError(f'{value!r} is not of type {kind.__name__}')
+    name = getattr(kind, '__name__', kind)
+    raise TypeError(f'{value!r} is not of type {name}')
   return value

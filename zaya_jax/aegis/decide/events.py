@@ -72,7 +72,7 @@ class Event:
   step: int | None = None
   detail: str = ''  # For people; lines of logs are escaped and cut.
   source: Source = 'agent'  # What trainers print never acts on a node.
-  action: ActionKind | Literal[''] = ''  # Of the rule; '' for KINDS.
+  action: ActionKind | None = None  # Of the rule; None for KINDS.
   good_step: int | None = None  # The last step known to have right results.
   seals: tuple[int, ...] = ()  # For `sealed`, all that are there, ascending.
   progress: tuple[Progress, ...] = ()  # Of all ranks, for `exit` and `hang`.

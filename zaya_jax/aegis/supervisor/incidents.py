@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from pipelines import typed_json
 from zaya_jax.aegis.decide import decide as decide_lib
 from zaya_jax.aegis.decide import events
 from zaya_jax.aegis.decide import state as state_lib
@@ -76,18 +77,16 @@ class Incidents:
 
 
 def to_row(event: Event, action: Action) -> dict[str, Any]:
-  """A line of the file; what has its default is left out."""
-  row = _filled(event)
-  row['progress'] = [_filled(rank) for rank in event.progress]
-  row = {
+  """A line of the file; fields that have their default are left out."""
+  row = typed_json.plain(event)
+  return {
     'time': row.pop('time_s'),
     'kind': row.pop('kind'),
     'step': row.pop('step', None),
     'seen': row.pop('detail', ''),
-    **{key: value for key, value in row.items() if value},
-    'done': _filled(action),
+    **row,
+    'done': typed_json.plain(action),
   }
-  return row
 
 
 def read(
@@ -109,10 +108,10 @@ def read(
         continue
       try:
         if isinstance(row, dict) and 'state' in row:
-          yield number, _state(row['state'])
+          yield number, typed_json.build(State, row['state'])
         elif isinstance(row, dict) and 'done' in row:
           yield number, _from_row(row)
-      except (KeyError, TypeError) as error:
+      except (LookupError, TypeError, ValueError) as error:
         raise fields.UsageError(
           f'line {number} of {path} is not of this version ({error}); move the '
           'file away.'
@@ -160,30 +159,7 @@ def last_state(path: pathlib.Path) -> State | None:
   return state
 
 
-def _filled(value: Any) -> dict[str, Any]:
-  """Fields of a dataclass that differ from their defaults."""
-  return {
-    field.name: getattr(value, field.name)
-    for field in dataclasses.fields(value)
-    if getattr(value, field.name) != field.default
-  }
-
-
 def _from_row(row: dict[str, Any]) -> tuple[Event, Action]:
-  row = {k: v if k == 'progress' else _tuples(v) for k, v in row.items()}
-  action = Action(**row.pop('done'))
-  progress = tuple(events.Progress(**rank) for rank in row.pop('progress', ()))
-  event = Event(
-    time_s=row.pop('time'), detail=row.pop('seen'), progress=progress, **row
-  )
-  return event, action
-
-
-def _state(row: dict[str, Any]) -> State:
-  row = {key: _tuples(value) for key, value in row.items()}
-  policy = {key: _tuples(value) for key, value in row.pop('policy').items()}
-  return State(policy=state_lib.Policy(**policy), **row)
-
-
-def _tuples(value: Any) -> Any:
-  return tuple(map(_tuples, value)) if isinstance(value, list) else value
+  row['time_s'], row['detail'] = row.pop('time'), row.pop('seen')
+  action = typed_json.build(Action, row.pop('done'))
+  return typed_json.build(Event, row), action

@@ -109,7 +109,7 @@ def test_random_stories_keep_the_state_whole(seed):
       node=chance.choice((None, *names)),
       step=number,
       good_step=chance.choice((None, number - 7)),
-      action=chance.choice(('', *typing.get_args(events.ActionKind))),
+      action=chance.choice((None, *typing.get_args(events.ActionKind))),
       source=chance.choice(('agent', 'kern', 'trainer')),
       progress=stories.ranks(codes if chance.random() < 0.5 else {}),
     )
