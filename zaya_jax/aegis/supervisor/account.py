@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a supervisor tells: lines for people, and how the time was spent."""
+"""What a supervisor prints: lines for people, and how the time was spent."""
 
 import time
 
@@ -13,8 +13,8 @@ class Ledger:
   def __init__(self):
     self._start = time.monotonic()
     self._epoch = time.time() - self._start
-    self._failed: float | None = None  # When, unless a generation runs since.
-    self._origin = 0  # The step that this generation went on from.
+    self._failed: float | None = None  # When; None while a generation trains.
+    self._origin = 0  # The step from which this generation goes on.
     self._reached = 0  # The last step that any rank entered.
     self._lost_s, self._redone, self._generations = 0.0, 0, 0
 
@@ -29,7 +29,7 @@ class Ledger:
   def begin(
     self, state: state_lib.State, step: int | None, coordinator: str
   ) -> None:
-    """A generation starts from the checkpoint of `step`."""
+    """Says that a generation starts from the checkpoint of `step`."""
     self._generations += 1
     self._origin = step or 0
     if self._failed is None:
@@ -43,7 +43,7 @@ class Ledger:
     )
 
   def running(self, state: state_lib.State) -> None:
-    """Its first step is done."""
+    """Says that it has finished its first step."""
     took = time.monotonic() - self._failed
     self._failed = None
     self._lost_s += took
@@ -58,7 +58,7 @@ class Ledger:
     )
 
   def seen(self, event: events.Event, action: events.Action) -> None:
-    """Tells of an event, unless it is ordinary."""
+    """Says what happened, unless it is ordinary, and what is done."""
     if event.kind in ('exit', 'hang', 'agent_lost'):
       self._failed = self._failed or time.monotonic()
       self._reached = max(self._reached, event.step or 0)
@@ -69,7 +69,7 @@ class Ledger:
     self.say(f'{what} -> {action.kind.replace("_", " ")}')
 
   def end(self, code: int) -> None:
-    """The run ends with an exit code."""
+    """Says that the run ends with an exit code."""
     total = time.monotonic() - self._start
     share = 100 * max(0.0, 1 - self._lost_s / total)
     self.say(

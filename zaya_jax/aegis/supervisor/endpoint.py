@@ -15,22 +15,19 @@ from zaya_jax.aegis.decide import state as state_lib
 State = state_lib.State
 
 _LOOPBACK = '127.0.0.1'
-_GAUGES: dict[str, tuple[str, Callable[[State], int]]] = {
-  'generation': ('Number of this generation.', lambda s: s.generation),
-  'running': ('1 once it has finished a step.', lambda s: s.running),
-  'sealed_step': ('Newest checkpoint.', lambda s: max(s.sealed, default=0)),
-  'nodes': ('Nodes of this generation.', lambda s: len(s.nodes)),
-  'nodes_wanted': ('Nodes that the run should have.', lambda s: s.size),
-  'spares': ('Nodes that wait to replace one.', lambda s: len(s.spares)),
-  'quarantined': ('Nodes to be examined.', lambda s: len(s.quarantine)),
-  'incidents_last_hour': ('Restarts.', lambda s: len(s.restarts)),
-  'fruitless_generations': (
-    'Generations in a row that sealed no checkpoint.',
-    lambda s: s.fruitless,
-  ),
-  'rollbacks': ('Recent rollbacks.', lambda s: len(s.rollbacks)),
-  'failed_saves': ('Failed saves in a row.', lambda s: s.failed_saves),
-  'draining': ('1 before a planned end.', lambda s: s.draining is not None),
+_GAUGES: dict[str, Callable[[State], int]] = {
+  'generation': lambda s: s.generation,
+  'running': lambda s: s.running,
+  'sealed_step': lambda s: max(s.sealed, default=0),
+  'nodes': lambda s: len(s.nodes),
+  'nodes_wanted': lambda s: s.size,
+  'spares': lambda s: len(s.spares),
+  'quarantined': lambda s: len(s.quarantine),
+  'incidents_last_hour': lambda s: len(s.restarts),
+  'fruitless_generations': lambda s: s.fruitless,
+  'rollbacks': lambda s: len(s.rollbacks),
+  'failed_saves': lambda s: s.failed_saves,
+  'draining': lambda s: s.draining is not None,
 }
 
 
@@ -38,11 +35,8 @@ class Server:
   """Answers GET requests until it is closed.
 
   Args:
-    port: 0 for any.
+    port: 0 for any; the attribute has the one that was taken.
     state: returns the present state of the run.
-
-  Attributes:
-    port: where it listens.
 
   Raises:
     OSError: if the port is taken.
@@ -50,9 +44,9 @@ class Server:
 
   def __init__(self, port: int, state: Callable[[], State]):
     registry = prometheus_client.CollectorRegistry()
-    for name, (about, read) in _GAUGES.items():
+    for name, read in _GAUGES.items():
       gauge = prometheus_client.Gauge(
-        f'zaya_jax_{name}', about, registry=registry
+        f'zaya_jax_{name}', name.replace('_', ' '), registry=registry
       )
       gauge.set_function(functools.partial(lambda read: read(state()), read))
     metrics = prometheus_client.make_wsgi_app(registry)

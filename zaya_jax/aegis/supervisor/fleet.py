@@ -18,13 +18,9 @@ class Fleet:
   """Starts agents and ranks, and ends them.
 
   Args:
-    config: where and how; `run_dir` is absolute.
+    config: of the run.
     command: that starts a rank.
     selector: gets the file of each agent, with its node as data.
-
-  Attributes:
-    nodes: of the present generation.
-    gone: nodes whose agents were lost, until somebody deals with them.
   """
 
   def __init__(
@@ -36,11 +32,13 @@ class Fleet:
     self._config, self._command = config.aegis, command
     self._selector = selector
     self._links: dict[str, link.Link] = {}
-    self.nodes: tuple[str, ...] = ()
-    self.gone: list[str] = []
+    self.nodes: tuple[str, ...] = ()  # Of this generation.
+    self.gone: list[
+      str
+    ] = []  # Nodes whose agents were lost; the caller clears it.
 
   def connect(self, node: str, *, spare: bool) -> None:
-    """Starts the agent of a node, if it is not there."""
+    """Starts the agent of a node, unless it runs."""
     if node in self._links:
       return
     config = self._config
@@ -63,11 +61,11 @@ class Fleet:
       )
 
   def begin(self, nodes: Sequence[str], place: rank.Place) -> None:
-    """Starts the ranks of a generation.
+    """Starts the ranks of a generation, in the order of its nodes.
 
     Args:
-      nodes: in the order of their ranks.
-      place: of each, but for its `rank`.
+      nodes: their names.
+      place: of every rank, but for its number.
     """
     self.nodes, each = tuple(nodes), self._config.ranks_per_node
     for index, node in enumerate(nodes):
@@ -82,7 +80,7 @@ class Fleet:
         self._links[node].send('start', places=places)
 
   def reports(self, nodes: Sequence[str]) -> Iterator[tuple[str, dict]]:
-    """Yields (node, report) of agents that have something to say."""
+    """Yields (node, report) of what has come; loses agents that are silent."""
     for node in nodes:
       with self._losing(node):
         for report in list(self._links[node].receive()):
@@ -92,7 +90,7 @@ class Fleet:
         self._lose(node)
 
   def ranks(self) -> dict[str, list[dict[str, Any]]]:
-    """How far the ranks of each node are, as last told."""
+    """The last status of the ranks of each node."""
     return {n: self._links[n].ranks for n in self._present()}
 
   def ask_to_stop(self) -> None:
@@ -115,7 +113,7 @@ class Fleet:
         report = self._links[node].await_report('killed')
         self._links[node].ranks = []
         progress += [{**r, 'node': node} for r in report['ranks']]
-        if report['stuck']:  # Not even SIGKILL ends them: a device hangs.
+        if report['stuck']:  # SIGKILL does not end them: a device hangs.
           raise link.LostError(node)
     return progress
 
@@ -135,7 +133,7 @@ class Fleet:
 
   @contextlib.contextmanager
   def _losing(self, node: str) -> Iterator[None]:
-    """Takes an agent for lost that does not answer."""
+    """Inside, a node is lost if its agent does not answer."""
     try:
       yield
     except link.LostError:

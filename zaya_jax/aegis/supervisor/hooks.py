@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands of the site that a supervisor runs: draining a node, a page.
+"""Commands of the site that a supervisor runs, to drain a node for example.
 
 Slurm:      scontrol update NodeName={node} State=DRAIN Reason={reason}
 Kubernetes: kubectl cordon {node}
@@ -33,8 +33,7 @@ def check(flag: str, command: str) -> None:
 def run(command: str, *, node: str, reason: str) -> str:
   """Runs a command without a shell; returns why it failed, '' if it did not.
 
-  No part of a name or a reason, which may quote a log, becomes a word or an
-  option of its own.
+  A reason may quote a log, so no part of it becomes a word of its own.
   """
   plain = ''.join(c if c.isprintable() else ' ' for c in reason)[:_REASON]
   words = [

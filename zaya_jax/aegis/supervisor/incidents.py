@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""incidents.jsonl: every event and what was done, on disk before it is done.
+"""incidents.jsonl: each event and its action, on disk before the action.
 
-The first line of each supervisor has the state that it began with; from there
-`decide` gives the same actions again.
+The first line of each supervisor has its initial state, from which `decide`
+gives the same actions again.
 """
 
 import contextlib
@@ -24,22 +24,17 @@ Event = events.Event
 Action = events.Action
 State = state_lib.State
 
-
+# What training itself writes to the file.
 _TOLD = ('refused_step', 'loss_spike', 'wrong_result', 'corrupt_replica')
 
 
 class Incidents:
-  """Decides, and appends what was seen and done to the file.
-
-  Attributes:
-    state: after the last event.
-  """
+  """Decides, and appends events and actions to the file."""
 
   def __init__(self, path: pathlib.Path, state: State, *, time_s: float):
-    """Opens the file for appending; a torn last line stays, and ends there."""
-    self.state = state
+    self.state = state  # After the last event.
     self._file = path.open('ab', buffering=0)
-    self._is_torn = self._file.tell() > 0
+    self._is_torn = self._file.tell() > 0  # The last line may have no end.
     self._write(
       {'time': time_s, 'kind': 'supervise', 'state': dataclasses.asdict(state)}
     )
@@ -47,8 +42,8 @@ class Incidents:
   def decide(self, event: Event) -> Action:
     """Decides; returns when the line is on the disk.
 
-    What changes nothing is not written, so that noise fills no disk, nor what
-    training has written already.
+    Events that change nothing are not written, so that noise fills no disk, nor
+    are those that training has written itself.
     """
     state, action = decide_lib.decide(self.state, event)
     is_told = event.kind in _TOLD and action.kind == 'warn'
@@ -62,7 +57,7 @@ class Incidents:
     self._file.close()
 
   def _write(self, row: dict[str, Any]) -> None:
-    """Writes a line; where that fails, a run is worth more than its record."""
+    """Writes a line; an error is only told, as the run matters more."""
     line = (json.dumps(row) + '\n').encode()
     try:
       written = self._file.write(b'\n' + line if self._is_torn else line)
@@ -92,13 +87,12 @@ def to_row(event: Event, action: Action) -> dict[str, Any]:
 def read(
   path: pathlib.Path,
 ) -> Iterator[tuple[int, State | tuple[Event, Action]]]:
-  """Yields the number of each line with a state, or an event and its action.
+  """Yields each line's number, with its state or its event and action.
 
-  Lines that are torn, or of another program, are left out.
+  Torn lines and those of other programs are left out.
 
   Raises:
-    UsageError: if a line of a supervisor has fields that this version does not
-      know.
+    UsageError: if a line of a supervisor has fields unknown to this version.
   """
   with path.open('rb') as file:
     for number, line in enumerate(file, start=1):
@@ -119,15 +113,12 @@ def read(
 
 
 def told(line: str, nodes: Sequence[str], each: int) -> Event | None:
-  """What training has found and appended to the same file.
+  """The event of a line that training wrote; None for other lines.
 
   Args:
     line: of the file.
     nodes: of the generation.
     each: ranks on a node.
-
-  Returns:
-    The event; None for lines of supervisors and of other programs.
   """
   with contextlib.suppress(LookupError, TypeError, ValueError):
     row = json.loads(line)
@@ -149,7 +140,7 @@ def told(line: str, nodes: Sequence[str], each: int) -> Event | None:
 
 
 def last_state(path: pathlib.Path) -> State | None:
-  """The state after the last line; None where no supervisor has written."""
+  """The state after the last line; None if no supervisor has written one."""
   state = None
   for _, entry in read(path) if path.exists() else ():
     if isinstance(entry, State):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The supervisor's end of an agent: orders go there, reports come back."""
+"""The supervisor's connection to an agent: orders and reports."""
 
 import contextlib
 import json
@@ -14,12 +14,12 @@ from typing import Any
 
 from zaya_jax.aegis.agent import agent as agent_lib
 
-_SILENCE_S = 10.0  # An agent tells that it lives every half second.
-_ANSWER_S = 8.0  # More than an agent gives its ranks to be gone.
+_SILENCE_S = 10.0  # An agent reports every half second.
+_ANSWER_S = 8.0  # More than an agent gives its ranks to end.
 
 
 class LostError(RuntimeError):
-  """The agent does not answer any more."""
+  """The agent does not answer."""
 
 
 class Link:
@@ -28,17 +28,12 @@ class Link:
   Args:
     node: its name.
     prefix: of the command that starts a program on {node}.
-
-  Attributes:
-    node: its name.
-    generation: that is expected; reports on others are dropped.
-    ranks: the newest that the agent told of each of its ranks.
-    file: to read from.
-    pid: of the local process.
   """
 
   def __init__(self, node: str, prefix: str):
-    self.node, self.ranks, self.generation = node, [], 0
+    self._node = node
+    self.ranks: list[dict[str, Any]] = []  # As of the last report.
+    self.generation = 0  # Reports on others are dropped.
     command = [*shlex.split(prefix.format(node=node)), sys.executable]
     self._popen = subprocess.Popen(
       [*command, '-m', agent_lib.__name__],
@@ -46,24 +41,26 @@ class Link:
       stdout=subprocess.PIPE,
       start_new_session=True,  # Ctrl-C is for the supervisor.
     )
-    self.pid, self.file = self._popen.pid, self._popen.stdout.fileno()
+    assert self._popen.stdin and self._popen.stdout  # They are pipes.
+    self._input, self._output = self._popen.stdin, self._popen.stdout
+    self.pid, self.file = self._popen.pid, self._output.fileno()
     os.set_blocking(self.file, False)
     self._buffer, self._heard = b'', time.monotonic()
-    self._seen: list[dict[str, Any]] = []  # Until somebody listens.
+    self._seen: list[dict[str, Any]] = []  # Reports that are not read yet.
 
   @property
   def is_silent(self) -> bool:
-    """Whether it is frozen, or its machine is."""
+    """Whether nothing has come for long: it is frozen, or its machine is."""
     return time.monotonic() > self._heard + _SILENCE_S
 
   def send(self, do: str, **order: Any) -> None:
     """Gives an order. Raises LostError."""
     try:
       line = json.dumps({'do': do, **order}) + '\n'
-      self._popen.stdin.write(line.encode())
-      self._popen.stdin.flush()
+      self._input.write(line.encode())
+      self._input.flush()
     except OSError as error:
-      raise LostError(self.node) from error
+      raise LostError(self._node) from error
 
   def receive(self) -> Iterator[dict[str, Any]]:
     """Yields what has come. Raises LostError when the agent has ended."""
@@ -74,7 +71,7 @@ class Link:
     except BlockingIOError:
       return
     if not data:
-      raise LostError(self.node)
+      raise LostError(self._node)
     self._heard = time.monotonic()
     *lines, self._buffer = (self._buffer + data).split(b'\n')
     for report in map(json.loads, lines):
@@ -85,7 +82,7 @@ class Link:
         yield report
 
   def await_report(self, kind: str) -> dict[str, Any]:
-    """Waits for one kind of report; what logs say stays. Raises LostError."""
+    """Waits for a report; keeps lines of logs. Raises LostError."""
     until, kept = time.monotonic() + _ANSWER_S, []
     while (left := until - time.monotonic()) > 0:
       select.select([self.file], [], [], left)
@@ -95,17 +92,15 @@ class Link:
         if report['kind'] == kind:
           self._seen = kept
           return report
-    raise LostError(self.node)
+    raise LostError(self._node)
 
   def close(self, *, kill: bool = False) -> None:
-    """Ends the agent, and with it its ranks."""
+    """Ends the agent; its ranks end with it."""
     with contextlib.suppress(OSError):
-      self._popen.stdin.close()
-    try:
-      if not kill:
+      self._input.close()
+    if not kill:
+      with contextlib.suppress(subprocess.TimeoutExpired):
         self._popen.wait(_ANSWER_S)
-    except subprocess.TimeoutExpired:
-      pass
-    self._popen.kill()  # Its ranks die with it.
+    self._popen.kill()
     self._popen.wait()
-    self._popen.stdout.close()
+    self._output.close()

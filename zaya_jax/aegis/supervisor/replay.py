@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the decisions of incidents.jsonl again, and says where they differ."""
+"""Makes the decisions of incidents.jsonl again; says where they differ."""
 
 import pathlib
 import sys
@@ -10,7 +10,7 @@ from zaya_jax.config import fields
 
 
 def replay(path: pathlib.Path) -> list[str]:
-  """One sentence for each line whose action would be another one now.
+  """One sentence for each line whose action would differ now.
 
   Raises:
     UsageError: if it cannot be read, has no state or is of another version.

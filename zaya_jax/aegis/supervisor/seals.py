@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checkpoints of a run, as its supervisor sees them: by their seals."""
+"""The checkpoints of a run, which its supervisor knows by their seals."""
 
 import os
 import time
@@ -8,11 +8,7 @@ from zaya_jax.checkpoint import folders
 
 
 class Seals:
-  """Looks at checkpoints, and sets some aside.
-
-  Args:
-    run_dir: of the run.
-  """
+  """Lists checkpoints, and sets some aside."""
 
   def __init__(self, run_dir: str):
     self._root = folders.root(run_dir)
@@ -20,21 +16,20 @@ class Seals:
     self._steps: tuple[int, ...] = ()
 
   def steps(self) -> tuple[int, ...]:
-    """All sealed steps; seals are read when names have changed."""
+    """All sealed steps; reads seals only when names have changed."""
     if (names := folders.numbered(self._root)) != self._names:
       self._names, self._steps = names, tuple(folders.steps(self._root))
     return self._steps
 
   def newest(self) -> int | None:
-    """The newest of them."""
+    """The newest sealed step."""
     return max(self.steps(), default=None)
 
   def roll_back(self, step: int) -> None:
-    """Renames all checkpoints after `step`, so that none is gone on from."""
+    """Renames all checkpoints after `step`, so that none is restored."""
+    bad = os.path.join(self._root, 'bad')
     for name in folders.numbered(self._root):
       if int(name) > step:
+        os.makedirs(bad, exist_ok=True)
         aside = f'{name}-rolled-back-{time.time_ns()}'
-        os.makedirs(os.path.join(self._root, 'bad'), exist_ok=True)
-        os.rename(
-          os.path.join(self._root, name), os.path.join(self._root, 'bad', aside)
-        )
+        os.rename(os.path.join(self._root, name), os.path.join(bad, aside))

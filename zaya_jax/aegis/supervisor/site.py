@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a supervisor has to do with its surroundings, besides its agents."""
+"""The surroundings of a supervisor: training's files, a port, the scheduler."""
 
 import contextlib
 import os
@@ -17,11 +17,11 @@ _NOTIFY_S = 5.0
 
 
 class Site:
-  """Reads what training tells, answers on a port, drains nodes.
+  """Reads what training reports, answers on a port, drains nodes.
 
   Args:
-    config: the run, with an absolute `run_dir`.
-    state: gives the present state.
+    config: of the run.
+    state: returns the present state.
     say: prints a line for people.
 
   Raises:
@@ -51,7 +51,7 @@ class Site:
     self._hooks, self._notified_s = [], 0.0
 
   def poll(self, time_s: float) -> list[events.Event]:
-    """What was seen since the last call."""
+    """The events since the last call."""
     if time_s > self._notified_s + _NOTIFY_S:
       self._notified_s = time_s
       _notify()
@@ -62,20 +62,22 @@ class Site:
     return [x for x in found if x] + self._watch.poll(time_s)
 
   def examine(self, node: str) -> str:
-    """Why a node must not join; '' if it may. Waits for the command."""
+    """Why a node must not join; '' if it may. Waits for --aegis.health."""
     if not self._health:
       return ''
     return hooks.run(self._health, node=node, reason='')
 
   def act(self, action: events.Action) -> None:
-    """Tells the scheduler of a node that is lost; waits for nothing."""
+    """Tells the scheduler of a lost node; does not wait for --aegis.drain."""
     if self._drain and action.node and action.kind in ('replace_node', 'stop'):
-      hook = threading.Thread(target=self._run_hook, args=(action,))
+      hook = threading.Thread(
+        target=self._run_hook, args=(action.node, action.reason)
+      )
       self._hooks.append(hook)
       hook.start()
 
   def close(self) -> None:
-    """Closes files and the port, and waits for commands."""
+    """Closes files and the port; waits for commands."""
     for hook in self._hooks:
       hook.join()
     self._watch.close()
@@ -83,13 +85,13 @@ class Site:
     if self._server:
       self._server.close()
 
-  def _run_hook(self, action: events.Action) -> None:
-    failed = hooks.run(self._drain, node=action.node, reason=action.reason)
-    self._say(failed or f'{action.node} is drained: {self._drain}')
+  def _run_hook(self, node: str, reason: str) -> None:
+    failed = hooks.run(self._drain, node=node, reason=reason)
+    self._say(failed or f'{node} is drained: {self._drain}')
 
 
 def _notify() -> None:
-  """Tells systemd, where it has asked for it, that this process lives."""
+  """Tells systemd, if it has asked for it, that this process lives."""
   address = os.environ.get('NOTIFY_SOCKET', '').replace('@', '\0', 1)
   if address:
     with (

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps a run alive: events of the agents -> `decide` -> actions.
+"""Keeps a run alive: reports of the agents -> events -> `decide` -> actions.
 
-A generation is a set of ranks that started together. Whatever fails ends it as
-a whole: all its ranks are killed, and the next generation goes on from the
-newest checkpoint, with another port, on nodes that `decide` has chosen.
+A generation is a set of ranks that started together. Any failure ends it as a
+whole: all its ranks are killed, and the next generation goes on from the newest
+checkpoint, with another port, on the nodes that `decide` has chosen.
 """
 
 import dataclasses
@@ -18,8 +18,7 @@ import zlib
 from zaya_jax import config as config_lib
 from zaya_jax.aegis.decide import events
 from zaya_jax.aegis.decide import state as state_lib
-from zaya_jax.aegis.supervisor import fleet, incidents, seals, site
-from zaya_jax.aegis.supervisor.account import Ledger
+from zaya_jax.aegis.supervisor import account, fleet, incidents, seals, site
 from zaya_jax.aegis.watch import stragglers
 from zaya_jax.checkpoint import lock
 from zaya_jax.config import exit_codes, fields
@@ -27,7 +26,7 @@ from zaya_jax.runtime import faults, fence, rank
 
 _POLL_S = 0.1
 _PORTS, _PORT_COUNT = 61_440, 4096  # Above those that Linux hands out.
-_PATIENCE = 6  # Times the limit, where ranks wait for a processor.
+_PATIENCE = 6  # Times the limit, for ranks that wait for a processor.
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _FACTS = [field.name for field in dataclasses.fields(events.Progress)]
 
@@ -52,37 +51,15 @@ def supervise(config: config_lib.Config, program: tuple[str, ...]) -> int:
 
 
 class Supervisor:
-  """Supervises one run.
-
-  Args:
-    config: the run, with an absolute `run_dir`.
-    program: words that start a rank, before its --flagfile.
-  """
+  """Supervises one run; arguments as of `supervise`."""
 
   def __init__(self, config: config_lib.Config, program: tuple[str, ...]):
-    self._config, aegis = config, config.aegis
-    count = len(aegis.nodes) - aegis.spares
-    # Divisors: what all nodes could share, so many can.
-    shrinks = fields.divisors(count)[:-1] if aegis.shrink else ()
-    policy = state_lib.Policy(
-      restarts_per_hour=aegis.restarts_per_hour,
-      no_progress=aegis.no_progress,
-      node_counts=tuple(shrinks),
-    )
+    self._config, self._run_dir = config, pathlib.Path(config.run_dir)
     self._seals = seals.Seals(config.run_dir)
     self._sealed = self._seals.steps()
-    path = pathlib.Path(config.run_dir, 'incidents.jsonl')
-    state = dataclasses.replace(
-      state_lib.start(
-        aegis.nodes[:count],
-        spares=aegis.nodes[count:],
-        policy=policy,
-        last=incidents.last_state(path),
-      ),
-      generation=fence.newest(config.run_dir) + 1,
-      sealed=self._sealed,
-    )
-    self._ledger = Ledger()
+    path = self._run_dir / 'incidents.jsonl'
+    state = self._first_state(incidents.last_state(path))
+    self._ledger = account.Ledger()
     self._site = site.Site(
       config, lambda: self._incidents.state, self._ledger.say
     )
@@ -90,13 +67,37 @@ class Supervisor:
       path, state, time_s=self._ledger.now_s()
     )
     self._selector = selectors.DefaultSelector()
-    command = [*program, f'--flagfile={self._write_flags()}']
-    self._fleet = fleet.Fleet(config, command, self._selector)
-    self._code: int | None = None
+    self._fleet = fleet.Fleet(
+      config, [*program, f'--flagfile={self._write_flags()}'], self._selector
+    )
     self._stragglers = stragglers.Stragglers()
-    self._healthy: set[str] = set()  # Nodes that were examined.
+    self._healthy: set[str] = set()  # Nodes that passed the health check.
     self._drain_until: float | None = None
     self._running = False
+    self._code: int | None = None
+
+  def _first_state(self, last: state_lib.State | None) -> state_lib.State:
+    aegis = self._config.aegis
+    count = len(aegis.nodes) - aegis.spares
+    # What all nodes could share, a divisor of their number can share, too.
+    shrinks = fields.divisors(count)[:-1] if aegis.shrink else ()
+    policy = state_lib.Policy(
+      restarts_per_hour=aegis.restarts_per_hour,
+      no_progress=aegis.no_progress,
+      node_counts=tuple(shrinks),
+    )
+    nodes, spares = aegis.nodes[:count], aegis.nodes[count:]
+    state = state_lib.start(nodes, spares=spares, policy=policy, last=last)
+    generation = fence.newest(self._config.run_dir) + 1
+    return state.but(generation=generation, sealed=self._sealed)
+
+  def _write_flags(self) -> pathlib.Path:
+    """Writes the flags of the ranks; config.flags is rank 0's."""
+    path = self._run_dir / 'aegis' / 'train.flags'
+    path.parent.mkdir(exist_ok=True)
+    train = dataclasses.replace(self._config, mode='train', drill=())
+    path.write_text(train.to_flagfile(), encoding='utf-8')
+    return path
 
   def run(self) -> int:
     """Runs to the end; returns the exit code."""
@@ -121,23 +122,21 @@ class Supervisor:
       signal.set_wakeup_fd(-1)
       for number, handler in old.items():
         signal.signal(number, handler)
-      self._fleet.close()
-      self._site.close()
-      self._incidents.close()
-      self._selector.close()
+      for part in (self._fleet, self._site, self._incidents, self._selector):
+        part.close()
       for end in (self._wake, write):
         os.close(end)
 
   # --- What happens ---
 
   def _look(self, nodes: list[str]) -> None:
-    """Reads what agents say, and looks where none says anything."""
+    """Reads what agents report, and checks what nobody reports."""
     for node, report in self._fleet.reports(nodes):
       now = self._incidents.state.generation
       if report['kind'] == 'seen' or report['generation'] == now:
         self._reported(node, report)
-    self._bury()
-    self._hear()
+    self._see_lost_agents()
+    self._see_site()
     if slow := self._stragglers.find(self._fleet.ranks()):
       self._see('slow_rank', **slow)
     if self._sealed != (now := self._seals.steps()):
@@ -149,14 +148,14 @@ class Supervisor:
       self._fail('hang', detail='ranks did not save and end in time')
 
   def _reported(self, node: str, report: dict) -> None:
-    """Turns what an agent says into an event."""
+    """Turns the report of an agent into an event."""
     ranks = [r for there in self._fleet.ranks().values() for r in there]
     asked = self._drain_until is not None
     codes = {r['exit_code'] for r in ranks}
     if report['kind'] == 'seen':
       self._see(**report['event'])
     elif report['kind'] == 'hang':
-      # Who gets no processor is slow; that does not excuse it for ever.
+      # A rank without a processor is slow; that is no excuse for ever.
       patience = _PATIENCE if any(r['starved'] for r in ranks) else 1
       if report['age_s'] > patience * report['limit_s']:
         limit = f'no progress within {report["age_s"]:.1f} s'
@@ -173,9 +172,9 @@ class Supervisor:
       self._see('running', step=min(r['done'] for r in ranks))
 
   def _fail(self, kind: str, node: str | None = None, detail: str = '') -> None:
-    """Ends the generation, then tells why."""
+    """Ends the generation; then decides why it ended."""
     time_s, progress = self._ledger.now_s(), self._fleet.kill()
-    if self._bury() or self._hear():  # Then that is why.
+    if self._see_lost_agents() or self._see_site():  # That is the reason, then.
       return
     first = min((r for r in progress if r['exit_code']), key=_order, default={})
     self._see(
@@ -190,8 +189,8 @@ class Supervisor:
       ),
     )
 
-  def _bury(self) -> bool:
-    """Tells of agents that were lost; whether there were any."""
+  def _see_lost_agents(self) -> bool:
+    """Reports agents that were lost; returns whether there were any."""
     gone, self._fleet.gone = self._fleet.gone, []
     for node in gone:
       left = self._fleet.kill() if node in self._fleet.nodes else []
@@ -199,15 +198,15 @@ class Supervisor:
       self._see('agent_lost', node=node, step=step)
     return bool(gone)
 
-  def _hear(self) -> bool:
-    """Decides about what training tells; whether the generation is over."""
+  def _see_site(self) -> bool:
+    """Decides about what training reports; whether the generation is over."""
     now = self._incidents.state.generation
     for event in self._site.poll(self._ledger.now_s()):
       self._decide(event)
     return self._code is not None or self._incidents.state.generation > now
 
   def _signalled(self, numbers: bytes) -> None:
-    """SIGTERM or Ctrl-C: the first asks, the second ends at once."""
+    """SIGTERM or Ctrl-C: the first asks the ranks, the second ends at once."""
     for number in numbers:
       if self._incidents.state.draining == '':
         self._ledger.say('a second signal: not waiting for the ranks')
@@ -257,12 +256,9 @@ class Supervisor:
     host = state.nodes[0] if aegis.agent else '127.0.0.1'
     seed = zlib.crc32(self._config.run_dir.encode())
     port = _PORTS + (seed + 31 * state.generation) % _PORT_COUNT
-    count = len(state.nodes) * aegis.ranks_per_node
-    self._running, self._drain_until = False, None
     coordinator = f'{host}:{port}'
-    pathlib.Path(self._config.run_dir, 'aegis', 'coordinator').write_text(
-      coordinator
-    )
+    (self._run_dir / 'aegis' / 'coordinator').write_text(coordinator)
+    self._running, self._drain_until = False, None
     self._ledger.begin(state, self._seals.newest(), coordinator)
     place = rank.Place(
       rank=-1,
@@ -272,25 +268,15 @@ class Supervisor:
       faults=os.environ.get(faults.VARIABLE, ''),
       environment={
         'JAX_COORDINATOR_ADDRESS': coordinator,
-        'JAX_NUM_PROCESSES': str(count),
+        'JAX_NUM_PROCESSES': str(len(state.nodes) * aegis.ranks_per_node),
       },
     )
     self._fleet.begin(state.nodes, place)
 
-  def _write_flags(self) -> str:
-    """Writes the flags of the ranks; config.flags is rank 0's."""
-    folder = os.path.join(self._config.run_dir, 'aegis')
-    os.makedirs(folder, exist_ok=True)
-    train = dataclasses.replace(self._config, mode='train', drill=())
-    path = os.path.join(folder, 'train.flags')
-    with open(path, 'w', encoding='utf-8') as file:
-      file.write(train.to_flagfile())
-    return path
-
 
 def _order(ended: dict) -> tuple:
-  """Sorts ranks that ended: those that say why they failed by that time.
+  """Sorts ranks that ended by the time at which they said why.
 
-  A signal leaves no word; code 75 says that another one is gone.
+  A signal leaves no time; code 75 says that another rank is gone.
   """
   return ended['exit_code'] == exit_codes.STOPPED, ended['failed_ns'] or 0
