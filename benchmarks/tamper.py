@@ -17,7 +17,7 @@ import shutil
 
 from benchmarks import record
 from zaya_jax.checkpoint import folders as folders_lib
-from zaya_jax.checkpoint import seal
+from zaya_jax.checkpoint import seal, seal_key
 from zaya_jax.checkpoint.reading import finder
 
 
@@ -35,7 +35,7 @@ def trials(folder: str, count: int, seed: int = 0) -> dict:
   rng = random.Random(seed)
   run, key = pathlib.Path(folder, 'run'), pathlib.Path(folder, 'key')
   key.write_bytes(rng.randbytes(32))
-  with seal.trusting(str(key)):
+  with seal_key.trusting(str(key)):
     _make_run(run)
   root = pathlib.Path(folders_lib.root(str(run)))
   whole = pathlib.Path(folder, 'whole')
@@ -48,7 +48,7 @@ def trials(folder: str, count: int, seed: int = 0) -> dict:
     if forged and (root / '2').is_dir():
       what += ', sealed anew without the key'
       _forge(root / '2')
-    with seal.trusting(str(key) if forged else ''):
+    with seal_key.trusting(str(key) if forged else ''):
       found = _newest(run, reasons)
     if found != 1:
       silent.append(f'{name}: {what}')
@@ -57,7 +57,7 @@ def trials(folder: str, count: int, seed: int = 0) -> dict:
       if left.name != '1':
         shutil.rmtree(left)
     shutil.copytree(whole, root / '2')
-  with seal.trusting(str(key)):
+  with seal_key.trusting(str(key)):
     assert finder.newest(str(root)) == 2  # Unharmed it is taken.
   return {
     'trials': count,

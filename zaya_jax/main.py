@@ -33,7 +33,7 @@ from collections.abc import Iterator, Sequence
 from importlib import metadata
 
 from zaya_jax import config as config_lib
-from zaya_jax.checkpoint import seal
+from zaya_jax.checkpoint import seal_key
 from zaya_jax.config import checks, exit_codes
 from zaya_jax.config import help as help_lib
 from zaya_jax.runtime import launcher, rank
@@ -172,7 +172,7 @@ def _engines_and_key(config: config_lib.Config) -> Iterator[None]:
     from ops import dispatch
 
     engines = dispatch.use(**vars(config.ops))
-  with engines, seal.trusting(config.checkpoint.seal_key_file):
+  with engines, seal_key.trusting(config.checkpoint.seal_key_file):
     yield
 
 

@@ -216,7 +216,7 @@ def test_engines_and_seal_key_are_entered_once(
   """By `train` itself, for callers from Python; else by the command line."""
   seen = []
   trusting = lambda key: contextlib.nullcontext(seen.append(key))
-  monkeypatch.setattr(main.seal, 'trusting', trusting)
+  monkeypatch.setattr(main.seal_key, 'trusting', trusting)
   key = tmp_path / 'key'
   key.write_text('secret')
   words = ['--run_dir=new', '--data.input=stdlib', f'--mode={mode}']

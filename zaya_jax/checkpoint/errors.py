@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The one error of this package and what it means for the exit code."""
 
+import re
 from typing import Final, Literal
 
 from zaya_jax.config import exit_codes
@@ -15,6 +16,12 @@ UNUSABLE: Final = (
 # What Orbax and TensorStore raise for a missing, cut or garbled file.
 FAILURES = (OSError, ValueError, KeyError, TypeError, RuntimeError)
 
+_COMMON = {
+  'No space left on device': 'the disk is full',
+  'Disk quota exceeded': 'the disk quota is used up',
+}
+# How TensorStore ends with what the system said.
+_SYSTEM = re.compile(r": ([^:\[]+) \[os_error_code='\d+'")
 _START, _END = 80, 200  # Characters shown of a long error.
 
 
@@ -33,6 +40,13 @@ class CheckpointError(RuntimeError):
 def cause(error: BaseException) -> str:
   """What went wrong, short enough for a sentence: one line, start and end."""
   text = (str(error).splitlines() or [''])[0]
+  for sign, words in _COMMON.items():
+    if sign in text:
+      return words
+  if isinstance(error, OSError) and error.strerror:
+    return f'{error.strerror}: {error.filename or ""}'.rstrip(': ')
+  if found := _SYSTEM.search(text):
+    return found[1]
   if len(text) > _START + _END:  # TensorStore names long paths, then the cause.
     text = f'{text[:_START]} ... {text[-_END:]}'
   return f'{type(error).__name__}: {text}'.rstrip(': .')

@@ -3,34 +3,29 @@
 
 It is written last, before the checkpoint gets its name, so that a checkpoint
 without it is half of one. What it says is covered by a hash of its own and,
-with a key (`trusting`), by an HMAC that nobody without the key can make. Every
+with a key (`seal_key`), by an HMAC that nobody without the key can make. Every
 byte counts: a file that is not listed is as wrong as one that is missing.
 """
 
 import concurrent.futures
-import contextlib
 import hashlib
-import hmac
 import json
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from zaya_jax.checkpoint import errors
+from zaya_jax.checkpoint import errors, seal_key
 
 NAME = 'SEAL.json'
 
 _LARGEST_JSON = 2**26  # Bytes: thousands of processes write one of a tenth.
 _MOST_THREADS = 8  # hashlib lets go of the interpreter.
-_SHORTEST_KEY = 16  # Bytes.
 _PLAIN = re.compile(r'[\w.\-]+', re.ASCII)
 _CODE = ('.pkl', '.pickle', '.pt', '.pth', '.py', '.pyc', '.so', '.npy', '.npz')
 
 Files = dict[str, list[Any]]  # Name with '/': [bytes, SHA-256 in hex].
-
-_keys: list[bytes] = []
 
 
 class BrokenError(errors.CheckpointError):
@@ -53,33 +48,6 @@ class BrokenError(errors.CheckpointError):
       text = f'Checkpoint {directory} is damaged ({what}); use an older one'
     super().__init__(f'{text}.')
     self.reason, self.what = reason, what
-
-
-@contextlib.contextmanager
-def trusting(key_file: str) -> Iterator[None]:
-  """Within, seals are made with this key, and others are refused.
-
-  Args:
-    key_file: any file of at least 16 bytes; '': seals need no key.
-
-  Raises:
-    CheckpointError: with exit code 2 if it cannot be read or is too short.
-  """
-  if not key_file:
-    yield
-    return
-  try:
-    with open(key_file, 'rb') as file:
-      key = file.read().strip()
-  except OSError as error:
-    raise _bad_key(key_file, f'cannot be read ({error.strerror})') from error
-  if len(key) < _SHORTEST_KEY:
-    raise _bad_key(key_file, f'has fewer than {_SHORTEST_KEY} bytes')
-  _keys.append(key)
-  try:
-    yield
-  finally:
-    _keys.pop()
 
 
 def write(
@@ -109,8 +77,7 @@ def write(
   body = {**facts, 'files': {**known, **digest(directory, own, sync=True)}}
   path = os.path.join(directory, NAME)
   with open(f'{path}.partial', 'wb') as file:
-    signature = _hmac(_canonical(body)) if _keys else None
-    file.write(_text(body, signature))
+    file.write(_text(body, seal_key.sign(_canonical(body))))
     file.flush()
     os.fsync(file.fileno())
   os.replace(f'{path}.partial', path)
@@ -241,9 +208,7 @@ def _parse(directory: str, path: str) -> dict[str, Any]:
   signature = whole.get('hmac')
   if raw != _text(body, signature):
     raise BrokenError(directory, 'seal', f'{NAME} has changed')
-  if _keys and not hmac.compare_digest(
-    str(signature).encode(), _hmac(_canonical(body)).encode()
-  ):
+  if not seal_key.accepts(_canonical(body), signature):
     raise BrokenError(
       directory,
       'key',
@@ -263,10 +228,6 @@ def _text(body: dict[str, Any], signature: Any) -> bytes:
 
 def _canonical(value: Any) -> bytes:
   return json.dumps(value, sort_keys=True, separators=(',', ':')).encode()
-
-
-def _hmac(text: bytes) -> str:
-  return hmac.new(_keys[-1], text, 'sha256').hexdigest()
 
 
 def _scan(directory: str) -> dict[str, int]:
@@ -308,11 +269,3 @@ def _is_entry(entry: Any) -> bool:
 
 def _too_deep(directory: str, name: str) -> BrokenError:
   return BrokenError(directory, 'json', f'{name} is nested too deep')
-
-
-def _bad_key(key_file: str, why: str) -> errors.CheckpointError:
-  return errors.CheckpointError(
-    f'--checkpoint.seal_key_file={key_file} {why}; make one with head -c 32 '
-    '/dev/urandom.',
-    errors.USAGE,
-  )

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ops import dispatch
 from zaya_jax import config as config_lib
 from zaya_jax import metrics
-from zaya_jax.checkpoint import lock, seal
+from zaya_jax.checkpoint import lock, seal_key
 from zaya_jax.checkpoint.writing import manager
 from zaya_jax.data import corpus as corpus_lib
 from zaya_jax.model import flops
@@ -46,7 +46,7 @@ def train(config: config_lib.Config) -> int:
   with contextlib.ExitStack() as stack:
     open_ = stack.enter_context
     open_(dispatch.use(**vars(config.ops)))
-    open_(seal.trusting(config.checkpoint.seal_key_file))
+    open_(seal_key.trusting(config.checkpoint.seal_key_file))
     config = open_(session.join(config, _must_agree(config)))
     config = inherit.settings(config)
     mesh = mesh_lib.make_mesh(config.mesh)

@@ -19,9 +19,14 @@ def expected(array):
     h = (h ^ h >> 13) * 0xC2B2AE35 % 2**32
     return h ^ h >> 16
 
-  words = {1: np.uint8, 2: np.uint16, 4: np.uint32}[array.dtype.itemsize]
+  size = array.dtype.itemsize
   sums = [0, 0]
-  for index, bits in enumerate(array.reshape(-1).view(words).tolist()):
+  for index in range(array.size):
+    raw = array.reshape(-1)[index : index + 1].tobytes()
+    bits = int.from_bytes(raw[:4], 'little')
+    if size == 8:
+      high = int.from_bytes(raw[4:], 'little')
+      bits ^= mix((high + 0x85EBCA6B) % 2**32)
     first = mix(bits ^ mix((index + 0x9E3779B9) % 2**32))
     sums[0] += first
     sums[1] += mix((first + 0x7F4A7C15) % 2**32)
@@ -57,6 +62,16 @@ def test_every_sharding_gives_what_the_definition_says(where, dtype, spec):
     mesh = jax.make_mesh((4, 2), ('a', 'b'))
     placed = jax.device_put(x, NamedSharding(mesh, spec))
   assert of(placed) == expected(x)
+
+
+@pytest.mark.parametrize('dtype', ['int64', 'float64'])
+@pytest.mark.parametrize('spec', [P(), P('a', None, 'b')])
+def test_both_words_of_eight_bytes_count(where, dtype, spec):
+  x = np.random.default_rng(0).integers(-(2**62), 2**62, (8, 4, 2))
+  x = x.astype(dtype)
+  with jax.enable_x64(True):
+    mesh = jax.make_mesh((4, 2), ('a', 'b'))
+    assert of(jax.device_put(x, NamedSharding(mesh, spec))) == expected(x)
 
 
 def test_scalars_and_parts_in_host_memory(where):

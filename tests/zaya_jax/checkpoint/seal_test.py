@@ -7,7 +7,8 @@ import os
 
 import pytest
 
-from zaya_jax.checkpoint import errors, seal
+from tests.support import disk
+from zaya_jax.checkpoint import seal, seal_key
 
 CONTENT = {
   'state/d/abc': b'\x01\x02' * 500,
@@ -123,7 +124,7 @@ def key_file(tmp_path):
 
 def test_with_a_key_recomputed_hashes_are_refused(sealed, key_file, tmp_path):
   (sealed / 'meta/metadata').write_bytes(b'{"a":2}')
-  with seal.trusting(str(key_file)):
+  with seal_key.trusting(str(key_file)):
     seal.write(str(sealed), {'step': 7})
     seal.verify(str(sealed))
   seal.verify(str(sealed))  # Without the key the hashes still count.
@@ -133,19 +134,8 @@ def test_with_a_key_recomputed_hashes_are_refused(sealed, key_file, tmp_path):
   other = tmp_path / 'other'
   other.write_bytes(b'o' * 32)
   for file in (key_file, other):
-    with seal.trusting(str(file)):
+    with seal_key.trusting(str(file)):
       assert reason(sealed) == 'key'
-
-
-@pytest.mark.parametrize('content', [None, b'', b'short \n'])
-def test_unusable_key_is_a_usage_error(tmp_path, content):
-  path = tmp_path / 'key'
-  if content is not None:
-    path.write_bytes(content)
-  with pytest.raises(errors.CheckpointError, match='seal_key_file') as caught:
-    with seal.trusting(str(path)):
-      pass
-  assert caught.value.exit_code == 2
 
 
 def test_processes_hash_their_own_files_and_share_the_check(sealed):
@@ -164,3 +154,30 @@ def test_processes_hash_their_own_files_and_share_the_check(sealed):
   assert found == 1
   with pytest.raises(seal.BrokenError, match='by halves'):
     seal.write(folder, {}, known={'state/_METADATA': [3, '0']})
+
+
+def test_all_is_on_disk_before_the_seal_and_the_names_after_it(
+  sealed, monkeypatch
+):
+  """A loss of power leaves what is sealed whole, and else no seal."""
+  events = disk.record(monkeypatch)
+  seal.write(str(sealed), {'step': 7})
+  named = events.index(('name', str(sealed / seal.NAME)))
+  before, after = events[:named], events[named + 1 :]
+  files = {('fsync', str(sealed / name)) for name in CONTENT}
+  assert {*before} == files | {('fsync', f'{sealed}/{seal.NAME}.partial')}
+  folders = (sealed, sealed / 'meta', sealed / 'state', sealed / 'state/d')
+  assert sorted(after) == [('fsync', str(folder)) for folder in folders]
+
+
+def test_files_of_other_processes_are_synced_where_they_are_hashed(
+  sealed, monkeypatch
+):
+  events = disk.record(monkeypatch)
+  known = seal.digest(str(sealed), ['state/d/abc'], sync=True)
+  assert events == [('fsync', str(sealed / 'state/d/abc'))]
+  events.clear()
+  seal.verify(str(sealed))
+  assert not events  # To read costs no writing.
+  seal.write(str(sealed), {'step': 7}, known=known)
+  assert ('fsync', str(sealed / 'state/d/abc')) not in events

@@ -11,29 +11,23 @@ fingerprint of the whole before anybody trains with it.
 import collections
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import json
 import logging
 import os
-import re
 import shutil
 import socket
 import threading
-import uuid
 from typing import Any
 
 import jax
 
 from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import arrays, errors, fingerprint, folders, seal
-from zaya_jax.checkpoint.writing import neighbours
+from zaya_jax.checkpoint.writing import copies, neighbours
 from zaya_jax.checkpoint.writing import parts as parts_lib
 from zaya_jax.runtime import processes, rank
-
-_KEPT = 2  # States: one process may be a state behind the others.
-_NAME = re.compile(r'(\d+)\.(\d+)')  # STEP.PROCESS, whose part it is.
-_FILE = 'part'
-_PARTIAL = -1  # In place of the step of what is half written.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,12 +59,12 @@ class FastTier:
   ):
     self._process, self._count = processes.process(), processes.processes()
     self._root = folders.root(run_dir)
-    run = processes.first_says(lambda: _run_id(run_dir))
+    run = processes.first_says(lambda: copies.run_id(run_dir))
     self._tiers = []
     for tier in config.fast:
       folder, _, every = tier.rpartition('@')
       folder = folder.replace('{process}', str(self._process))
-      self._tiers.append((_private(folder, run), int(every)))
+      self._tiers.append((copies.private(folder, run), int(every)))
     self._parts = parts_lib.Parts(mesh, like)
     skip = rank.place().skip if rank.place() else (0, 0)
     # What must be equal for a copy to be of use. After a rollback `skip` is not
@@ -186,54 +180,35 @@ class FastTier:
     return os.path.join(folder, str(self._process))
 
   def _write(self, folder, facts, parts) -> None:
-    """Writes parts by their owners, where old ones make room for them."""
-    holder, step = self._holder(folder), facts['step']
+    """Writes parts by their owners; what goes wrong is a warning."""
+    holder = self._holder(folder)
+    writers = {
+      owner: functools.partial(self._parts.write, part=part)
+      for owner, part in parts.items()
+    }
     try:
-      os.makedirs(holder, mode=0o700, exist_ok=True)
-      known = _names(holder)
-      # Steps only grow: what is ahead belongs to a past that is undone.
-      older = sorted((s for s in known if 0 <= s < step), reverse=True)
-      for old in set(known) - set(older[: _KEPT - 1]):
-        for name in known[old]:
-          shutil.rmtree(os.path.join(holder, name))
-      for owner, part in parts.items():
-        path = os.path.join(holder, f'{step}.{owner}')
-        os.mkdir(f'{path}.partial')
-        with open(os.path.join(f'{path}.partial', _FILE), 'wb') as file:
-          self._parts.write(file, part)
-        seal.write(f'{path}.partial', {**facts, 'owner': owner})
-        os.rename(f'{path}.partial', path)
+      copies.write(holder, facts, writers)
     except (OSError, errors.CheckpointError) as error:
-      for name in _names(holder).get(_PARTIAL, []):  # It may fill the memory.
-        shutil.rmtree(os.path.join(holder, name), ignore_errors=True)
       logging.warning(
         'The fast copy of step %d was not written to %s: %s; checkpoints are.',
-        step,
+        facts['step'],
         holder,
         errors.cause(error),
       )
 
   def _scan(self, at_least, shared) -> list[tuple[neighbours.Key, int, str]]:
     """What this process could give; nothing is read but seals."""
-    found = []
-    for tier, (folder, _) in enumerate(self._tiers):
-      for holder in os.scandir(folder):
-        for names in _names(holder.path).values():
-          for name in names:
-            path = os.path.join(holder.path, name)
-            with contextlib.suppress(OSError, KeyError, errors.CheckpointError):
-              facts = seal.read(path)
-              key = self._key(name, tier, facts, shared)
-              if key and key[0] >= at_least:
-                found.append((key, facts['owner'], path))
-    return found
+    return [
+      (key, facts['owner'], path)
+      for tier, (folder, _) in enumerate(self._tiers)
+      for path, facts in copies.sealed(folder)
+      if (key := self._key(tier, facts, shared)) and key[0] >= at_least
+    ]
 
-  def _key(self, name, tier, facts, shared) -> neighbours.Key | None:
+  def _key(self, tier, facts, shared) -> neighbours.Key | None:
     """None if a copy is of another run, mesh or past."""
     same = all(facts.get(k) == value for k, value in self._about.items())
     if not same or facts.get('shared') not in shared:
-      return None
-    if name != f'{facts["step"]}.{facts["owner"]}':
       return None
     whole = json.dumps([facts['fingerprint'], facts['data_index']])
     return facts['step'], tier, hashlib.sha256(whole.encode()).hexdigest()
@@ -257,52 +232,8 @@ class FastTier:
       turns[giver] += 1
     with contextlib.ExitStack() as open_:
       files = [
-        open_.enter_context(open(os.path.join(path, _FILE), 'rb'))
+        open_.enter_context(open(os.path.join(path, copies.FILE), 'rb'))
         for path in paths
       ]
       files += [None] * (len(moves) - len(files))
       return self._parts.join(files, moves)
-
-
-def _names(holder: str) -> dict[int, list[str]]:
-  """The copies in a folder, by step."""
-  by_step = collections.defaultdict(list)
-  with contextlib.suppress(FileNotFoundError):
-    for name in os.listdir(holder):
-      found = _NAME.fullmatch(name)
-      by_step[int(found[1]) if found else _PARTIAL].append(name)
-  return dict(by_step)
-
-
-def _private(folder: str, run: str) -> str:
-  """A folder of the run that nobody else may write to."""
-  path = os.path.join(os.path.abspath(folder), run)
-  try:
-    os.makedirs(path, mode=0o700, exist_ok=True)
-    owner = os.lstat(path).st_uid
-  except OSError as error:
-    raise errors.CheckpointError(
-      f'--checkpoint.fast={folder} cannot be written: {error.strerror}; choose '
-      'another.',
-      errors.USAGE,
-    ) from error
-  if owner != os.geteuid():
-    raise errors.CheckpointError(
-      f'--checkpoint.fast={folder}: {path} belongs to another user; choose '
-      'another.',
-      errors.USAGE,
-    )
-  return path
-
-
-def _run_id(run_dir: str) -> str:
-  """The name of this run on its hosts: another run has another."""
-  path = os.path.join(run_dir, '.run')
-  with contextlib.suppress(FileNotFoundError):
-    with open(path, encoding='utf-8') as file:
-      return uuid.UUID(file.read().strip()).hex
-  run = uuid.uuid4().hex
-  with open(f'{path}.partial', 'w', encoding='utf-8') as file:
-    file.write(f'{run}\n')
-  os.replace(f'{path}.partial', path)
-  return run

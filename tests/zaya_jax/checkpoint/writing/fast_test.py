@@ -20,6 +20,7 @@ from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import errors
 from zaya_jax.checkpoint.writing import fast, neighbours
 from zaya_jax.config import fields
+from zaya_jax.runtime import fence, rank
 
 RNG = np.random.default_rng(0)
 ROOT = pathlib.Path(__file__).parents[4]
@@ -155,6 +156,8 @@ def test_copy_after_a_checkpoint_that_is_gone_is_not_used(run, monkeypatch):
   monkeypatch.setattr(fast.folders, 'steps', lambda root: [2])
   run.save(4)
   assert_restored(run, 4)
+  monkeypatch.setattr(fast.folders, 'steps', lambda root: [2, 4])
+  assert_restored(run, 4)  # The same step, and nearer.
   monkeypatch.setattr(fast.folders, 'steps', lambda root: [2, 5])
   assert run.open().restore() is None  # The checkpoint is newer.
   monkeypatch.setattr(fast.folders, 'steps', lambda root: [])
@@ -181,7 +184,7 @@ def test_full_memory_costs_a_warning_and_leaves_nothing_half(
 ):
   run.save(2)
 
-  def fail(*_):
+  def fail(*_, **__):
     raise OSError(28, 'No space left on device')
 
   monkeypatch.setattr(fast.parts_lib.Parts, 'write', fail)
@@ -189,6 +192,18 @@ def test_full_memory_costs_a_warning_and_leaves_nothing_half(
   assert 'The fast copy of step 4 was not written' in caplog.text
   assert [path.name for path in run.copies()] == ['2.0']
   assert_restored(run, 2)
+
+
+def test_fenced_off_process_copies_nothing(run, tmp_path, monkeypatch):
+  place = rank.Place(
+    rank=0, generation=3, run_dir=str(tmp_path), environment={}
+  )
+  monkeypatch.setattr(rank, '_place', place)
+  run.save(2)
+  fence.raise_to(str(tmp_path), 4)
+  with pytest.raises(fence.FencedError):
+    run.save(4)
+  assert [path.name for path in run.copies()] == ['2.0']
 
 
 def test_complete_run_leaves_nothing(run):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which checkpoints stay."""
+"""The newest, the best and every k-th checkpoint stay."""
 
 import math
 
@@ -9,34 +9,29 @@ from zaya_jax import config as config_lib
 from zaya_jax.checkpoint.writing import retention
 
 
-def kept(bpb, **changes):
-  """The steps that stay of checkpoints 1, 2, ...; None: not evaluated."""
+def kept(values, **settings):
   metrics = {
     step: {} if value is None else {'val/bpb': value}
-    for step, value in enumerate(bpb, 1)
+    for step, value in values.items()
   }
-  config = config_lib.CheckpointConfig(**{'keep': 1, **changes})
-  return retention.kept(metrics, config)
+  config = config_lib.CheckpointConfig(**settings)
+  return sorted(retention.kept(metrics, config))
 
 
 @pytest.mark.parametrize(
-  'bpb, best',
+  'values, settings, expected',
   [
-    ([1.0, 2.0, 3.0], 1),
-    ([2.0, 1.0, None], 2),
-    ([1.0, 1.0, 3.0], 2),  # Of equals the newest.
-    ([1.0, 1.0 - 1e-9, 1.0, 3.0], 2),
-    ([None, 0.0, 1.0], 2),
-    ([math.nan, 5.0, math.inf, 6.0], 2),
+    ({}, {}, []),
+    ({1: None, 2: None, 3: None}, {'keep': 2}, [2, 3]),
+    ({1: None, 2: None, 3: None}, {'keep': 9}, [1, 2, 3]),
+    ({1: 5.0, 2: 1.0, 3: 4.0, 4: 3.0}, {'keep': 1}, [2, 4]),
+    # Of two that are as good, the later one has seen more.
+    ({1: 1.0, 2: 1.0, 3: 2.0, 4: 2.0}, {'keep': 1}, [2, 4]),
+    ({1: math.nan, 2: math.inf, 3: 9.0, 4: None}, {'keep': 1}, [3, 4]),
+    ({1: math.nan, 2: None, 3: None}, {'keep': 1}, [3]),
+    ({s: None for s in range(1, 9)}, {'keep': 1, 'keep_every': 3}, [3, 6, 8]),
+    ({0: None, 1: None, 2: None}, {'keep': 1, 'keep_every': 2}, [0, 2]),
   ],
 )
-def test_the_best_and_the_newest_stay(bpb, best):
-  assert kept(bpb) == {best, len(bpb)}
-
-
-def test_without_an_evaluation_the_newest_stay():
-  assert kept([None, None, math.nan], keep=2) == {2, 3}
-
-
-def test_multiples_stay_too():
-  assert kept([None] * 9, keep=1, keep_every=4) == {4, 8, 9}
+def test_what_stays(values, settings, expected):
+  assert kept(values, **settings) == expected

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sealed copies of parts of a state, in folders of one host.
+
+A copy is FOLDER/RUN/PROCESS/STEP.OWNER: held by a process, the part of another
+or its own.
+"""
+
+import collections
+import contextlib
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, BinaryIO
+
+from zaya_jax.checkpoint import errors, seal
+
+FILE = 'part'
+_KEPT = 2  # States: one process may be a state behind the others.
+_NAME = re.compile(r'(\d+)\.(\d+)')
+_PARTIAL = -1  # In place of the step of what is half written.
+
+
+def write(
+  holder: str,
+  facts: Mapping[str, Any],
+  parts: Mapping[int, Callable[[BinaryIO], None]],
+) -> None:
+  """Writes parts, where old ones make room for them.
+
+  Args:
+    holder: the folder of this process.
+    facts: for the seals; with 'step'.
+    parts: what writes each part, by the process whose part it is.
+
+  Raises:
+    OSError: if they cannot be written; none of them is left.
+    CheckpointError: the same.
+  """
+  os.makedirs(holder, mode=0o700, exist_ok=True)
+  step, known = facts['step'], _by_step(holder)
+  # Steps only grow: what is ahead belongs to a past that is undone.
+  older = sorted((s for s in known if 0 <= s < step), reverse=True)
+  for old in set(known) - set(older[: _KEPT - 1]):
+    for name in known[old]:
+      shutil.rmtree(os.path.join(holder, name))
+  try:
+    for owner, write_part in parts.items():
+      path = os.path.join(holder, f'{step}.{owner}')
+      os.mkdir(f'{path}.partial')
+      with open(os.path.join(f'{path}.partial', FILE), 'wb') as file:
+        write_part(file)
+      seal.write(f'{path}.partial', {**facts, 'owner': owner})
+      os.rename(f'{path}.partial', path)
+  except (OSError, errors.CheckpointError):
+    for name in _by_step(holder).get(_PARTIAL, []):  # It may fill the memory.
+      shutil.rmtree(os.path.join(holder, name), ignore_errors=True)
+    raise
+
+
+def sealed(folder: str) -> Iterator[tuple[str, dict[str, Any]]]:
+  """Yields path and facts of each copy under its own name, of all processes.
+
+  Nothing is read but seals.
+  """
+  for holder in os.scandir(folder):
+    for names in _by_step(holder.path).values():
+      for name in names:
+        path = os.path.join(holder.path, name)
+        with contextlib.suppress(OSError, KeyError, errors.CheckpointError):
+          facts = seal.read(path)
+          if name == f'{facts["step"]}.{facts["owner"]}':
+            yield path, facts
+
+
+def private(folder: str, run: str) -> str:
+  """A folder of the run that nobody else may write to.
+
+  Raises:
+    CheckpointError: with exit code 2 if it cannot be had.
+  """
+  path = os.path.join(os.path.abspath(folder), run)
+  try:
+    os.makedirs(path, mode=0o700, exist_ok=True)
+    owner = os.lstat(path).st_uid
+  except OSError as error:
+    raise errors.CheckpointError(
+      f'--checkpoint.fast={folder} cannot be written: {error.strerror}; choose '
+      'another.',
+      errors.USAGE,
+    ) from error
+  if owner != os.geteuid():
+    raise errors.CheckpointError(
+      f'--checkpoint.fast={folder}: {path} belongs to another user; choose '
+      'another.',
+      errors.USAGE,
+    )
+  return path
+
+
+def run_id(run_dir: str) -> str:
+  """The name of this run on its hosts: another run has another."""
+  path = os.path.join(run_dir, '.run')
+  with contextlib.suppress(FileNotFoundError):
+    with open(path, encoding='utf-8') as file:
+      return uuid.UUID(file.read().strip()).hex
+  run = uuid.uuid4().hex
+  with open(f'{path}.partial', 'w', encoding='utf-8') as file:
+    file.write(f'{run}\n')
+  os.replace(f'{path}.partial', path)
+  return run
+
+
+def _by_step(holder: str) -> dict[int, list[str]]:
+  """The names in a folder, by step."""
+  by_step = collections.defaultdict(list)
+  with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+    for name in os.listdir(holder):
+      found = _NAME.fullmatch(name)
+      by_step[int(found[1]) if found else _PARTIAL].append(name)
+  return dict(by_step)
