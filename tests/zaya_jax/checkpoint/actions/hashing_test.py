@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tests.support import hashes
+from zaya_jax.checkpoint.actions import hashing
 
 
 def test_hashes_do_not_depend_on_number_of_devices(make_state):
@@ -29,6 +30,7 @@ def test_hash_is_that_of_the_definition():
   state = {'step': np.int32(7), 'params': {'w': w}}
   assert hashes.params_hash(state) == sha(lines[0])
   assert hashes.state_hash(state) == sha(b''.join(lines))
+  assert hashing.state_hash({'b': 'x', 'a': 'y'}) == sha(b'a y\nb x\n')
 
 
 def test_one_bit_of_any_leaf_changes_state_hash():
