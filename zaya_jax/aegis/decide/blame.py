@@ -22,7 +22,7 @@ def ended(event: events.Event) -> events.Progress | None:
   """
   return min(
     (p for p in event.progress if p.exit_code),
-    key=lambda p: (_weight(p.exit_code), p.rank != event.rank, p.rank),
+    key=lambda p: (_weight(p.exit_code or 0), p.rank != event.rank, p.rank),
     default=None,
   )
 

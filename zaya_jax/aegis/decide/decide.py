@@ -27,10 +27,10 @@ def decide(state: State, event: Event) -> Decision:
 
 
 def _sealed(state: State, event: Event) -> Decision:
-  before = max(state.sealed, default=-1)
-  there = event.seals or (*state.sealed, event.step)
+  before, step = max(state.sealed, default=-1), event.step or 0
+  there = event.seals or (*state.sealed, step)
   state = state.but(sealed=there[-_SEALS:])
-  if event.step > before:  # Else old ones were removed, and none came.
+  if step > before:  # Else old ones were removed, and none came.
     state = state.but(gained=True, fruitless=0, failed_saves=0, out_of_memory=0)
   return state, recovery.IGNORE
 

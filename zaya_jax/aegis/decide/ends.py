@@ -21,7 +21,7 @@ def ended(state: State, event: Event) -> Decision:
   cause = blame.ended(event)
   if cause is None:
     return recovery.begin(state, event, reason=event.detail or 'a rank ended')
-  code, reason = cause.exit_code, _how(cause, event)
+  code, reason = cause.exit_code or 0, _how(cause, event)
   last = max(rank.entered for rank in event.progress)
   event = dataclasses.replace(event, node=cause.node, step=event.step or last)
   if code in (exit_codes.USAGE, exit_codes.UNUSABLE):
@@ -55,17 +55,16 @@ def stuck(state: State, event: Event) -> Decision:
     reason = f'{reason}; {suspects[0]} holds up the others'
     return nodes.strike(state, event, reason)
   again = tuple(node for node in suspects if node in state.suspects)
-  lost, most = (), state.policy.evict_at_most
-  if 0 < len(again) <= min(most, len(state.spares)):
-    lost = again
+  most = state.policy.evict_at_most
+  few = 0 < len(again) <= min(most, len(state.spares))
   names = ', '.join(again or suspects)
   if len(suspects) > most:
     names = f'{len(suspects)} nodes'
   times = ', the second time' if again else ''
   return recovery.begin(
-    state.but(suspects=() if lost else again or suspects),
+    state.but(suspects=() if few else again or suspects),
     dataclasses.replace(event, node=None),
-    lost=lost,
+    lost=again if few else (),
     reason=f'{reason}; nobody stands out among {names}{times}',
   )
 
@@ -99,7 +98,7 @@ def _is_marked(marks: state_lib.Marks, event: Event) -> bool:
 
 
 def _how(rank: events.Progress, event: Event) -> str:
-  code = rank.exit_code
+  code = rank.exit_code or 0
   how = f'with exit code {code}'
   if code < 0:
     how = f'by {signal.Signals(-code).name}'

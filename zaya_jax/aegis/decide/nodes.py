@@ -34,9 +34,9 @@ def replace(state: State, event: Event, reason: str = '') -> Decision:
 def strike(state: State, event: Event, reason: str) -> Decision:
   """Ends the generation; replaces a node with too many faults."""
   state, count = count_strike(state, event)
-  lost = ()
-  if count >= state.policy.strikes and can_lose(state, event.node):
-    lost, reason = (event.node,), f'{reason}; fault {count} of {event.node}'
+  lost, node = (), event.node
+  if node and count >= state.policy.strikes and can_lose(state, node):
+    lost, reason = (node,), f'{reason}; fault {count} of {node}'
   return recovery.begin(state, event, lost=lost, reason=reason)
 
 

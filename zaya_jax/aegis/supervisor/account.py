@@ -44,7 +44,8 @@ class Ledger:
 
   def running(self, state: state_lib.State) -> None:
     """Says that it has finished its first step."""
-    took = time.monotonic() - self._failed
+    now = time.monotonic()
+    took = now - (self._failed or now)
     self._failed = None
     self._lost_s += took
     if self._generations == 1:

@@ -20,13 +20,14 @@ def check(flag: str, command: str) -> None:
   """Raises UsageError if a command has other {fields} than node and reason."""
   try:
     words = shlex.split(command)
-    found = {name for w in words for _, name, *_ in string.Formatter().parse(w)}
+    parts = [part for word in words for part in string.Formatter().parse(word)]
   except ValueError as error:
     raise fields.UsageError(f'{flag}={command!r}: {error}.') from error
-  if unknown := found - _NAMES - {None}:
+  names = {name for _, name, *_ in parts if name is not None}
+  if unknown := sorted(names - _NAMES):
     raise fields.UsageError(
-      f'{flag}={command!r} has {{{sorted(unknown)[0]}}}; it may have {{node}} '
-      'and {reason}.'
+      f'{flag}={command!r} has {{{unknown[0]}}}; it may have {{node}} and '
+      '{reason}.'
     )
 
 

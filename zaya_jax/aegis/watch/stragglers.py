@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks for whose host the others wait.
+"""Ranks whose hosts are slow, so that the others wait for them.
 
-The duration of steps cannot name them: all ranks take as long as the slowest.
-But who is late is still preparing a batch when the others have entered the
-step. So agents look ten times a second what each rank is doing, and shares of
-these looks are compared: no clock of one node meets that of another.
+The duration of a step does not show them: it is that of the slowest rank on all
+ranks. But a late rank still prepares its batch when the others have entered the
+step. So agents sample ten times a second what each rank does, and the shares of
+these samples are compared; clocks of two nodes never are.
 """
 
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-_LOOKS = 50  # At each rank, in a window: five seconds.
-_MORE = 0.25  # Share of looks that a rank is late, beyond the usual one.
+_LOOKS = 50  # Samples of each rank in a window: five seconds.
+_MORE = 0.25  # How much larger the share of late samples is, of a slow rank.
 
 
 class Stragglers:
@@ -24,11 +24,11 @@ class Stragglers:
   def find(
     self, reports: Mapping[str, Sequence[Mapping[str, Any]]]
   ) -> dict[str, Any] | None:
-    """The one rank that is slow, at the end of a window in which there is one.
+    """The slow rank, at the end of a window in which there is one.
 
     Args:
-      reports: by node, of each rank: `rank`, and how often its agent has found
-        it in a step or before one (`looks`) and before one (`late`).
+      reports: by node, of each rank: `rank`, how many samples found it in a
+        step or before one (`looks`), and how many before one (`late`).
 
     Returns:
       `node`, `rank` and `detail` of an event.
@@ -51,7 +51,7 @@ class Stragglers:
       return None
     self._begin(now)
     shares = {rank: late / looks for rank, (looks, late) in since.items()}
-    rank = max(shares, key=shares.get)
+    rank = max(shares, key=lambda rank: shares[rank])
     usual = statistics.median(s for r, s in shares.items() if r != rank)
     if shares[rank] < usual + _MORE:
       return None

@@ -14,24 +14,21 @@ class Tail:
 
   Args:
     path: of a text, which need not exist yet, of a pipe, or /dev/kmsg.
-
-  Attributes:
-    dropped: bytes that were left out because they came too fast.
   """
 
   def __init__(self, path: str):
     self._path, self._rest = path, b''
-    self._file = self._open()
-    if self._file is not None:  # What was there before is of the past.
-      with contextlib.suppress(OSError):  # Of a pipe nothing is.
+    self._file = self._open()  # -1: there is none.
+    if self._file >= 0:
+      with contextlib.suppress(OSError):  # A pipe has no past to skip.
         os.lseek(self._file, 0, os.SEEK_END)
-    self.dropped = 0
+    self.dropped = 0  # Bytes left out because they came too fast.
 
   def read(self) -> list[str]:
-    """The lines since the last call; one that is not whole yet waits."""
-    if self._file is None:
+    """The lines since the last call; one without its end waits."""
+    if self._file < 0:
       self._file = self._open()
-    if self._file is None:
+    if self._file < 0:
       return []
     data = self._read()
     if not data and self._was_rotated():
@@ -45,16 +42,16 @@ class Tail:
 
   def close(self) -> None:
     """Closes the file."""
-    if self._file is not None:
+    if self._file >= 0:
       os.close(self._file)
 
-  def _open(self) -> int | None:
+  def _open(self) -> int:
     with contextlib.suppress(FileNotFoundError):
       return os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    return None
+    return -1
 
   def _read(self) -> bytes:
-    """At most `_POLL` bytes; /dev/kmsg gives one record a time."""
+    """Reads about `_POLL` bytes; /dev/kmsg gives one record at a time."""
     behind = os.fstat(self._file).st_size - self._position()
     if behind > _BACKLOG:
       self.dropped += behind - _POLL
@@ -66,7 +63,7 @@ class Tail:
         part = os.read(self._file, 2**16)
       except BlockingIOError:
         break
-      except BrokenPipeError:  # Of /dev/kmsg: the kernel wrote over some.
+      except BrokenPipeError:  # /dev/kmsg: the kernel overwrote some records.
         continue
       if not part:
         break
@@ -75,7 +72,7 @@ class Tail:
     return b''.join(parts)
 
   def _was_rotated(self) -> bool:
-    """Whether the name is another file's by now, or the file was emptied."""
+    """Whether the path leads to another file now, or the file was emptied."""
     mine = os.fstat(self._file)
     with contextlib.suppress(FileNotFoundError):
       if not os.path.samestat(mine, os.stat(self._path)):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an agent watches on its node: logs and counters, by rules."""
+"""The logs and counters of a node that an agent watches, by rules."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
@@ -26,16 +26,12 @@ def parse(logs: Sequence[str]) -> list[tuple[events.Source, str]]:
 
 
 def facts(event: events.Event) -> dict[str, Any]:
-  """An event without its time, which is the agent's."""
-  return {
-    key: value
-    for key, value in vars(event).items()
-    if value and key != 'time_s'
-  }
+  """An event without its time, as the agent's clock means nothing elsewhere."""
+  return {k: v for k, v in vars(event).items() if v and k != 'time_s'}
 
 
 class Watch:
-  """Looks at the logs and the metrics of one node.
+  """Watches the logs and the metrics of one node.
 
   Args:
     node: its name.
@@ -80,7 +76,7 @@ class Watch:
     return seen + self._matcher.due(time_s) + self._unread(time_s)
 
   def _unread(self, time_s: float) -> list[events.Event]:
-    """Says once what cannot be read."""
+    """Reports once what cannot be read."""
     if self._scraper and self._scraper.failure and not self._told_failure:
       self._told_failure = True
       self._blind.append(self._scraper.failure)
