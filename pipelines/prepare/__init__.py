@@ -153,7 +153,10 @@ def _partial(output: pathlib.Path) -> Iterator[pathlib.Path]:
         raise
   except OSError as error:
     raise errors.DataError(
-      f'Preparing --output={output} failed: {error}.', errors.UNUSABLE
+      f'Preparing --output={output} failed ({error.strerror}: '
+      f'{error.filename or folder}); make that place readable, writable and '
+      'large enough, or choose another.',
+      errors.UNUSABLE,
     ) from error
 
 

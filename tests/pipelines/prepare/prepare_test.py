@@ -330,6 +330,27 @@ def test_disk_that_fills_up_midway_is_one_sentence(
   assert [p.name for p in tmp_path.iterdir()] == ['corpus']
 
 
+@pytest.mark.parametrize(
+  'number, words',
+  [(errno.EROFS, 'Read-only file system'), (errno.EACCES, 'Permission denied')],
+)
+def test_folder_that_cannot_be_written_is_one_sentence(
+  tmp_path, corpus, monkeypatch, number, words
+):
+  def mkdir(path, *args, **kwargs):
+    raise OSError(number, os.strerror(number), str(path))
+
+  monkeypatch.setattr(pathlib.Path, 'mkdir', mkdir)
+  with pytest.raises(errors.DataError) as caught:
+    prepare.prepare(str(corpus), tmp_path / 'out')
+  assert caught.value.exit_code == 3
+  assert str(caught.value) == (
+    f'Preparing --output={tmp_path}/out failed ({words}: {tmp_path}/out'
+    '.partial); make that place readable, writable and large enough, or choose '
+    'another.'
+  )
+
+
 def test_two_processes_do_not_prepare_the_same_folder(tmp_path, corpus):
   partial = tmp_path / 'out.partial'
   partial.mkdir()
