@@ -6,7 +6,6 @@ held-out text gives the number that training reported. With `--eval.tasks` it
 is scored by lm-evaluation-harness instead, one JSON object for each task.
 """
 
-import json
 import math
 import os
 import sys
@@ -24,6 +23,7 @@ from zaya_jax.inference import load as load_lib
 from zaya_jax.inference import model as model_lib
 from zaya_jax.inference import score
 from zaya_jax.parallel import mesh as mesh_lib
+from zaya_jax.runtime import rows
 
 # What transformers takes where a config.json does not say.
 _LONGEST = 131072
@@ -68,7 +68,7 @@ def main(config: config_lib.Config) -> None:
     'tokens': int(tokens),
     'bytes': round(num_bytes),
   }
-  print(json.dumps(result), flush=True)
+  rows.Rows().print(result)
 
 
 def _tasks(config: config_lib.Config, source: str) -> None:
@@ -101,11 +101,12 @@ def _tasks(config: config_lib.Config, source: str) -> None:
     seed=config.seed,
   )
   print(harness.table(results), file=sys.stderr)
+  shown = rows.Rows()
   for name, metrics in results['results'].items():
     numbers = {k: v for k, v in metrics.items() if _is_number(v)}
     # The harness writes METRIC,FILTER, where most have no filter.
     numbers = {k.removesuffix(',none'): v for k, v in numbers.items()}
-    print(json.dumps({'task': name, **numbers}), flush=True)
+    shown.print({'task': name, **numbers})
 
 
 def _is_number(value: Any) -> bool:

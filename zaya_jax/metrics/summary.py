@@ -64,11 +64,17 @@ def closing(
   if best:
     lines.append(_held_out(best))
   if config.log.report:
-    lines.append(f'  page        {run_dir}/report.html')
+    lines.append(f'  page        {_near(run_dir)}/report.html')
   if checkpoint:
-    lines += [f'  checkpoint  {checkpoint}', 'next:']
+    lines += [f'  checkpoint  {_near(checkpoint)}', 'next:']
     lines += [f'  {line}' for line in _commands(config, run_dir, done)]
   return lines
+
+
+def _near(path: str) -> str:
+  """The path from where the user is; of what lies elsewhere, all of it."""
+  near = os.path.relpath(path)
+  return os.path.abspath(path) if near.startswith(os.pardir) else near
 
 
 def _held_out(best: Mapping[str, float]) -> str:

@@ -7,7 +7,6 @@ the host. What does more than list is imported when it is asked for.
 
 import datetime
 import importlib
-import json
 import math
 import os
 from collections.abc import Iterator
@@ -17,8 +16,12 @@ from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import errors, folders, kinds, meta, seal
 from zaya_jax.checkpoint.actions import hashing
 from zaya_jax.checkpoint.reading import lazy
+from zaya_jax.config import exit_codes
+from zaya_jax.runtime import rows
 
 _METRICS = ('train/loss', 'val/loss', 'val/bpb')
+# What a terminal has no room for.
+_LEFT_OUT = ('sealed', 'data_index', 'val/loss', 'state_hash')
 _ACTIONS = {
   'list': 'listing:entries',
   'verify': 'upkeep:verify',
@@ -41,11 +44,11 @@ def main(config: config_lib.Config) -> int:
   source = config.source or config.run_dir
   module, _, name = _ACTIONS[config.checkpoint.action].partition(':')
   module = importlib.import_module(f'zaya_jax.checkpoint.actions.{module}')
-  code = 0
+  code, shown = exit_codes.DONE, rows.Rows(leave_out=_LEFT_OUT)
   for line in getattr(module, name)(config, source):
-    print(json.dumps(line), flush=True)
+    shown.print(line)
     if not line.get('valid', True):
-      code = errors.UNUSABLE
+      code = exit_codes.UNUSABLE
   return code
 
 

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Paths of the last lines lead on from the folder in which the user is."""
+
+import pytest
+
+from zaya_jax import config
+from zaya_jax.metrics import summary
+
+
+def _closing(run_dir, checkpoint):
+  return summary.closing(
+    config.Config(num_steps=2),
+    run_dir=run_dir,
+    step=2,
+    tokens=64,
+    best=None,
+    checkpoint=checkpoint,
+  )
+
+
+@pytest.mark.parametrize('run_dir', ['run', '{here}/run'])
+def test_page_and_checkpoint_are_named_alike(tmp_path, monkeypatch, run_dir):
+  monkeypatch.chdir(tmp_path)
+  newest = f'{tmp_path}/run/checkpoints/2'
+  lines = _closing(run_dir.format(here=tmp_path), newest)
+  assert '  page        run/report.html' in lines
+  assert '  checkpoint  run/checkpoints/2' in lines
+
+
+def test_what_lies_elsewhere_has_its_whole_path(tmp_path, monkeypatch):
+  (tmp_path / 'here').mkdir()
+  monkeypatch.chdir(tmp_path / 'here')
+  lines = _closing(f'{tmp_path}/run', f'{tmp_path}/run/checkpoints/2')
+  assert f'  page        {tmp_path}/run/report.html' in lines
+  assert f'  checkpoint  {tmp_path}/run/checkpoints/2' in lines
