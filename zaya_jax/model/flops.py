@@ -7,8 +7,10 @@ al. 2022, appendix B). Norms, softmax and other elementwise work are left out.
 """
 
 import dataclasses
+import math
 
 from zaya_jax import config as config_lib
+from zaya_jax.model import shapes
 
 # Dense bfloat16 peak in TFLOP/s of what JAX counts as one device, by a part
 # of `device_kind`; the first match counts. AMD: compute units x FLOP per clock
@@ -64,19 +66,15 @@ class Flops:
 
 def parameters(model: config_lib.ModelConfig) -> Parameters:
   """Counts the parameters of `model`."""
-  d, layers = model.d_model, model.num_layers
-  expert = 3 * d * model.d_expert
-  shared = _attention(model) + _router(model) + 2 * d + 8 * d
-  # Layer 0 has no state to mix in, hence no vector that scales it; before it,
-  # the embedding is shifted and scaled; after the last layer comes a norm.
-  common = layers * shared - model.d_router + 2 * d + d
-  vocabulary = model.vocab_size * (
-    d * (1 if model.tie_embeddings else 2) + model.head_bias
+  sizes = {k: math.prod(v) for k, v in shapes.parameters(model).items()}
+  # Layer 0 has no state to mix in: of its vector for that, nothing is used.
+  total = sum(sizes.values()) - model.d_router
+  vocabulary = sum(
+    n for k, n in sizes.items() if k in ('embed', 'head', 'head_bias')
   )
-  return Parameters(
-    total=common + layers * model.num_experts * expert + vocabulary,
-    active=common + layers * expert,
-  )
+  experts = sum(n for k, n in sizes.items() if k.startswith('layers/experts/'))
+  idle = experts - experts // model.num_experts  # All but one of each layer.
+  return Parameters(total=total, active=total - vocabulary - idle)
 
 
 def per_token(model: config_lib.ModelConfig, seq_len: int) -> Flops:
@@ -112,24 +110,6 @@ def peak_tflops(device_kind: str) -> float | None:
     if name.upper() in kind:
       return peak
   return None
-
-
-def _attention(model: config_lib.ModelConfig) -> int:
-  """Parameters of the attention of one layer."""
-  d, c = model.d_model, model.head_dim
-  width, kv_width = model.num_heads * c, model.num_kv_heads * c
-  projections = 2 * d * width + 2 * d * kv_width
-  biases = (width + 2 * kv_width + d) * model.attention_bias
-  depthwise = model.d_qk * (model.conv_depthwise + 1)
-  grouped = model.d_qk * (c * model.conv_grouped + 1)
-  return projections + biases + depthwise + grouped + model.num_kv_heads
-
-
-def _router(model: config_lib.ModelConfig) -> int:
-  """Parameters of the router of one layer, the mixing vector included."""
-  d, r = model.d_model, model.d_router
-  down, hidden = d * r + r, 2 * (r * r + r)
-  return down + r + hidden + r * model.num_classes + r
 
 
 def _mean_keys(seq_len: int, window: int) -> float:

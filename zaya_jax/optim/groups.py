@@ -5,12 +5,9 @@ Dimensions cannot tell: a stack of experts has four, the embedding two. Every
 path must be named here, so that a new parameter is a decision, not a default.
 """
 
+import math
 from collections.abc import Iterator
 from typing import Any
-
-import jax
-import jax.tree_util
-import numpy as np
 
 # Display name of each group.
 MEANING = {
@@ -78,31 +75,40 @@ def label(params: Any, *, optimizer: str) -> Any:
     KeyError: if a parameter is in no group.
   """
 
-  def one(path, _):
-    group = _GROUPS[name(path)]
-    return 'decay' if (group, optimizer) == ('muon', 'adamw') else group
+  def walk(tree, path):
+    if isinstance(tree, dict):
+      return {key: walk(part, [*path, key]) for key, part in tree.items()}
+    return of('/'.join(path), optimizer=optimizer)
 
-  return jax.tree_util.tree_map_with_path(one, params)
+  return walk(params, [])
+
+
+def of(name: str, *, optimizer: str) -> str:
+  """The group of the parameter at a path, as `label` has it."""
+  group = _GROUPS[name]
+  return 'decay' if (group, optimizer) == ('muon', 'adamw') else group
 
 
 def name(path: tuple[Any, ...]) -> str:
-  """A tree path as 'layers/attn/q'."""
-  return jax.tree_util.keystr(path, simple=True, separator='/')
+  """A tree path of jax, of dicts, as 'layers/attn/q'."""
+  return '/'.join(entry.key for entry in path)
 
 
 def table(
   params: Any, *, optimizer: str
 ) -> Iterator[tuple[str, str, str, int]]:
   """Yields name, group, shape and count of every parameter, for people."""
-  groups = jax.tree.leaves(label(params, optimizer=optimizer))
-  leaves = jax.tree_util.tree_leaves_with_path(params)
-  for (path, leaf), group in zip(leaves, groups, strict=True):
-    yield (
-      name(path),
-      group,
-      'x'.join(map(str, leaf.shape)),
-      int(np.prod(leaf.shape)),
-    )
+  for path, leaf in _leaves(params):
+    shape = 'x'.join(map(str, leaf.shape))
+    yield path, of(path, optimizer=optimizer), shape, math.prod(leaf.shape)
+
+
+def _leaves(tree, prefix=''):
+  for key, part in sorted(tree.items()):
+    if isinstance(part, dict):
+      yield from _leaves(part, f'{prefix}{key}/')
+    else:
+      yield f'{prefix}{key}', part
 
 
 def summary(params: Any, *, optimizer: str) -> list[str]:

@@ -12,7 +12,7 @@ import optax
 from jax.sharding import PartitionSpec as P
 
 import ops
-from zaya_jax.parallel import mesh
+from zaya_jax.parallel import mesh, placement
 
 # Brings the root mean square of an update to that of AdamW (Liu et al., 2025,
 # "Muon is scalable for LLM training"), so that both share a learning rate.
@@ -187,7 +187,7 @@ def _cut(spec) -> tuple[int | None, tuple[str, ...]]:
     if spec[dim]:
       axes = spec[dim]
       return dim, (axes,) if isinstance(axes, str) else tuple(axes)
-  taken = mesh.axes_of(spec)
+  taken = placement.axes_of(spec)
   return None, tuple(
     a for a, n in mesh.sizes().items() if n > 1 and a not in taken
   )

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 
 import ops
 from ops import experts
+from zaya_jax.parallel import placement
 
 AXIS = 'expert'
 
@@ -67,7 +68,7 @@ def expert_mlp(
   route = _Route(
     offsets=bounds[:-1],
     sizes=bounds[1:] - bounds[:-1],
-    rounds=-(-most // capacity(x_TD.shape[0], n)),
+    rounds=-(-most // placement.exchange_rows(x_TD.shape[0], n)),
   )
   received_RD = _send(sorted_TD, route)
   # Each slot is sorted by expert; behind its end stands the class of no expert.
@@ -120,16 +121,10 @@ def _return(y_RD, route):
   return back_RD.at[index_T].get(mode='fill', fill_value=0)
 
 
-def capacity(tokens: int, n: int) -> int:
-  """Rows for each peer in one round: twice an even share; it divides T."""
-  parts = max(1, n // 2)
-  return tokens // parts if tokens % parts == 0 else tokens
-
-
 def _rounds(rows, like_TD, n, count):
   """[n, T, D]: what `rows(first, count)` [n, count, D] of the peers arrives."""
   tokens = like_TD.shape[0]
-  size = capacity(tokens, n)
+  size = placement.exchange_rows(tokens, n)
   if size == tokens:
     return _swap(rows(0, tokens))
 

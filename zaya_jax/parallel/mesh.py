@@ -164,12 +164,6 @@ def on_each(
   )
 
 
-def axes_of(spec: P) -> set[str]:
-  """The mesh axes that a PartitionSpec names."""
-  named = [(d,) if isinstance(d, str) else d or () for d in spec]
-  return {axis for axes in named for axis in axes}
-
-
 def total(tree: Any) -> Any:
   """Inside of `on_each`: the sum over all devices."""
   axes = jax.sharding.get_abstract_mesh().manual_axes

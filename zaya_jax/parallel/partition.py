@@ -1,17 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which device holds which part of a parameter, and of its optimizer state.
 
-Two rules say it, of a parameter's path, its whole shape and the sizes of the
-mesh's axes. Everything that places, sums, gathers or counts follows them.
-
-- A parameter is whole on every device, but for two axes: `expert` divides the
-  experts of each layer, `fsdp` one dimension of each matrix.
-- Its optimizer state, and the sum of its gradient, are divided among all the
-  devices that hold the same (ZeRO-1; Rajbhandari et al., 2020).
+The rules are those of `placement`; here arrays are placed, summed and gathered
+by them.
 """
 
 import functools
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,58 +14,19 @@ import jax.numpy as jnp
 from jax.experimental import layout
 from jax.sharding import PartitionSpec as P
 
-from zaya_jax.parallel import mesh
-
-# fsdp first: a part lies within what its device holds of the parameter.
-_PARTS = ('fsdp', 'replica', 'expert', 'context')
-# A stack of layers beyond this is summed or gathered one layer at a time: what
-# a device sends must be contiguous, and a copy of one layer is smaller.
-STACK_BYTES = 2**28
+from zaya_jax.parallel import mesh, placement
 
 
 def param_spec(
   name: str, shape: tuple[int, ...], sizes: Mapping[str, int]
 ) -> P:
-  """Where a parameter lives.
-
-  Args:
-    name: its path, as 'layers/experts/down'.
-    shape: whole; of what is under 'layers', the first dimension counts layers.
-    sizes: of the axes of the mesh.
-  """
-  dims: list[Any] = [None] * len(shape)
-  if _is_expert(name) and sizes.get('expert', 1) > 1:
-    dims[1] = 'expert'
-  fsdp = sizes.get('fsdp', 1)
-  if fsdp > 1 and len(shape) - _first(name) >= 2:
-    for dim in _last_two(shape):
-      if shape[dim] % fsdp == 0:
-        dims[dim] = 'fsdp'
-        break
-  return P(*dims)
+  """Where a parameter lives, as `placement.param_dims` says."""
+  return P(*placement.param_dims(name, shape, sizes))
 
 
 def part_spec(name: str, shape: tuple[int, ...], sizes: Mapping[str, int]) -> P:
-  """Where the optimizer state of a parameter lives, and its summed gradient.
-
-  The dimension that is divided is the one that fsdp divides, else the rows or
-  the columns of a matrix, else any but that of the layers. Axes that it cannot
-  be divided by hold copies.
-  """
-  dims = list(param_spec(name, shape, sizes))
-  taken = {'expert'} if 'expert' in dims else set()
-  axes = [a for a in _PARTS if sizes.get(a, 1) > 1 and a not in taken]
-  order = [*_last_two(shape), *range(len(shape))]
-  order = [d for d in order if d >= _first(name) and dims[d] != 'expert']
-  if 'fsdp' in dims:
-    order = [dims.index('fsdp')]
-  for count in range(len(axes), 0, -1):
-    devices = math.prod(sizes[a] for a in axes[:count])
-    for dim in order:
-      if shape[dim] and shape[dim] % devices == 0:
-        dims[dim] = tuple(axes[:count]) if count > 1 else axes[0]
-        return P(*dims)
-  return P(*dims)
+  """Where its optimizer state lives, as `placement.part_dims` says."""
+  return P(*placement.part_dims(name, shape, sizes))
 
 
 def param_specs(params: Any) -> Any:
@@ -137,7 +92,7 @@ def sum_gradients(grads: Any, params: Any) -> Any:
     dim, axes = _beyond(before, part_spec(name, like.shape, sizes))
     # Experts have summed over their axis, and fsdp over its own, where they
     # sent what they computed.
-    rest = tuple(sorted(set(sizes) - mesh.axes_of(before) - set(axes)))
+    rest = tuple(sorted(set(sizes) - placement.axes_of(before) - set(axes)))
 
     def reduce(g, dim):
       g = g.astype(like.dtype)
@@ -218,19 +173,7 @@ def _beyond(before: P, after: P) -> tuple[int, tuple[str, ...]]:
 
 
 def _by_layer(name, a):
-  return name.startswith('layers/') and a.nbytes > STACK_BYTES
-
-
-def _is_expert(name):
-  return name.startswith('layers/experts/')
-
-
-def _first(name):
-  return int(name.startswith('layers/'))
-
-
-def _last_two(shape):
-  return range(len(shape))[-2:]
+  return name.startswith('layers/') and a.nbytes > placement.STACK_BYTES
 
 
 def _name(path):

@@ -5,11 +5,9 @@ import json
 import pathlib
 from typing import Any
 
-import jax
-
 from zaya_jax import config as config_lib
 from zaya_jax.model import flops as flops_lib
-from zaya_jax.parallel import partition
+from zaya_jax.parallel import placement
 from zaya_jax.plan.compile import contracts, rocm
 from zaya_jax.plan.cost import (
   division,
@@ -37,8 +35,6 @@ def main(config: config_lib.Config) -> None:
     CompileError: if the step does not compile.
   """
   outputs = [pathlib.Path(p) for p in config.output.split(',') if p]
-  # Nothing is computed: no accelerator is to be waited for, or held.
-  jax.config.update('jax_platforms', 'cpu')
   plan = make(config)
   if config.plan.compile == 'rocm':
     plan['compiled'] = compile_step(config, plan)
@@ -136,8 +132,8 @@ def _arrays(config, layout) -> list[dict[str, Any]]:
       {
         'name': leaf.name,
         'shape': leaf.shape,
-        'spec': [*partition.param_spec(*where)],
-        'optimizer_spec': [*partition.part_spec(*where)],
+        'spec': placement.param_dims(*where),
+        'optimizer_spec': placement.part_dims(*where),
       }
     )
   return found
@@ -182,7 +178,7 @@ def _time(config, layout, chip, times) -> dict[str, Any]:
 
 
 def _checkpoint(config, layout) -> dict[str, float]:
-  saved = memory.checkpoint_bytes(config)
+  saved = memory.checkpoint_bytes(config, layout)
   return {'bytes': saved, 'bytes_per_device': saved / layout.devices}
 
 

@@ -19,6 +19,7 @@ from jax.sharding import PartitionSpec as P
 
 from zaya_jax.checkpoint import arrays, fingerprint
 from zaya_jax.parallel import mesh as mesh_lib
+from zaya_jax.parallel import placement
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Vote:
     self._mesh = mesh
     self.leaves = {}
     for name, leaf in arrays.named(state).items():
-      axes = mesh_lib.axes_of(leaf.sharding.spec)
+      axes = placement.axes_of(leaf.sharding.spec)
       if math.prod(mesh.shape[axis] for axis in axes) < mesh.size:
         self.leaves[name] = tuple(a for a in mesh.axis_names if a in axes)
     self._run = jax.jit(self._prints)

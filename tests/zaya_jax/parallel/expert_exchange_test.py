@@ -76,10 +76,3 @@ def test_rounds_that_are_too_few_drop_tokens(monkeypatch):
   given = arrays('all_to_one')
   (found, _) = on_devices(4)(*given)
   assert close.error(found, ops.expert_mlp(*given[:4])) > 0.1
-
-
-@pytest.mark.parametrize(
-  'tokens, n, rows', [(32, 2, 32), (32, 4, 16), (32, 8, 8), (30, 8, 30)]
-)
-def test_a_message_holds_twice_an_even_share(tokens, n, rows):
-  assert expert_exchange.capacity(tokens, n) == rows

@@ -1,84 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules of who holds what, and states that move to another mesh."""
+"""Sums by the rules of who holds what; states that move to another mesh."""
 
 import jax
 import numpy as np
 import pytest
-from jax.sharding import PartitionSpec as P
 
 from tests.support import meshes
 from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import arrays
 from zaya_jax.checkpoint.writing import manager
 from zaya_jax.parallel import batch as batch_lib
-from zaya_jax.parallel import partition
+from zaya_jax.parallel import placement
 from zaya_jax.train import state as state_lib
-
-EIGHT = {'replica': 4, 'fsdp': 2, 'expert': 1, 'context': 1}
-EXPERT = {'replica': 4, 'fsdp': 1, 'expert': 2, 'context': 1}
-ALL = ('fsdp', 'replica')
-
-RULES = [
-  # Name, shape, sizes, where it lives, where its state lives.
-  ('embed', (40, 16), EIGHT, P('fsdp', None), P(ALL, None)),
-  ('embed', (41, 16), EIGHT, P(None, 'fsdp'), P(None, ALL)),
-  ('embed', (42, 15), EIGHT, P('fsdp', None), P('fsdp', None)),
-  ('final_norm', (16,), EIGHT, P(None), P(ALL)),
-  ('final_norm', (15,), EIGHT, P(None), P(None)),
-  ('final_norm', (18,), EIGHT, P(None), P('fsdp')),
-  # Layers are never divided.
-  ('layers/moe_norm', (8, 16), EIGHT, P(None, None), P(None, ALL)),
-  ('layers/moe_norm', (8, 3), EIGHT, P(None, None), P(None, None)),
-  (
-    'layers/attn/q',
-    (8, 16, 24),
-    EIGHT,
-    P(None, 'fsdp', None),
-    P(None, ALL, None),
-  ),
-  (
-    'layers/experts/down',
-    (8, 4, 16, 24),
-    EXPERT,
-    P(None, 'expert', None, None),
-    P(None, 'expert', 'replica', None),
-  ),
-  (
-    'layers/attn/q',
-    (8, 16, 24),
-    EXPERT,
-    P(None, None, None),
-    P(None, ('replica', 'expert'), None),
-  ),
-  (
-    'layers/attn/conv_grouped',
-    (8, 2, 16, 3, 3),
-    EIGHT,
-    P(None, None, None, None, None),
-    P(None, None, ALL, None, None),
-  ),
-]
-
-
-@pytest.mark.parametrize('name, shape, sizes, param, part', RULES)
-def test_rules(name, shape, sizes, param, part):
-  assert partition.param_spec(name, shape, sizes) == param
-  assert partition.part_spec(name, shape, sizes) == part
-
-
-def test_one_device_divides_nothing():
-  sizes = dict.fromkeys(EIGHT, 1)
-  for name, shape, *_ in RULES:
-    whole = P(*[None] * len(shape))
-    assert partition.param_spec(name, shape, sizes) == whole
-    assert partition.part_spec(name, shape, sizes) == whole
 
 
 @pytest.mark.parametrize('layers', [True, False])
 def test_large_stacks_are_sent_layer_by_layer(layers, monkeypatch):
   config = meshes.config_of(**meshes.SHAPES['zero_2'])
   if layers:
-    monkeypatch.setattr(partition, 'STACK_BYTES', 0)
+    monkeypatch.setattr(placement, 'STACK_BYTES', 0)
   text = meshes.compile_step(config).as_text()
   stacked = f'[{meshes.MODEL.num_layers},8,8,32]'  # Of gate_up.
   sent = [

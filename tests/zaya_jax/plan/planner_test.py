@@ -2,6 +2,8 @@
 """The plan of the released model against numbers worked out by hand."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -102,6 +104,22 @@ def test_command_prints_tables_and_writes_json(tmp_path, capsys):
   # What was planned can be read back, and nothing half-written is left.
   assert json.loads(path.read_text())['devices'] == 1024
   assert {p.name for p in path.parent.iterdir()} == {'plan.json', 'plan.svg'}
+
+
+def test_plan_needs_no_jax():
+  """It takes seconds to import, which nobody waits for in vain."""
+  script = (
+    'import sys; from zaya_jax import main; '
+    'code = main.main(["zaya_jax", *sys.argv[1:]]); '
+    'print([name for name in ("jax", "flax") if name in sys.modules]); '
+    'sys.exit(code)'
+  )
+  words = f'--flagfile={released.FLAGFILE}', '--mode=plan'
+  done = subprocess.run(
+    [sys.executable, '-c', script, *words], capture_output=True, text=True
+  )
+  assert (done.returncode, done.stderr) == (0, '')
+  assert done.stdout.splitlines()[-1] == '[]'
 
 
 @pytest.mark.parametrize('chip', chips.CHIPS)

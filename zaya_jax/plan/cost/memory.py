@@ -1,24 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bytes of one device, by kind.
 
-What a run keeps is counted leaf by leaf from the shapes of its real state;
-what a step makes in passing is a formula of the engines in `ops`.
+What a run keeps is counted leaf by leaf, placed as the run places it; what a
+step makes in passing is a formula of the engines in `ops`. No jax is needed.
 """
 
 import dataclasses
-import functools
 import math
 
-import jax
-
-from ops.cross_entropy import xla
 from zaya_jax import config as config_lib
-from zaya_jax.optim import groups as groups_lib
-from zaya_jax.parallel import mesh, partition
+from zaya_jax.model import shapes
+from zaya_jax.optim import groups
+from zaya_jax.parallel import placement
 from zaya_jax.plan.cost import division, newton_schulz
-from zaya_jax.train import state as state_lib
 
 _ROWS = 2048  # Of a block, in `context.blocks`.
+_MAX_LOGITS = 3 * 2**27  # Of a chunk, in `ops.cross_entropy`.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,6 +50,11 @@ class Leaf:
     return math.prod(self.shape)
 
   @property
+  def states(self) -> int:
+    """States of its optimizer, each as large: Muon has one, AdamW two."""
+    return 1 if self.muon else 2
+
+  @property
   def nbytes(self) -> float:
     """Of what one device holds, float32."""
     return 4 * self.size / self.shards
@@ -77,21 +79,17 @@ class Memory:
 
 def leaves(config: config_lib.Config, layout: division.Layout) -> list[Leaf]:
   """The parameters of a run, placed as `parallel.partition` places them."""
-  params = _state(config).params
-  groups = jax.tree.leaves(
-    groups_lib.label(params, optimizer=config.optim.name)
-  )
-  found = jax.tree_util.tree_leaves_with_path(params)
+  optimizer = config.optim.name
   return [
-    _leaf(groups_lib.name(path), leaf.shape, group == 'muon', layout)
-    for (path, leaf), group in zip(found, groups, strict=True)
+    _leaf(name, shape, groups.of(name, optimizer=optimizer) == 'muon', layout)
+    for name, shape in shapes.parameters(config.model).items()
   ]
 
 
 def _leaf(name, shape, muon, layout) -> Leaf:
-  before = partition.param_spec(name, shape, layout.sizes)
-  after = partition.part_spec(name, shape, layout.sizes)
-  held, both = mesh.axes_of(before), mesh.axes_of(after)
+  before = placement.param_dims(name, shape, layout.sizes)
+  after = placement.part_dims(name, shape, layout.sizes)
+  held, both = placement.axes_of(before), placement.axes_of(after)
   order = lambda axes: tuple(a for a in division.AXES if a in axes)
   live = {a for a in division.AXES if layout.sizes[a] > 1}
   divided = (d for d, axes in enumerate(after) if axes not in (None, 'expert'))
@@ -108,9 +106,13 @@ def _leaf(name, shape, muon, layout) -> Leaf:
   )
 
 
-def checkpoint_bytes(config: config_lib.Config) -> int:
-  """Of a saved state: parameters, optimizer, buffers and counters."""
-  return sum(_nbytes(leaf) for leaf in jax.tree.leaves(_state(config)))
+def checkpoint_bytes(
+  config: config_lib.Config, layout: division.Layout
+) -> float:
+  """Of a saved state; its counters, 300 bytes, are left out."""
+  found = leaves(config, layout)
+  held = sum(4 * leaf.size * (1 + leaf.states) for leaf in found)
+  return held + 3 * _balance_bytes(config.model)  # The bias and two moments.
 
 
 def optimizer_bytes(
@@ -122,14 +124,16 @@ def optimizer_bytes(
     Bytes of one device: divided among all that hold the same parameter, and
     those of which some hold copies, for nothing divides them.
   """
-  parts, whole = 0.0, 0.0
-  for leaf in leaves(config, layout):
-    held = 4 * leaf.size / leaf.parts * (1 if leaf.muon else 2)
-    parts, whole = (
-      (parts, whole + held) if leaf.copied else (parts + held, whole)
-    )
-  whole += sum(map(_nbytes, jax.tree.leaves(_state(config).balance_state)))
-  return parts, whole
+  found = leaves(config, layout)
+  held = lambda leaf: 4 * leaf.size / leaf.parts * leaf.states
+  parts = sum(held(leaf) for leaf in found if not leaf.copied)
+  whole = sum(held(leaf) for leaf in found if leaf.copied)
+  return parts, whole + 2 * _balance_bytes(config.model)
+
+
+def _balance_bytes(model) -> int:
+  """Of the balancing bias, and of each of its two moments."""
+  return 4 * model.num_layers * model.num_classes
 
 
 def cache_bytes(model: config_lib.ModelConfig, width: int) -> int:
@@ -217,6 +221,12 @@ def dear_activations(model: config_lib.ModelConfig, width: int) -> float:
   )
 
 
+def chunk_tokens(num_tokens: int, vocab: int) -> int:
+  """Tokens of which `ops.cross_entropy` holds the logits at a time."""
+  most = min(max(1, _MAX_LOGITS // vocab), num_tokens)
+  return max(c for c in range(1, most + 1) if num_tokens % c == 0)
+
+
 def score_bytes(config: config_lib.Config, layout: division.Layout) -> float:
   """Of one block of attention's scores, float32.
 
@@ -228,15 +238,6 @@ def score_bytes(config: config_lib.Config, layout: division.Layout) -> float:
   if layout.sizes['context'] > 1:
     queries = keys = min(_ROWS, -(-layout.columns // 2))
   return 4.0 * rows * queries * keys
-
-
-@functools.lru_cache(maxsize=8)
-def _state(config):
-  return jax.eval_shape(state_lib.make_init(config))
-
-
-def _nbytes(leaf) -> int:
-  return math.prod(leaf.shape) * leaf.dtype.itemsize
 
 
 def _layer_work(config, layout, found, width) -> float:
@@ -263,6 +264,6 @@ def _logits(config, layout, width) -> float:
   With FSDP the head is also gathered, float32, and so is its gradient.
   """
   vocab = config.model.vocab_size
-  chunk = xla.chunk_tokens(layout.tokens, vocab)
+  chunk = chunk_tokens(layout.tokens, vocab)
   head = width + (8 if layout.sizes['fsdp'] > 1 else 0)
   return float(vocab) * (chunk * (4 + width) + config.model.d_model * head)

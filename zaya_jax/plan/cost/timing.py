@@ -8,7 +8,6 @@ prediction: `--plan.efficiency` brings in what was measured.
 
 import dataclasses
 
-from ops.cross_entropy import xla
 from zaya_jax import config as config_lib
 from zaya_jax.model import flops as flops_lib
 from zaya_jax.plan.cost import division, memory, newton_schulz, traffic
@@ -109,7 +108,7 @@ def _passes(config, layout, chip) -> list[Part]:
   # Of all queries with all keys.
   scores = 4.0 * model.num_heads * tokens * layout.seq_len
   # Each chunk of tokens reads the head twice and its gradient, which it writes.
-  chunks = tokens / xla.chunk_tokens(layout.tokens, model.vocab_size)
+  chunks = tokens / memory.chunk_tokens(layout.tokens, model.vocab_size)
   head = model.vocab_size * model.d_model * (8 + 2 * chip.width)
   kept = memory.layer_activations(model, chip.width) * tokens
   read = {

@@ -11,7 +11,7 @@ import dataclasses
 import math
 
 from zaya_jax import config as config_lib
-from zaya_jax.parallel import expert_exchange, partition
+from zaya_jax.parallel import placement
 from zaya_jax.plan.cost import division, memory, newton_schulz
 from zaya_jax.runtime import chips as chips_lib
 
@@ -129,7 +129,7 @@ def _parameters(config, layout, chip):
     calls = layers = 1
     if leaf.name.startswith('layers/'):
       layers = config.model.num_layers
-      calls = layers if leaf.nbytes > partition.STACK_BYTES else 1
+      calls = layers if leaf.nbytes > placement.STACK_BYTES else 1
     if 'fsdp' in leaf.held:
       times = again if layers > 1 else 1
       each = layout.parts * leaf.nbytes * fsdp
@@ -159,7 +159,7 @@ def _experts(config, layout, chip):
   passes = 6 if config.model.remat == 'block' else 4
   calls = passes * config.model.num_layers * layout.parts
   peers = layout.sizes['expert']
-  rows = peers * expert_exchange.capacity(layout.tokens, peers)
+  rows = peers * placement.exchange_rows(layout.tokens, peers)
   each = chip.width * rows * config.model.d_model
   yield 'tokens', 'all-to-all', ('expert',), calls, calls * each
 

@@ -16,7 +16,7 @@ import ops
 from ops.experts import reference
 from tests.support import tiny
 from zaya_jax import config as config_lib
-from zaya_jax.parallel import mesh, partition
+from zaya_jax.parallel import mesh, partition, placement
 from zaya_jax.plan import planner
 from zaya_jax.plan.compile import contracts, rocm, rocm_child
 from zaya_jax.plan.cost import division
@@ -84,7 +84,7 @@ def test_zero_keeps_its_contracts(zero):
 
 def test_all_axes_keep_their_contracts(monkeypatch):
   """Large stacks are summed and gathered layer by layer."""
-  monkeypatch.setattr(partition, 'STACK_BYTES', 2**12)
+  monkeypatch.setattr(placement, 'STACK_BYTES', 2**12)
   # XLA:CPU, unlike XLA:ROCm, sums the two gradients of a tied one apart.
   config = _config(tied=False, fsdp=2, expert=2, context=2)
   compiled = _compile(config)
@@ -103,7 +103,7 @@ def _whole_sums(grads, params):
     for dim, axes in enumerate(spec):
       if axes:
         size = grad.shape[dim] // math.prod(
-          mesh.size(a) for a in mesh.axes_of(P(axes))
+          mesh.size(a) for a in placement.axes_of(P(axes))
         )
         first = jax.lax.axis_index(axes) * size
         grad = jax.lax.dynamic_slice_in_dim(grad, first, size, dim)

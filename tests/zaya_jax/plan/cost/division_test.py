@@ -36,7 +36,7 @@ def test_tokens_of_a_step_are_divided():
   'words, sentence',
   [
     (['--mesh.replica=3'], '--plan.devices=8 is not --mesh.replica=3'),
-    (['--plan.devices=3'], 'must be a multiple of 3 groups'),
+    (['--plan.devices=3'], 'must be a multiple of 3'),
     (
       ['--mesh.expert=3', '--plan.devices=3', '--data.batch_size=4095'],
       '--mesh.expert=3 does not divide --model.num_experts=16; choose',

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from ops.cross_entropy import xla as cross_entropy
 from tests.support import released
 from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import arrays
@@ -48,6 +49,21 @@ def test_state_is_divided_as_planned(devices):
   assert plan.parameters == _bytes(state.params)
   held = _bytes((state.opt_state, state.balance_state))
   assert plan.optimizer == pytest.approx(held, rel=2e-3)
+
+
+def test_checkpoint_is_the_whole_state():
+  config = _parse('--plan.devices=1')
+  _, state = _state(config, 1)
+  saved = memory.checkpoint_bytes(config, division.make(config))
+  assert 0 <= _bytes(state) - saved < 500  # Counters.
+
+
+@pytest.mark.parametrize(
+  'tokens, vocab', [(16_384, 262_272), (1000, 2**22), (7, 320), (1, 2**30)]
+)
+def test_chunks_of_the_loss_are_those_of_the_operation(tokens, vocab):
+  expected = cross_entropy.chunk_tokens(tokens, vocab)
+  assert memory.chunk_tokens(tokens, vocab) == expected
 
 
 def test_fsdp_divides_parameters():

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names and shapes of all parameters, from the settings alone: no jax.
+
+Of what is under 'layers' the first dimension counts layers.
+"""
+
+from zaya_jax import config as config_lib
+
+
+def parameters(model: config_lib.ModelConfig) -> dict[str, tuple[int, ...]]:
+  """The shape of each parameter by its path, in the order of the tree."""
+  d = model.d_model
+  found = {
+    'embed': (model.vocab_size, d),
+    **_vectors('', d, 'input_scale input_bias final_norm'),
+    **{f'layers/{k}': (model.num_layers, *v) for k, v in _layer(model).items()},
+  }
+  if not model.tie_embeddings:
+    found['head'] = (model.vocab_size, d)
+  if model.head_bias:
+    found['head_bias'] = (model.vocab_size,)
+  return dict(sorted(found.items(), key=lambda item: item[0].split('/')))
+
+
+def _layer(model) -> dict[str, tuple[int, ...]]:
+  d, c, r = model.d_model, model.head_dim, model.d_router
+  width, kv_width = model.num_heads * c, model.num_kv_heads * c
+  found = {
+    **_vectors('', d, 'attn_norm moe_norm'),
+    'attn/conv_depthwise': (model.conv_depthwise, model.d_qk),
+    'attn/conv_grouped': (model.conv_grouped, model.d_qk // c, c, c),
+    **_vectors('attn/', model.d_qk, 'conv_depthwise_bias conv_grouped_bias'),
+    'attn/temperature': (model.num_kv_heads,),
+    'experts/gate_up': (model.num_experts, d, 2 * model.d_expert),
+    'experts/down': (model.num_experts, model.d_expert, d),
+    'router/down': (d, r),
+    'router/fc1': (r, r),
+    'router/fc2': (r, r),
+    'router/out': (r, model.num_classes),
+    **_vectors('router/', r, 'down_bias eda norm fc1_bias fc2_bias'),
+  }
+  for merge in ('attn_merge/', 'moe_merge/'):
+    names = 'branch_scale branch_bias residual_scale residual_bias'
+    found |= _vectors(merge, d, names)
+  for name, shape in {
+    'q': (d, width),
+    'k': (d, kv_width),
+    'v_current': (d, kv_width // 2),
+    'v_delayed': (d, kv_width // 2),
+    'out': (width, d),
+  }.items():
+    found[f'attn/{name}'] = shape
+    if model.attention_bias:
+      found[f'attn/{name}_bias'] = shape[1:]
+  return found
+
+
+def _vectors(prefix, size, names):
+  return {f'{prefix}{name}': (size,) for name in names.split()}
