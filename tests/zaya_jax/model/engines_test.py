@@ -75,14 +75,15 @@ def test_wrong_engine_is_noticed(monkeypatch, expected):
 
 
 def test_an_engine_that_cannot_run_is_refused_before_the_data(tmp_path, capsys):
-  run_dir, data = tmp_path / 'run', tmp_path / 'none.txt'
+  run_dir, data = tmp_path / 'run', tmp_path / 'empty.txt'
+  data.touch()
   command = ['zaya_jax', *tiny.FLAGS, f'--run_dir={run_dir}']
   command += [f'--data.input={data}', '--data.batch_size=8']
   assert main.main([*command, '--ops.cross_entropy=hopper']) == 2
   (line,) = capsys.readouterr().err.splitlines()
   assert '--ops.cross_entropy=hopper cannot run here' in line
   assert not run_dir.exists()
-  # Others are traced, and the data are missed.
+  # Others are traced, and then the data are read.
   assert main.main([*command, '--ops.cross_entropy=triton']) == 2
   assert str(data) in capsys.readouterr().err
 
