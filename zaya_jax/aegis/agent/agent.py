@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One per node: starts ranks, sees how far they are, reports and kills them.
+"""One per node: starts ranks, watches, reports and kills them.
 
-It talks with the supervisor in lines of JSON over its standard input and
-output, so that whatever starts a program on a node (ssh, srun, nothing at all)
-connects them, and no port is open. When the supervisor is gone, so are they.
+It speaks with the supervisor in lines of JSON on its standard input and output:
+no port is open, and whatever starts a program on a node (ssh, srun) connects
+the two. Agents and ranks end with their supervisor.
 """
 
 import contextlib
@@ -21,29 +21,20 @@ from zaya_jax.aegis.watch import rules, watch
 from zaya_jax.runtime import beats, rank
 
 _POLL_S = 0.1
-_STATUS_S = 0.5  # Between two signs of life.
-_SUSPECT_S = 1.0  # Without progress, after which it is asked why.
-_GATHER_S = 0.05  # For the others that end of the same cause.
-_REAP_S = 5.0  # In which the kernel takes a killed process away.
-_SHORTEST_S, _TIMES_P99 = 5.0, 5  # The limit that is learned.
+_STATUS_S = 0.5  # Between two reports.
+_SUSPECT_S = 1.0  # Without progress, after which starvation is measured.
+_GATHER_S = 0.05  # In which others may end of the same cause.
+_REAP_S = 5.0  # In which the kernel must end a killed process.
+_SHORTEST_S, _TIMES_P99 = 5.0, 5  # The limit that is learned from steps.
 _INPUT, _OUTPUT = 0, 1
 
 
 class Process:
-  """A training process, waiting for its place or in it.
-
-  Args:
-    command: that starts it.
-
-  Attributes:
-    rank: which one it is; -1: not known yet.
-    slot: how far it is.
-    popen: the process.
-    watch: a file that can be read once the process has ended.
-  """
+  """A training process, which has a place or waits for one."""
 
   def __init__(self, command: list[str]):
-    self.rank, self.slot = -1, beats.Slot()
+    self.rank = -1  # None yet.
+    self.slot = beats.Slot()
     self._looks = self._late = 0
     self.popen = subprocess.Popen(
       command,
@@ -53,25 +44,25 @@ class Process:
       pass_fds=(self.slot.file,),
       start_new_session=True,
     )
-    self.watch = os.pidfd_open(self.popen.pid)
+    self.watch = os.pidfd_open(self.popen.pid)  # Readable once it has ended.
     self._starvation = starvation.Starvation(self.popen.pid)
     self._starved = False
 
   def begin(self, place: rank.Place) -> None:
-    """Tells it who it is."""
+    """Gives it its place."""
     self.rank = place.rank
     self.slot.enter('import')
-    with contextlib.suppress(BrokenPipeError):  # It shows by its exit code.
+    with contextlib.suppress(BrokenPipeError):  # Its exit code will show why.
       self.popen.stdin.write(rank.to_line(place).encode())
       self.popen.stdin.close()
 
   def signal(self, number: int) -> None:
-    """Sends a signal to it and all that it has started."""
+    """Sends a signal to it and to its children."""
     with contextlib.suppress(ProcessLookupError):
       os.killpg(self.popen.pid, number)
 
   def close(self) -> None:
-    """Forgets it; it has ended."""
+    """Frees what an ended process leaves."""
     os.close(self.watch)
     self.slot.close()
 
@@ -94,22 +85,15 @@ class Process:
     }
 
   def look(self) -> None:
-    """Counts whether it is in a step, or still on its way there.
-
-    Where it makes no progress, also looks whether it waits for a processor.
-    """
+    """Samples whether it is in a step or before one, and whether it starves."""
     phase = self.slot.phase
     self._looks += phase in ('data', 'step')
     self._late += phase == 'data'
-    if self.slot.age_s > _SUSPECT_S:
-      self._starved = self._starvation.look()
-    else:
-      self._starved = False
-      self._starvation.reset()
+    self._starved = self._starvation.look(self.slot.age_s > _SUSPECT_S)
 
 
 class Agent:
-  """Does what the supervisor says, and tells what it sees."""
+  """Follows the orders of the supervisor, and reports to it."""
 
   def __init__(self):
     self._selector = selectors.DefaultSelector()
@@ -135,7 +119,7 @@ class Agent:
       self._watch()
 
   def _listen(self) -> bool:
-    """Does what was asked; False: the supervisor is gone."""
+    """Follows orders; False: the supervisor is gone."""
     data = os.read(_INPUT, 65536)
     *lines, self._buffer = (self._buffer + data).split(b'\n')
     for order in map(json.loads, lines):
@@ -177,14 +161,14 @@ class Agent:
       process.popen.send_signal(number)
 
   def _on_kill(self) -> None:
-    """Ends the ranks; tells how far they were."""
+    """Ends the ranks; reports how far they were."""
     there = [process.describe() for process in self._ranks]
     stuck = self._kill(self._ranks)
     self._ranks = []
     self._tell('killed', ranks=there, stuck=stuck)
 
   def _watch(self) -> None:
-    """Looks at the ranks, and tells what is new."""
+    """Looks at logs and ranks, and reports what is new."""
     now = time.monotonic()
     for event in self._site.poll(now) if self._site else ():
       self._tell('seen', event=watch.facts(event))
@@ -207,13 +191,13 @@ class Agent:
       self._tell('status')
 
   def _prepare(self) -> None:
-    """Keeps a process ready for each rank."""
+    """Keeps a process ready for each rank of the next generation."""
     wanted = self._setup['ranks'] if self._setup['standby'] else 0
     while len(self._standby) < wanted:
       self._standby.append(Process(self._setup['command']))
 
   def _kill(self, processes: list[Process]) -> list[int]:
-    """Ends processes; returns those that the kernel cannot take away."""
+    """Ends processes; returns those that the kernel cannot end."""
     for process in processes:
       process.signal(signal.SIGKILL)
     stuck, until = [], time.monotonic() + _REAP_S
@@ -235,7 +219,7 @@ class Agent:
 
 
 def limit_s(slot: beats.Slot, setup: dict[str, Any]) -> float:
-  """Seconds without progress that count as a hang, for what a rank does now."""
+  """Seconds without progress that count as a hang, in this phase of a rank."""
   known = slot.step_p99_s()
   if slot.phase not in ('data', 'step') or known is None:
     return setup['phase_limit_s']
@@ -243,7 +227,7 @@ def limit_s(slot: beats.Slot, setup: dict[str, Any]) -> float:
 
 
 def _letter(pid: int) -> str:
-  """The state of a process in /proc, where T is stopped and D waits."""
+  """The state in /proc/PID/stat: T is stopped, D waits for a device."""
   try:
     with open(f'/proc/{pid}/stat', encoding='utf-8') as file:
       return file.read().rpartition(')')[2].split()[0]
@@ -252,7 +236,7 @@ def _letter(pid: int) -> str:
 
 
 def main() -> None:
-  """Serves the supervisor at the other end of the standard input."""
+  """Follows the supervisor at the other end of the standard input."""
   rank.die_with_parent()
   # The supervisor decides what a signal of the terminal means.
   for number in (signal.SIGINT, signal.SIGTERM):

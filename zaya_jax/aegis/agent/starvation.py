@@ -1,33 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a process makes no progress because it gets no processor."""
+"""Whether a process makes no progress because it gets no processor time."""
 
 import glob
 import time
 
-_WINDOW_S = 0.5  # That a measurement takes at least.
-_SHARE = 0.5  # Of it, that all threads together were ready and did not run.
+_WINDOW_S = 0.5  # Of a measurement, at least.
+_SHARE = 0.5  # Of the window, that its threads were ready but did not run.
 
 
 class Starvation:
-  """Measures one process while somebody looks again and again.
-
-  Args:
-    pid: of the process.
-  """
+  """Measures one process as often as it is looked at."""
 
   def __init__(self, pid: int):
     self._pid = pid
     self._before: tuple[float, float] | None = None
     self._found = False
 
-  def reset(self) -> None:
-    """It makes progress: no need to measure."""
-    self._before, self._found = None, False
+  def look(self, is_suspect: bool = True) -> bool:
+    """Whether it was starved in the last whole window.
 
-  def look(self) -> bool:
-    """Whether it was starved in the last whole window."""
+    Args:
+      is_suspect: False if it makes progress, so that nothing is measured.
+    """
     now = time.monotonic()
-    if self._before is None:
+    if not is_suspect:
+      self._before, self._found = None, False
+    elif self._before is None:
       self._before = now, waited_s(self._pid)
     elif now > self._before[0] + _WINDOW_S:
       before, self._before = self._before, (now, waited_s(self._pid))
@@ -37,12 +35,12 @@ class Starvation:
 
 
 def waited_s(pid: int) -> float:
-  """Seconds that the threads of a process were ready to run and did not."""
+  """Seconds that the threads of a process were ready but did not run."""
   total = 0
   for path in glob.glob(f'/proc/{pid}/task/*/schedstat'):
     try:
       with open(path, encoding='ascii') as file:
         total += int(file.read().split()[1])
-    except (OSError, IndexError):  # The thread has ended, or is not counted.
+    except (OSError, IndexError):  # The thread has ended.
       continue
   return total / 1e9

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lines and counters of one node become events, as rules say.
+"""Turns lines and counters of one node into events, as rules say.
 
 The clock is the caller's, and memory is bounded whatever the lines are.
 """
@@ -24,17 +24,17 @@ _KMSG = re.compile(r'(\d+),\d+,\d+,[^;]*;(.*)', re.DOTALL)
 def understand(
   source: events.Source, line: str
 ) -> tuple[events.Source, str] | None:
-  """Who says what in a line; None where the line says nothing to be believed.
+  """Who says what in a line; None if the line cannot be believed.
 
   Args:
-    source: 'kern' for records of /dev/kmsg, in which programs can write too;
-      'journal' for lines of `journalctl --output=json`, where fields that
-      begin with '_' cannot be forged, and the kernel speaks as well; any other
-      is taken as it is.
+    source: 'kern' for records of /dev/kmsg, to which programs can write, too;
+      'journal' for lines of `journalctl --output=json`, which has lines of the
+      kernel as well, and where fields that begin with '_' cannot be forged;
+      lines of other sources are taken as they are.
     line: as it was read.
 
   Returns:
-    The source that rules name, and the text; of a journal, the unit before it.
+    The source that rules name, and the text; for a journal, with its unit.
   """
   if source == 'kern':
     found = _KMSG.fullmatch(line)
@@ -63,12 +63,7 @@ class _Memory:
 
 
 class Matcher:
-  """The rules of one node.
-
-  Args:
-    rules: of all sources.
-    node: its name.
-  """
+  """The rules of one node, and what they remember."""
 
   def __init__(self, rules: Iterable[rules_lib.Rule], node: str):
     self._rules, self._node = tuple(rules), node
@@ -90,10 +85,10 @@ class Matcher:
 
     Args:
       source: where it was read.
-      line: of text; of 'metrics', the name of a counter that has risen.
+      line: of text; for 'metrics', the name of a counter that has risen.
       time_s: by a clock that does not step back.
       count: by how much the counter has risen.
-      rank: whose line it is, of 'trainer'.
+      rank: whose line it is, for 'trainer'.
     """
     understood = understand(source, line)
     if understood is None:
@@ -111,7 +106,7 @@ class Matcher:
     return found
 
   def due(self, time_s: float) -> list[events.Event]:
-    """The events of which nothing was cleared within the grace."""
+    """The events that nothing has cleared within their grace."""
     return [
       event
       for rule in self._rules

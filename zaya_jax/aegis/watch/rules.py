@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""Rules: which lines and counters mean what. Data, in TOML files.
+r"""Rules, which are TOML files: what lines and counters mean.
 
     [[rule]]
     name = 'nic_down'        # Becomes the kind of the event.
@@ -7,13 +7,13 @@ r"""Rules: which lines and counters mean what. Data, in TOML files.
     pattern = '(?P<who>\w+).*Link down'  # `who` tells one card from another.
     severity = 'critical'    # info, warn, drain_later or critical.
     scope = 'node'           # rank, node or job.
-    grace_s = 30             # Nothing happens if within it
-    clear = '(?P<who>\w+).*Link up'     # this is seen of the same one.
+    grace_s = 30             # Nothing happens if, within this time,
+    clear = '(?P<who>\w+).*Link up'     # the same card says this.
 
-`unless` is a pattern that excludes a line, `count` and `within_s` ask for so
-many (of a counter: so much more), `debounce_s` is how long the same is not
-told again, `action` overrides what the severity stands for. Each file is tested
-when it is read: all `examples` must match, and no line of `all_clear`.
+`unless` is a pattern that excludes a line. `count` and `within_s` ask for so
+many lines (or a counter that rises by so much). The same event is not reported
+again for `debounce_s`. `action` overrides that of the severity. Each file is
+tested when it is read: all `examples` must match, and no line of `all_clear`.
 """
 
 import dataclasses
@@ -36,7 +36,7 @@ _ACTIONS = {
   'drain_later': 'checkpoint_and_drain',
   'critical': 'replace_node',
 }
-# The kinds of `events` that lines may bring about.
+# The kinds of `events` that a line may cause.
 _ALLOWED = ('out_of_memory', 'loss_spike', 'not_finite', 'save_failed')
 
 
@@ -114,7 +114,7 @@ def _read(path: pathlib.Path) -> list[tuple[Rule, int]]:
 
 
 class _Lines:
-  """Where the keys of each table are, which tomllib does not tell."""
+  """The lines of keys, which tomllib does not tell."""
 
   def __init__(self, text: str):
     self._lines = text.splitlines()
@@ -125,7 +125,7 @@ class _Lines:
     ]
 
   def of(self, table: int, key: str) -> int:
-    """The line of a key, else of its table, which -1 is none of."""
+    """The line of a key, else of its table; table -1 is the file's top."""
     first = self._starts[table] if table >= 0 else 1
     last = [*self._starts, len(self._lines) + 1][table + 1]
     for number in range(first, last):
@@ -198,7 +198,7 @@ _CONTRADICTIONS = {
 
 
 def _fault(value: Any, hint: Any) -> str:
-  """Why a value is none of a type; '' if it is."""
+  """Why a value is not of a type; '' if it is."""
   if typing.get_origin(hint) is Literal:
     options = typing.get_args(hint)
     return '' if value in options else f'must be one of {", ".join(options)}'

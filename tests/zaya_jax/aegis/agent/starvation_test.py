@@ -52,3 +52,16 @@ def test_who_sleeps_is_not(start):
 
 def test_nobody_waits_where_there_is_no_process():
   assert starvation.waited_s(2**30) == 0.0
+
+
+def test_nothing_is_measured_while_there_is_progress(start, monkeypatch):
+  measured = starvation.Starvation(0)
+  clock = iter([0.0, 1.0, 2.0, 3.0, 3.1])
+  waited = iter([5.0, 6.0, 9.0])
+  monkeypatch.setattr(starvation.time, 'monotonic', lambda: next(clock))
+  monkeypatch.setattr(starvation, 'waited_s', lambda pid: next(waited))
+  assert not measured.look()
+  assert measured.look()  # A second of waiting in one second.
+  assert not measured.look(is_suspect=False)
+  assert not measured.look()  # A window begins anew
+  assert not measured.look()  # and is not whole yet.
