@@ -57,7 +57,6 @@ ENTRIES = {
 }
 LINES_OF_A_FILE = {
   'ops/hopper/persistent.py': 344,
-  'zaya_jax/aegis/drills/table.py': 306,
   'zaya_jax/checkpoint/seal.py': 318,
   'zaya_jax/checkpoint/writing/fast.py': 308,
   'zaya_jax/checkpoint/writing/manager.py': 307,

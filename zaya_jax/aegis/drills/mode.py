@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""--mode=supervise --drill=NAMES: faults in real runs, and what came of them.
+"""--mode=supervise --drill=NAMES: faults in real runs, and what they cost.
 
-Each drill is one supervised run of a tiny model on this machine, beside a run
-that nothing happened to. It prints one JSON object.
+Each drill is one supervised run of a tiny model on this machine, compared with
+an undisturbed run. It prints one JSON object.
 """
 
 import contextlib
@@ -21,10 +21,10 @@ _REFERENCE = table.Drill(generations=1)
 
 
 def main(config: config_lib.Config) -> int:
-  """Runs the drills of --drill, and tells of each.
+  """Runs the drills of --drill; prints the result of each.
 
   Returns:
-    0 if all went as they should, else 1.
+    0 if all ended as they should, else 1.
 
   Raises:
     UsageError: if a name is unknown.

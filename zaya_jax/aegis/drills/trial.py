@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One supervised run of a tiny model, and what can be read of it afterwards."""
+"""One supervised run of a tiny model, and what its files say afterwards."""
 
 import dataclasses
 import json
@@ -53,7 +53,7 @@ FLAGS = f"""
 
 @dataclasses.dataclass(frozen=True)
 class Final:
-  """What a run came to."""
+  """The result of a run."""
 
   hashes: tuple[str, str]  # Of the parameters, of the whole state.
   data_index: int
@@ -64,14 +64,9 @@ class Trial:
   """One run.
 
   Args:
-    root: of all drills: the text and the compiled programs are shared.
+    root: of all drills, which share their text and compiled programs.
     name: of its folder.
     drill: what is to happen.
-
-  Attributes:
-    drill: the same.
-    run_dir: of the run.
-    supervisor: its process.
   """
 
   def __init__(self, root: pathlib.Path, name: str, drill: 'table.Drill'):
@@ -86,7 +81,7 @@ class Trial:
     )
 
   def command(self, wanted: str, log: pathlib.Path) -> subprocess.Popen:
-    """Starts a supervisor of this run directory."""
+    """Starts a supervisor of this run directory, with the faults `wanted`."""
     text = self._root / 'text.txt'
     if not text.exists():
       lines = (f'{n} times {n} is {n * n}.\n' for n in range(4000))
@@ -112,7 +107,7 @@ class Trial:
       )
 
   def await_end(self) -> int:
-    """Waits for the supervisor; its exit code, or that of SIGKILL."""
+    """Waits for the supervisor, but not for ever; returns its exit code."""
     try:
       return self.supervisor.wait(_LIMIT_S)
     except subprocess.TimeoutExpired:
@@ -147,27 +142,27 @@ class Trial:
     return words in self._log.read_text()
 
   def times(self) -> dict[str, Any]:
-    """When each fault was seen and repaired, in seconds; the worst of all."""
+    """Seconds until faults were seen and training went on; the worst ones."""
     seen = self.incidents(*_FAILURES)
     again = [row['time'] for row in self.incidents('running')]
     detect, recover = [], []
     for fault in _rows(self.run_dir / 'aegis' / 'faults.jsonl'):
       after = [row['time'] for row in seen if row['time'] >= fault['time']]
-      detect += [t - fault['time'] for t in after[:1]]
-      recover += [t - fault['time'] for t in again if after and t > after[0]][
-        :1
-      ]
+      if after:
+        detect.append(after[0] - fault['time'])
+        trains = [t - fault['time'] for t in again if t > after[0]]
+        recover += trains[:1]
     sealed, redone = 0, 0
     for row in self.incidents('sealed', *_FAILURES):
       if row['kind'] == 'sealed':
         sealed = row['step']
       elif row['done']['kind'] != 'stop':
         redone += max(0, (row['step'] or 0) - sealed)
-    worst = {
+    return {
       'detect_s': round(max(detect), 3) if detect else None,
       'recover_s': round(max(recover), 3) if recover else None,
+      'steps_redone': redone,
     }
-    return worst | {'steps_redone': redone}
 
   def final(self) -> Final:
     """Reads the last checkpoint, in a process that may import jax."""
@@ -188,7 +183,7 @@ class Trial:
     return Final(hashes, about.get('data_index', -1), losses)
 
   def processes(self) -> list[int]:
-    """Processes that still work in the run directory."""
+    """Ends processes that still work in the run directory; returns them."""
     found, until = [0], time.monotonic() + 5
     while found and time.monotonic() < until:
       found = [
