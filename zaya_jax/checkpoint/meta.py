@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a checkpoint says about itself, and whether a run may go on from it."""
 
-import dataclasses
 import json
 import os
 import platform
 import time
+from collections.abc import Set
 from importlib import metadata
 from typing import Any
 
@@ -14,9 +14,6 @@ from zaya_jax.checkpoint import errors, folders, seal
 
 _REQUIRED = ('arrays', 'data_index')  # In every meta.
 _PACKAGES = ('jax', 'flax', 'optax', 'orbax-checkpoint', 'grain')
-# Settings of the model that do not change what the saved arrays mean: how the
-# same function is computed, and how the first weights were drawn.
-HARMLESS = {'dtype', 'remat', 'scan_layers', 'init_std', 'temperature_init'}
 # Settings that say what to do now rather than what the run is.
 _PER_CALL = {
   'mode',
@@ -105,7 +102,8 @@ def check_same_model(
       the state other arrays or the arrays another meaning.
   """
   before, now = meta['config'], _plain(config)
-  model = _changes(before['model'], now['model'], 'model.', HARMLESS)
+  how = config_lib.OF_THE_RUN  # Changes nothing of what the arrays mean.
+  model = _changes(before['model'], now['model'], 'model.', how)
   if model:
     raise errors.CheckpointError(
       f'--run_dir={config.run_dir} holds checkpoints of another model '
@@ -124,7 +122,7 @@ def check_same_model(
 
 
 def _changes(
-  before: Any, now: Any, prefix: str, ignored: set[str]
+  before: Any, now: Any, prefix: str, ignored: Set[str]
 ) -> list[str]:
   """The leaves of nested settings that differ, as '--name: old -> new'."""
   found = []
@@ -140,9 +138,9 @@ def _changes(
   return found
 
 
-def _plain(config: Any) -> dict[str, Any]:
+def _plain(config: config_lib.Config) -> dict[str, Any]:
   """The settings as they come back from JSON."""
-  return json.loads(json.dumps(dataclasses.asdict(config)))
+  return json.loads(json.dumps(config.as_dict()))
 
 
 def _versions() -> dict[str, str]:

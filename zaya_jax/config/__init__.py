@@ -20,6 +20,7 @@ VERSION = '0.1.0'
 
 UsageError = fields.UsageError
 ModelConfig = model.ModelConfig
+OF_THE_RUN = model.OF_THE_RUN
 CheckpointConfig = training.CheckpointConfig
 DataConfig = training.DataConfig
 GuardConfig = training.GuardConfig

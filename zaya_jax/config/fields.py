@@ -56,7 +56,7 @@ def check(
   """
   hints = typing.get_type_hints(type(config))
   for f in dataclasses.fields(config):
-    if dataclasses.is_dataclass(hints[f.name]):
+    if not f.metadata:  # A section, or no setting.
       continue
     value, name = getattr(config, f.name), f'--{section}{f.name}'
     choices = typing.get_args(hints[f.name])

@@ -13,7 +13,7 @@ import json
 import os
 import re
 import typing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any, Literal, TypeVar
 
 from absl import flags as absl_flags
@@ -62,16 +62,23 @@ def parse(cls: type[_C], args: Sequence[str]) -> _C:
     raise fields.UsageError(f'{text.rstrip(".")}.') from error
   if left:
     raise fields.UsageError(f'{left[0]!r} is not a flag; write --name=value.')
-  return _build(cls, '', values)
+  given = frozenset(name for name in values if values[name].present)
+  return _build(cls, '', values, given=given)
 
 
-def to_flagfile(config: Any) -> str:
-  """Writes every setting as a line that `parse` reads again."""
+def to_flagfile(config: Any, left_out: Container[str] = ()) -> str:
+  """Writes every setting as a line that `parse` reads again.
+
+  Args:
+    config: the settings.
+    left_out: names of flags that are not written.
+  """
   lines = [_HEADER]
   for title, summary, settings in sections(type(config)):
     lines.append(f'# {title}: {summary}\n')
     for setting in settings:
-      lines.append(f'--{setting.name}={_quote(_text(setting, config))}\n')
+      if setting.name not in left_out:
+        lines.append(f'--{setting.name}={_quote(_text(setting, config))}\n')
     lines.append('\n')
   return ''.join(lines[:-1])
 
@@ -98,7 +105,7 @@ def _settings(cls: type, prefix: str) -> list[Setting]:
   return [
     Setting(name=prefix + f.name, kind=hints[f.name], field=f)
     for f in dataclasses.fields(cls)
-    if not dataclasses.is_dataclass(hints[f.name])
+    if f.metadata
   ]
 
 
@@ -150,16 +157,16 @@ def _parser(kind: Any) -> _Parser:
   }[kind]
 
 
-def _build(cls: type, prefix: str, values: absl_flags.FlagValues) -> Any:
+def _build(
+  cls: type, prefix: str, values: absl_flags.FlagValues, **more: Any
+) -> Any:
   hints = typing.get_type_hints(cls)
-  return cls(
-    **{
-      f.name: _build(hints[f.name], f'{prefix}{f.name}.', values)
-      if dataclasses.is_dataclass(hints[f.name])
-      else values[prefix + f.name].value
-      for f in dataclasses.fields(cls)
-    }
-  )
+  for f in dataclasses.fields(cls):
+    if f.metadata:
+      more[f.name] = values[prefix + f.name].value
+    elif dataclasses.is_dataclass(kind := hints[f.name]):
+      more[f.name] = _build(kind, f'{prefix}{f.name}.', values)
+  return cls(**more)
 
 
 def _expand(args: Sequence[str]) -> list[str]:

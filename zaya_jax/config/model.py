@@ -9,6 +9,12 @@ from zaya_jax.config import fields
 UsageError = fields.UsageError
 field = fields.field
 
+# Settings of a run and not of its model: how it is computed, and how its first
+# weights are drawn. A model that is read keeps its own for all others.
+OF_THE_RUN = frozenset(
+  ('dtype', 'remat', 'scan_layers', 'init_std', 'temperature_init')
+)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelConfig:
@@ -115,6 +121,11 @@ class ModelConfig:
         f'--model.sliding_layers={",".join(map(str, self.sliding_layers))} '
         'go together; set both or neither.'
       )
+
+  def computed_as(self, other: 'ModelConfig') -> 'ModelConfig':
+    """This model with the settings of `other` that are of the run."""
+    taken = {name: getattr(other, name) for name in OF_THE_RUN}
+    return dataclasses.replace(self, **taken)
 
   @property
   def num_classes(self) -> int:

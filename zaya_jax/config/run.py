@@ -14,7 +14,7 @@ from zaya_jax.config.machine import (
   OpsConfig,
   PlanConfig,
 )
-from zaya_jax.config.model import ModelConfig
+from zaya_jax.config.model import OF_THE_RUN, ModelConfig
 from zaya_jax.config.modes import (
   EvalConfig,
   ExportConfig,
@@ -76,7 +76,7 @@ class Config:
   restore: str = field(
     '',
     'Starts a new run from the parameters of this run, checkpoint or Hugging '
-    'Face folder, which also gives --model.* where it is at its default.',
+    'Face folder, which also gives each --model.* that is not given.',
   )
   prompt: str = field(
     '', 'Text to continue, by --mode=generate and during training.'
@@ -104,6 +104,10 @@ class Config:
   aegis: AegisConfig = AegisConfig()
   log: LogConfig = LogConfig()
   report: ReportConfig = ReportConfig()
+  # The flags that were given, which tells a default from silence; no setting.
+  given: frozenset[str] = dataclasses.field(
+    default=frozenset(), compare=False, repr=False
+  )
 
   def __post_init__(self) -> None:
     fields.check(self, '')
@@ -141,8 +145,32 @@ class Config:
     return dataclasses.replace(read, **changes)
 
   def to_flagfile(self) -> str:
-    """Writes every setting; `from_flagfile` gives an equal config again."""
-    return flags.to_flagfile(self)
+    """Writes every setting; `from_flagfile` gives an equal config again.
+
+    What is left to `--restore` is not written.
+    """
+    return flags.to_flagfile(self, self.inherited if self.restore else ())
+
+  @property
+  def inherited(self) -> set[str]:
+    """Flags that `--restore` decides: what nobody said of model and tokenizer.
+
+    In Python nobody says which were given: those that are at their default.
+    """
+    found = {
+      f'model.{f.name}'
+      for f in dataclasses.fields(self.model)
+      if f.name not in OF_THE_RUN and getattr(self.model, f.name) == f.default
+    }
+    if self.data.tokenizer == DataConfig.tokenizer:
+      found.add('data.tokenizer')
+    return found - self.given
+
+  def as_dict(self) -> dict[str, Any]:
+    """Every setting, nested by section."""
+    found = dataclasses.asdict(self)
+    del found['given']
+    return found
 
   def differences(self, later: 'Config', section: str = '') -> list[str]:
     """Lists the flags that differ, as `--model.d_model: 256 -> 512`.

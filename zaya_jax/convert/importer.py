@@ -32,10 +32,7 @@ def main(config: config_lib.Config) -> None:
   """
   source, output = config.source, config.output
   output = aside.check(output, source)
-  how = ('dtype', 'remat', 'scan_layers')
-  model = dataclasses.replace(
-    hub_folder.read_config(source), **{k: getattr(config.model, k) for k in how}
-  )
+  model = hub_folder.read_config(source).computed_as(config.model)
   tokenizer = hub_folder.read_tokenizer(source, model)
   hub_folder.read_stop_ids(source)  # Refused now rather than when it is needed.
   found = hub_folder.find_leaves(source, model)

@@ -50,12 +50,10 @@ def model_settings(
   found = defaults | {key: kept[key] for key in _SHARED if key in kept}
   found |= hub_config.to_hf(config, layout)
   if kept and hub_config.layout_of(kept) == layout:
-    before = hub_config.translate('config.json', kept)
-    how = ('dtype', 'remat', 'scan_layers', 'temperature_init')
-    ours = {k: getattr(config, k) for k in how}
+    before = hub_config.translate('config.json', kept).computed_as(config)
     if config.skip != 'off':
-      ours['skip'] = config.skip
-    if dataclasses.replace(before, **ours) == config:
+      before = dataclasses.replace(before, skip=config.skip)
+    if before == config:
       found = dict(kept)
   old = layout == 'legacy' or 'torch_dtype' in found
   found['torch_dtype' if old else 'dtype'] = dtype

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a run writes of itself: config.flags, config.json, incidents.jsonl."""
 
-import dataclasses
 import json
 import os
 import pathlib
@@ -30,7 +29,7 @@ def write(
   """
   run_dir = pathlib.Path(config.run_dir)
   facts = {
-    'config': dataclasses.asdict(config),
+    'config': config.as_dict(),
     'devices': {
       'platform': device.platform,
       'kind': device.device_kind,

@@ -11,21 +11,19 @@ from zaya_jax.checkpoint import folders, meta
 from zaya_jax.checkpoint.reading import finder
 from zaya_jax.hub import folder as hub_folder
 
-# Settings that may differ from those of the source: its arrays fit all the
-# same. These are of training and not of the model.
-_OWN = {'dtype', 'remat', 'init_std', 'temperature_init'}
+# Settings that a run may change: the arrays of its source fit all the same.
 _FREE = {
-  *_OWN, 'skip', 'rope_theta', 'rope_fraction', 'sliding_window',
-  'sliding_layers', 'sliding_rope_theta', 'norm_eps',
+  'skip', 'rope_theta', 'rope_fraction', 'sliding_window', 'sliding_layers',
+  'sliding_rope_theta', 'norm_eps',
 }  # fmt: skip
 
 
 def settings(config: config_lib.Config) -> config_lib.Config:
   """Takes the model and the tokenizer from `--restore`.
 
-  Flags of the model that are at their default become those of the source, and
-  so does `--data.tokenizer`. A run that goes on takes them from its own newest
-  checkpoint: the source need not be there any more.
+  What nobody said (`Config.inherited`) is as the source says. A run that goes
+  on takes it from its own newest checkpoint: the source need not be there any
+  more.
 
   Raises:
     UsageError: if a flag of the model asks for other arrays than there are.
@@ -50,31 +48,35 @@ def settings(config: config_lib.Config) -> config_lib.Config:
     tokenizer = _tokenizer_in(os.path.dirname(os.path.dirname(directory)))
   if not goes_on:  # Else the checkpoint itself is compared.
     _check_arrays(config, model)
-  data = config.data
-  if data.tokenizer == 'bytes' and not data.train_tokenizer:
+  data, open_ = config.data, config.inherited
+  if 'data.tokenizer' in open_ and not data.train_tokenizer:
     data = dataclasses.replace(data, tokenizer=tokenizer)
-  changed = {k: v for k, v in _chosen(config.model).items() if k not in _OWN}
-  own = {name: getattr(config.model, name) for name in _OWN}
-  model = dataclasses.replace(model, **changed, **own)
-  return dataclasses.replace(config, model=model, data=data)
+  model = dataclasses.replace(model, **_said(config)).computed_as(config.model)
+  given = config.given | open_  # Nothing is left open.
+  return dataclasses.replace(config, model=model, data=data, given=given)
 
 
-def _chosen(model: config_lib.ModelConfig) -> dict[str, Any]:
-  """The settings that are not at their default."""
+def _said(config: config_lib.Config) -> dict[str, Any]:
+  """The settings of the model that the flags decide, by name."""
+  open_ = config.inherited
   return {
-    field.name: getattr(model, field.name)
-    for field in dataclasses.fields(model)
-    if getattr(model, field.name) != field.default
+    field.name: getattr(config.model, field.name)
+    for field in dataclasses.fields(config.model)
+    if f'model.{field.name}' not in open_
+    and field.name not in config_lib.OF_THE_RUN
   }
 
 
 def _check_arrays(
   config: config_lib.Config, model: config_lib.ModelConfig
 ) -> None:
+  """Refuses flags that ask for other arrays than those of the source."""
+  same_classes = (config.model.skip == 'off') == (model.skip == 'off')
+  free = _FREE if same_classes else _FREE - {'skip'}
   wrong = [
     f'--model.{name}={value} (there: {getattr(model, name)})'
-    for name, value in _chosen(config.model).items()
-    if name not in _FREE and value != getattr(model, name)
+    for name, value in _said(config).items()
+    if name not in free and value != getattr(model, name)
   ]
   if wrong:
     raise config_lib.UsageError(

@@ -144,9 +144,7 @@ def _with_params_of(
     model = hub_folder.read_config(source)
   else:
     model = meta.model_config(meta.read(directory))
-  model = dataclasses.replace(
-    model, **{k: getattr(config.model, k) for k in meta.HARMLESS}
-  )
+  model = model.computed_as(config.model)
   theirs = dataclasses.replace(config, model=model)
   changes = theirs.differences(config, 'model')
   wanted = {'params': state.params, 'buffers': state.buffers}

@@ -9,14 +9,14 @@ import jax
 import numpy as np
 import pytest
 
-from pipelines import manifest, tokenizer
+from pipelines import manifest
 from tests.support import tuning
 from tests.support.tuning import conversations, tune
 from zaya_jax import config as config_lib
 from zaya_jax import main
 from zaya_jax.inference import load as load_lib
 from zaya_jax.model import zaya
-from zaya_jax.train import gradients, inherit
+from zaya_jax.train import gradients
 
 
 @pytest.fixture(scope='module')
@@ -104,20 +104,6 @@ def test_what_does_not_fit_is_refused(
   assert not (tmp_path / 'run' / 'config.flags').exists()
 
 
-def test_settings_that_fit_other_arrays_are_the_users(source):
-  config = config_lib.Config(
-    run_dir='none',
-    restore=str(source),
-    model=config_lib.ModelConfig(rope_theta=1e6, skip='identity'),
-  )
-  model = inherit.settings(config).model
-  assert (model.rope_theta, model.skip) == (1e6, 'identity')
-  assert (model.num_layers, model.d_model, model.vocab_size) == (2, 16, 259)
-  # Without the flag: what the source says, and not the default.
-  plain = dataclasses.replace(config, model=config_lib.ModelConfig())
-  assert inherit.settings(plain).model.rope_theta == 5e6
-
-
 def test_frozen_balancing_bias_stays_to_the_bit(source, tuned, tmp_path):
   text = tuned.parent / 'chats.jsonl'
   args = [f'--data.input={text}', '--num_steps=2']
@@ -165,10 +151,3 @@ def test_loss_is_the_mean_over_what_counts(mutant):
       )[0]
     )(params)
     assert (abs(loss - expected) < 1e-5) != mutant
-
-
-def test_source_without_a_tokenizer_file_leaves_bytes(tmp_path):
-  folder = shutil.copytree(tuning.GOLDEN, tmp_path / 'hf')
-  config = config_lib.Config(run_dir='none', restore=str(folder))
-  assert inherit.settings(config).data.tokenizer == 'bytes'
-  assert tokenizer.load('bytes').stop_ids == (256, 257, 258)
