@@ -49,7 +49,9 @@ def _cell(key: str, value: Any) -> str:
   if isinstance(value, bool):
     return 'yes' if value else 'no'
   if key == 'bytes':
-    return f'{value / 1e6:,.1f} MB'
+    return f'{value / 1e6:,.1f} MB' if value >= 1e5 else f'{value:,}'
+  if key == 'time':  # To the minute; it is UTC.
+    return f'{value[:16]}Z'
   if isinstance(value, float):
     return f'{value:.4g}'
   if isinstance(value, int):

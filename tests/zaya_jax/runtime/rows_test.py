@@ -11,6 +11,7 @@ from zaya_jax.runtime import rows
 ROW = {
   'step': 12_000,
   'bytes': 33_061_432,
+  'time': '2026-11-23T20:09:46+00:00',
   'valid': True,
   'val/bpb': 2.3614123456789,
   'params_hash': '0123456789abcdef0123',
@@ -39,11 +40,16 @@ def test_pipe_gets_whole_json_lines(shown):
 
 
 def test_terminal_gets_columns_rounded(shown):
-  assert shown(ROW, {**ROW, 'step': 9}, leave_out=('sealed',)) == [
-    '  step    bytes  valid  val/bpb   params_hash  tokens',
-    '12,000  33.1 MB    yes    2.361  0123456789ab       -',
-    '     9  33.1 MB    yes    2.361  0123456789ab       -',
+  out = ('sealed', 'params_hash')
+  assert shown(ROW, {**ROW, 'step': 9, 'bytes': 99_999}, leave_out=out) == [
+    '  step    bytes               time  valid  val/bpb  tokens',
+    '12,000  33.1 MB  2026-11-23T20:09Z    yes    2.361       -',
+    '     9   99,999  2026-11-23T20:09Z    yes    2.361       -',
   ]
+
+
+def test_terminal_gets_the_start_of_a_hash(shown):
+  assert shown({'state_hash': '0123456789abcdef0123'})[1] == '0123456789ab'
 
 
 def test_long_text_gets_a_line_of_its_own(shown):
