@@ -37,7 +37,15 @@ help:
 	@echo 'make lock        write requirements_lock.txt anew'
 	@echo 'make clean       remove environments and caches; keeps runs/'
 
+NVIDIA := /dev/nvidiactl
+AMD := /dev/kfd
+extra = $(if $(wildcard $(NVIDIA)),cuda13,$(if $(wildcard $(AMD)),rocm7-local))
+plugins = $(wildcard $(VENV)/lib/python*/site-packages/jax_cuda* \
+  $(VENV)/lib/python*/site-packages/jax_rocm*)
+
 quickstart: $(VENV)/.core
+	@$(if $(extra),$(if $(plugins),,echo 'The GPU is not used; for it, run \
+	  $(VENV)/bin/python -m pip install "jax[$(extra)]" (docs/install.md).'))
 	@$(VENV)/bin/python -m zaya_jax.main --flagfile=configs/quickstart.flags
 
 # Two processes: most of the time one core compiles. A file stays in one of

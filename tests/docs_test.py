@@ -6,6 +6,8 @@ import importlib.util
 import os
 import pathlib
 import re
+import subprocess
+from importlib import metadata
 
 import pytest
 
@@ -211,3 +213,41 @@ def test_the_readme_runs(tmp_path, monkeypatch, capfd):
   assert pathlib.Path('runs/mine/checkpoints/4').is_dir()
   assert pathlib.Path('mine-hf/config.json').is_file()
   assert len(done) >= 8, done
+
+
+@in_checkout
+@pytest.mark.parametrize(
+  'present, plugin, words',
+  [
+    ('', '', ''),
+    ('NVIDIA', '', 'pip install "jax[cuda13]"'),
+    ('AMD', '', 'pip install "jax[rocm7-local]"'),
+    ('NVIDIA', 'jax_cuda13_plugin', ''),
+  ],
+)
+def test_quickstart_says_what_a_gpu_needs(tmp_path, present, plugin, words):
+  (tmp_path / 'lib/python3/site-packages' / plugin).mkdir(parents=True)
+  devices = {'NVIDIA': '/none', 'AMD': '/none', present: '/dev/null'}
+  given = [f'{name}={path}' for name, path in devices.items() if name]
+  done = subprocess.run(
+    ['make', '-n', 'quickstart', f'VENV={tmp_path}', *given],
+    capture_output=True,
+    text=True,
+    check=True,
+    cwd=ROOT,
+  )
+  assert words in done.stdout
+  assert ('docs/install.md' in done.stdout) == bool(words)
+
+
+def test_extras_that_are_named_exist():
+  words = (ROOT / 'docs' / 'install.md').read_text()
+  extras = set(re.findall(r'jax\[([\w-]+)\]', words))
+  assert extras == {'cuda12', 'cuda13', 'rocm7-local'}
+  assert extras <= set(metadata.metadata('jax').get_all('Provides-Extra'))
+
+
+def test_no_address_is_left_to_fill_in():
+  for path in [*documents.PAGES, *(ROOT / 'notebooks').glob('*.ipynb')]:
+    found = re.findall(r'/OWNER/|<this repository>', path.read_text())
+    assert not found, path
