@@ -21,7 +21,7 @@ ENGINES = (
     platforms=('cuda',),
     slower=dispatch.wide,
   ),
-  dispatch.Engine('xla', xla.expert_mlp),
+  dispatch.Engine('xla', xla.expert_mlp, xla.unsupported),
 )
 
 

@@ -25,6 +25,9 @@ import jax.numpy as jnp
 
 from ops.experts import sorting
 
+# Rows that are added for each expert at most, and for some programs more.
+_PADDING, _MORE = 1024, 32
+
 
 class Products(NamedTuple):
   """What an engine has; `places` are what its first function makes.
@@ -48,6 +51,27 @@ class Products(NamedTuple):
   matmul: Callable[..., jax.Array]
   d_up: Callable[..., jax.Array]
   d_weights: Callable[..., jax.Array]
+
+
+def unsupported(
+  x_TD: jax.Array, gate_up: jax.Array, down: jax.Array, *types: str
+) -> str | None:
+  """Why kernels for these types cannot run."""
+  names = {jnp.dtype(a.dtype).name for a in (x_TD, gate_up, down)}
+  if len(names) > 1 or not names <= {*types}:
+    return (
+      f'tokens and matrices must all be {" or all ".join(types)}, '
+      f'not {", ".join(sorted(names))}'
+    )
+  return uncounted(x_TD, gate_up)
+
+
+def uncounted(x_TD: jax.Array, gate_up: jax.Array) -> str | None:
+  """Why rows cannot be numbered; how long they are does not matter."""
+  tokens, num_experts = x_TD.shape[0], gate_up.shape[0]
+  if tokens + (num_experts + _MORE) * _PADDING < 2**31:
+    return None
+  return f'{tokens} tokens are more rows than 32 bits can number'
 
 
 def place(expert_T: jax.Array, num_experts: int) -> tuple[jax.Array, jax.Array]:

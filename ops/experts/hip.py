@@ -19,12 +19,11 @@ def unsupported(
 ) -> str | None:
   """Why it cannot run."""
   del expert_T
-  if reason := native.unavailable('experts_up'):
-    return reason
-  names = {jnp.dtype(a.dtype).name for a in (x_TD, gate_up, down)}
-  if names != {'bfloat16'}:
-    return f'multiplies bfloat16, not {", ".join(sorted(names))}'
-  return None
+  if down.shape[1] >= 2**22:  # Of 256 rows of gate and up.
+    return f'{down.shape[1]} inner channels are more bytes than 32 bits count'
+  return native.unavailable('experts_up') or api.unsupported(
+    x_TD, gate_up, down, 'bfloat16'
+  )
 
 
 def expert_mlp(*inputs: jax.Array) -> jax.Array:

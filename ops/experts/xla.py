@@ -15,8 +15,16 @@ import jax
 import jax.numpy as jnp
 
 from ops import dispatch
-from ops.experts import reference
+from ops.experts import api, reference
 from ops.experts.sorting import permute, sort_by_expert
+
+
+def unsupported(
+  x_TD: jax.Array, expert_T: jax.Array, gate_up: jax.Array, down: jax.Array
+) -> str | None:
+  """Why it cannot run."""
+  del expert_T, down
+  return api.uncounted(x_TD, gate_up)
 
 
 def expert_mlp(

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products of sorted tokens with the matrix of each one's expert, forward and
-// back: what ops/experts/grouped.py says, in the same names. Tiles of rows come
-// from its list (programs.py); a tile has rows of one expert.
+// back: `Products` of ops/experts/api.py, in the same names. Tiles of rows are
+// those of ops/experts/sorting.py; a tile has rows of one expert.
 #include "handler.h"
 #include "tile.h"
 

@@ -8,7 +8,6 @@ Axis letters: T tokens, P rows of all blocks.
 """
 
 import jax
-import jax.numpy as jnp
 
 from ops.experts import api
 from ops.experts.hopper import places as places_lib
@@ -22,12 +21,9 @@ def unsupported(
 ) -> str | None:
   """Why it cannot run."""
   del expert_T
-  if reason := warp_groups.unavailable():
-    return reason
-  names = {jnp.dtype(a.dtype).name for a in (x_TD, gate_up, down)}
-  if names not in ({'bfloat16'}, {'float16'}):
-    return f'multiplies bfloat16 or float16, not {", ".join(sorted(names))}'
-  return None
+  return warp_groups.unavailable() or api.unsupported(
+    x_TD, gate_up, down, 'bfloat16', 'float16'
+  )
 
 
 def expert_mlp(*inputs: jax.Array) -> jax.Array:

@@ -7,7 +7,6 @@ ZAYA1's shape with 16,384 tokens.
 """
 
 import jax
-import jax.numpy as jnp
 
 from ops.experts import api
 from ops.experts.triton import products
@@ -21,12 +20,8 @@ def unsupported(
 ) -> str | None:
   """Why it cannot run."""
   del expert_T
-  names = {jnp.dtype(a.dtype).name for a in (x_TD, gate_up, down)}
-  if len(names) > 1:
-    return f'tokens and matrices must share a type, not {sorted(names)}'
-  if names - {'float16', 'bfloat16', 'float32'}:
-    return f'computes in float16, bfloat16 or float32, not {names.pop()}'
-  return None
+  types = 'bfloat16', 'float16', 'float32'
+  return api.unsupported(x_TD, gate_up, down, *types)
 
 
 def expert_mlp(x_TD: jax.Array, *inputs: jax.Array) -> jax.Array:

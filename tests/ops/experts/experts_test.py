@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 import ops
-from ops.experts import reference
+from ops import native
+from ops.experts import ENGINES, reference
+from ops.hopper import warp_groups
 from tests.support import close
 from tests.support.ops.experts_inputs import (
   CASES,
@@ -40,6 +42,34 @@ def test_skipped_tokens_and_empty_experts_get_exact_zeros(case):
   assert not np.any(np.asarray(dx)[skipped])
   for e in set(range(num_experts)) - set(choice.tolist()):
     assert not np.any(d_gate_up[e]) and not np.any(d_down[e])
+
+
+def refused(engine, tokens, experts=16, width=2048, inner=2048):
+  shape = lambda *s: jax.ShapeDtypeStruct(s, jnp.bfloat16)
+  matrices = shape(experts, width, 2 * inner), shape(experts, inner, width)
+  return engine.unsupported(shape(tokens, width), None, *matrices) or ''
+
+
+@pytest.mark.parametrize('engine', ENGINES, ids=lambda engine: engine.name)
+def test_rows_are_numbered_in_32_bits_whatever_their_length(
+  engine, monkeypatch
+):
+  monkeypatch.setattr(native, 'unavailable', lambda kernel: None)
+  monkeypatch.setattr(warp_groups, 'unavailable', lambda: None)
+  # Of 4 * 2**30 numbers each, which ran on an H100.
+  assert not refused(engine, 2**20)
+  assert not refused(engine, 2**31 - 2**20)
+  reason = '2147483647 tokens are more rows than 32 bits can number'
+  assert refused(engine, 2**31 - 1) == reason
+  # Each expert may have rows of padding.
+  assert 'rows' in refused(engine, 2**31 - 2**20, experts=2**10, width=8)
+
+
+def test_hip_counts_the_bytes_of_256_rows_in_32_bits(monkeypatch):
+  monkeypatch.setattr(native, 'unavailable', lambda kernel: None)
+  engine = next(e for e in ENGINES if e.name == 'hip')
+  assert not refused(engine, 8, inner=2**22 - 8)
+  assert '4194304 inner' in refused(engine, 8, inner=2**22)
 
 
 def test_bfloat16_is_close_to_float32():
