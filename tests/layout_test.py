@@ -29,6 +29,7 @@ NO_SOURCE = {
   'modes_test.py': 'the modes of zaya_jax.main, each with its module',
   'mutants_test.py': 'tests/mutants/',
   'notebooks_test.py': 'notebooks/',
+  'release_test.py': 'CHANGELOG.md and CITATION.cff',
   'benchmarks/ring_decode_test.py': 'benchmarks/peers/ring_decode.py',
   'ops/contract_test.py': 'every engine of every operation',
   'ops/lowering_test.py': 'every kernel, lowered for GPUs',
