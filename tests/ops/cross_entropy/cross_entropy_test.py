@@ -11,9 +11,11 @@ from ops import dispatch
 from ops.cross_entropy import api, reference, xla
 from tests.support import close
 from tests.support.ops.cross_entropy_inputs import (
+  POISON,
   T,
   V,
   arguments,
+  assert_nan_as_the_reference,
   value_and_gradients,
 )
 
@@ -70,6 +72,13 @@ def test_large_logits_do_not_overflow(chunks):
   found = value_and_gradients(ops.linear_cross_entropy, *given)
   expected = value_and_gradients(reference.linear_cross_entropy, *given)
   close.assert_close(found, expected, close.FLOAT32)
+
+
+@pytest.mark.parametrize('scale', [1, 100])  # Of 100 a chunk is made again.
+@pytest.mark.parametrize('name', POISON)
+@pytest.mark.parametrize('engine_name', ['xla', 'triton', 'hopper'])
+def test_nan_goes_where_the_reference_has_it(engine_name, name, scale, plain):
+  assert_nan_as_the_reference(engine_name, name, scale)
 
 
 def test_bfloat16_is_close_to_float32(chunks):

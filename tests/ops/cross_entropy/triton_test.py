@@ -11,7 +11,9 @@ from ops import dispatch
 from ops.cross_entropy import reference, triton
 from tests.support import gpus
 from tests.support.ops.cross_entropy_inputs import (
+  POISON,
   arguments,
+  assert_nan_as_the_reference,
   value_and_gradients,
 )
 
@@ -61,3 +63,10 @@ def test_mutants_of_the_kernel_are_caught(name, monkeypatch):
       worst = np.abs(np.nan_to_num(a, nan=1e9) - b).max() / np.abs(b).max()
       error = max(error, worst)
   assert (error > 1e-2) if name else (error < 1e-5)
+
+
+@pytest.mark.parametrize('name', POISON)
+def test_nan_shows_though_the_maximum_of_gpus_drops_it(name, monkeypatch):
+  monkeypatch.setattr(jnp, 'maximum', jnp.fmax)
+  monkeypatch.setattr(jnp, 'max', jnp.nanmax)
+  assert_nan_as_the_reference('triton', name)
