@@ -16,6 +16,7 @@ import sys
 import time
 from typing import Any
 
+from zaya_jax import config as config_lib
 from zaya_jax.aegis.agent import starvation
 from zaya_jax.aegis.watch import rules, watch
 from zaya_jax.runtime import beats, rank
@@ -99,7 +100,8 @@ class Agent:
     self._selector = selectors.DefaultSelector()
     self._selector.register(_INPUT, selectors.EVENT_READ)
     self._buffer = b''
-    self._setup: dict[str, Any] = {}
+    self._aegis = config_lib.AegisConfig()
+    self._command: list[str] = []
     self._site: watch.Watch | None = None
     self._ranks: list[Process] = []
     self._standby: list[Process] = []
@@ -126,17 +128,26 @@ class Agent:
       getattr(self, f'_on_{order.pop("do")}')(**order)
     return bool(data)
 
-  def _on_setup(self, **setup: Any) -> None:
-    """Settings of the run: `command` of a rank, limits, `directory`."""
-    self._setup = setup
-    os.chdir(setup['directory'])
+  def _on_setup(
+    self,
+    command: list[str],
+    directory: str,
+    node: str,
+    spare: bool,
+    aegis: dict[str, Any],
+  ) -> None:
+    """Takes the settings of the run, and the command that starts a rank."""
+    lists = {k: tuple(v) for k, v in aegis.items() if isinstance(v, list)}
+    self._aegis = config_lib.AegisConfig(**{**aegis, **lists})
+    self._command = command
+    os.chdir(directory)
     self._site = watch.Watch(
-      setup['node'],
-      rules.load(setup['rules']),
-      logs=watch.parse(setup['logs']),
-      metrics_url=setup['metrics_url'],
+      node,
+      rules.load(self._aegis.rules),
+      logs=watch.parse(self._aegis.logs),
+      metrics_url=self._aegis.metrics_url,
     )
-    if setup['spare']:
+    if spare:
       self._prepare()
 
   def _on_start(self, places: list[dict[str, Any]]) -> None:
@@ -146,7 +157,7 @@ class Agent:
     self._generation = places[0]['generation']
     self._running, self._first_end = False, 0.0
     for local, place in enumerate(places):
-      process = old.pop() if old else Process(self._setup['command'])
+      process = old.pop() if old else Process(self._command)
       if several:
         place['environment']['JAX_LOCAL_DEVICE_IDS'] = str(local)
       process.begin(rank.Place(**place))
@@ -178,11 +189,11 @@ class Agent:
       self._first_end = 0.0
       self._tell('ended')
     there = [p.slot for p in self._ranks if p.popen.poll() is None]
-    late = [slot for slot in there if slot.age_s > limit_s(slot, self._setup)]
+    late = [slot for slot in there if slot.age_s > limit_s(slot, self._aegis)]
     if late and now > self._told_hang + _STATUS_S:
-      self._told_hang, limit = now, limit_s(late[0], self._setup)
-      age = late[0].age_s
-      self._tell('hang', phase=late[0].phase, limit_s=limit, age_s=age)
+      self._told_hang, slot = now, late[0]
+      limit = limit_s(slot, self._aegis)
+      self._tell('hang', phase=slot.phase, limit_s=limit, age_s=slot.age_s)
     elif there and not self._running and all(slot.done for slot in there):
       self._running = True
       self._tell('running')
@@ -192,9 +203,9 @@ class Agent:
 
   def _prepare(self) -> None:
     """Keeps a process ready for each rank of the next generation."""
-    wanted = self._setup['ranks'] if self._setup['standby'] else 0
+    wanted = self._aegis.ranks_per_node if self._aegis.standby else 0
     while len(self._standby) < wanted:
-      self._standby.append(Process(self._setup['command']))
+      self._standby.append(Process(self._command))
 
   def _kill(self, processes: list[Process]) -> list[int]:
     """Ends processes; returns those that the kernel cannot end."""
@@ -218,12 +229,12 @@ class Agent:
     os.write(_OUTPUT, (json.dumps(report | more) + '\n').encode())
 
 
-def limit_s(slot: beats.Slot, setup: dict[str, Any]) -> float:
+def limit_s(slot: beats.Slot, aegis: config_lib.AegisConfig) -> float:
   """Seconds without progress that count as a hang, in this phase of a rank."""
   known = slot.step_p99_s()
   if slot.phase not in ('data', 'step') or known is None:
-    return setup['phase_limit_s']
-  return setup['step_limit_s'] or max(_SHORTEST_S, _TIMES_P99 * known)
+    return aegis.phase_limit_s
+  return aegis.step_limit_s or max(_SHORTEST_S, _TIMES_P99 * known)
 
 
 def _letter(pid: int) -> str:

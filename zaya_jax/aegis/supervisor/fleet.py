@@ -41,23 +41,16 @@ class Fleet:
     """Starts the agent of a node, unless it runs."""
     if node in self._links:
       return
-    config = self._config
-    there = self._links[node] = link.Link(node, config.agent)
+    there = self._links[node] = link.Link(node, self._config.agent)
     self._selector.register(there.file, selectors.EVENT_READ, node)
     with self._losing(node):
       there.send(
         'setup',
         command=self._command,
         directory=os.getcwd(),
-        ranks=config.ranks_per_node,
-        spare=spare,
-        standby=config.standby,
         node=node,
-        logs=config.logs,
-        metrics_url=config.metrics_url,
-        rules=config.rules,
-        step_limit_s=config.step_limit_s,
-        phase_limit_s=config.phase_limit_s,
+        spare=spare,
+        aegis=dataclasses.asdict(self._config),
       )
 
   def begin(self, nodes: Sequence[str], place: rank.Place) -> None:

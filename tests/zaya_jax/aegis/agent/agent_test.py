@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from zaya_jax import config as config_lib
 from zaya_jax.aegis.agent import agent
 from zaya_jax.aegis.supervisor import link
 from zaya_jax.runtime import beats, rank
@@ -20,19 +21,8 @@ rank.wait()
 time.sleep(600)
 """
 RANK = [sys.executable, '-c', WAIT]
-SETUP = {
-  'command': RANK,
-  'directory': '.',
-  'node': 'a',
-  'ranks': 2,
-  'spare': False,
-  'standby': False,
-  'logs': (),
-  'rules': (),
-  'metrics_url': '',
-  'step_limit_s': 0.0,
-  'phase_limit_s': 600.0,
-}
+SETUP = {'command': RANK, 'directory': '.', 'node': 'a', 'spare': False}
+AEGIS = {'ranks_per_node': 2, 'standby': False, 'phase_limit_s': 600.0}
 
 
 @pytest.fixture
@@ -43,7 +33,7 @@ def start():
   def run(ranks=2, **changes):
     made = link.Link('a', '')
     links.append(made)
-    made.send('setup', **(SETUP | changes))
+    made.send('setup', **SETUP, aegis=AEGIS | changes)
     if ranks:
       places = [
         rank.Place(rank=i, generation=1, run_dir='/nowhere', environment={})
@@ -112,8 +102,8 @@ def test_ranks_end_with_their_agent(start):
 
 
 def test_no_progress_in_a_phase_is_a_hang(start):
-  report = start(phase_limit_s=0.1).await_report('hang')
-  assert report['limit_s'] == 0.1
+  report = start(phase_limit_s=1.0).await_report('hang')
+  assert report['limit_s'] == 1.0
   assert report['phase'] in ('import', 'init')
 
 
@@ -134,7 +124,8 @@ def test_the_limit_of_a_step_is_learned(
   monkeypatch.setattr(beats.Slot, 'step_p99_s', lambda slot: p99)
   slot = beats.Slot()
   slot.enter(phase, 9)
-  assert agent.limit_s(slot, SETUP | {'step_limit_s': setting}) == limit
+  aegis = config_lib.AegisConfig(**AEGIS, step_limit_s=setting)
+  assert agent.limit_s(slot, aegis) == limit
   slot.close()
 
 

@@ -55,7 +55,8 @@ def test_ranks_are_numbered_by_the_order_of_nodes(agents, tmp_path):
   agents.kill()  # Its answer says that all orders have arrived.
   setup, start, kill = orders(tmp_path, 'b')
   assert (setup['do'], start['do'], kill['do']) == ('setup', 'start', 'kill')
-  assert (setup['command'], setup['ranks']) == (['train'], 2)
+  assert setup['command'] == ['train']
+  assert setup['aegis']['ranks_per_node'] == 2
   assert (setup['node'], setup['spare']) == ('b', False)
   assert orders(tmp_path, 'a')[0]['spare'] is True
   for node, numbers in (('b', (0, 1)), ('a', (2, 3))):
