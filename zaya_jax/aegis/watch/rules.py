@@ -21,7 +21,6 @@ import difflib
 import pathlib
 import re
 import tomllib
-import types
 import typing
 from typing import Any, Literal
 
@@ -88,6 +87,7 @@ def load(paths: typing.Iterable[str | pathlib.Path] = ()) -> tuple[Rule, ...]:
 
 
 def _read(path: pathlib.Path) -> list[tuple[Rule, int]]:
+  """The rules of a file, each with its line."""
   try:
     text = path.read_text(encoding='utf-8')
     tables = tomllib.loads(text)
@@ -101,47 +101,43 @@ def _read(path: pathlib.Path) -> list[tuple[Rule, int]]:
   except tomllib.TOMLDecodeError as error:
     found = re.search(r'line (\d+)', str(error))
     _refuse(path, found[1] if found else 'the last', f'no TOML: {error}')
-  lines = _Lines(text)
   for key in tables:
     if key != 'rule' or not isinstance(tables[key], list):
-      _refuse(
-        path, lines.of(-1, key), f'{key!r} is unknown; rules are [[rule]]'
-      )
+      why = f'{key!r} is unknown; rules are [[rule]]'
+      _refuse(path, _line(text, -1, key), why)
   return [
-    _check(path, lines, number, table)
+    _check(path, text, number, table)
     for number, table in enumerate(tables.get('rule', ()))
   ]
 
 
-class _Lines:
-  """The lines of keys, which tomllib does not tell."""
+def _line(text: str, table: int, key: str) -> int:
+  """The line of a key, else of its table; table -1 is the top of the file.
 
-  def __init__(self, text: str):
-    self._lines = text.splitlines()
-    self._starts = [
-      number
-      for number, line in enumerate(self._lines, start=1)
-      if re.match(r'\s*\[\[\s*rule\s*\]\]', line)
-    ]
-
-  def of(self, table: int, key: str) -> int:
-    """The line of a key, else of its table; table -1 is the file's top."""
-    first = self._starts[table] if table >= 0 else 1
-    last = [*self._starts, len(self._lines) + 1][table + 1]
-    for number in range(first, last):
-      if re.match(rf'\W*{re.escape(key)}\b', self._lines[number - 1]):
-        return number
-    return first
+  tomllib does not tell it.
+  """
+  lines = text.splitlines()
+  starts = [
+    number
+    for number, line in enumerate(lines, start=1)
+    if re.match(r'\s*\[\[\s*rule\s*\]\]', line)
+  ]
+  first = starts[table] if table >= 0 else 1
+  last = [*starts, len(lines) + 1][table + 1]
+  for number in range(first, last):
+    if re.match(rf'\W*{re.escape(key)}\b', lines[number - 1]):
+      return number
+  return first
 
 
 def _check(
-  path: pathlib.Path, lines: _Lines, number: int, table: dict[str, Any]
+  path: pathlib.Path, text: str, number: int, table: dict[str, Any]
 ) -> tuple[Rule, int]:
   known = {field.name: field for field in dataclasses.fields(Rule)}
   hints = typing.get_type_hints(Rule)
 
   def refuse(key: str, why: str) -> typing.NoReturn:
-    _refuse(path, lines.of(number, key), why)
+    _refuse(path, _line(text, number, key), why)
 
   for key, value in table.items():
     if key not in known:
@@ -161,40 +157,29 @@ def _check(
     table[key] = tuple(table[key])
   rule = Rule(**{'action': _ACTIONS[table['severity']]} | table)
   for key, wanted in (('examples', True), ('all_clear', False)):
-    for text in getattr(rule, key):
-      if bool(rule.find(text)) != wanted:
-        refuse(key, f'the rule {"misses" if wanted else "matches"} {text!r}')
-  for key, why in _CONTRADICTIONS.items():
-    if why[0](rule):
-      refuse(key, f'{key} = {table.get(key)!r}: {why[1]}')
-  return rule, lines.of(number, 'name')
+    for line in getattr(rule, key):
+      if bool(rule.find(line)) != wanted:
+        refuse(key, f'the rule {"misses" if wanted else "matches"} {line!r}')
+  key, why = _contradiction(rule)
+  if key:
+    refuse(key, f'{key} = {table.get(key)!r}: {why}')
+  return rule, _line(text, number, 'name')
 
 
-_CONTRADICTIONS = {
-  'name': (
-    lambda rule: rule.name in set(events.KINDS) - set(_ALLOWED),
-    'no line can mean this',
-  ),
-  'source': (
-    lambda rule: (
-      rule.source == 'trainer' and rule.action in events.NODE_ACTIONS
-    ),
-    'what a trainer prints never acts on a node; choose another severity or '
-    'action',
-  ),
-  'scope': (
-    lambda rule: rule.action == 'replace_node' and rule.scope == 'job',
-    'only a rule about a node can replace one',
-  ),
-  'grace_s': (
-    lambda rule: bool(rule.grace_s) != bool(rule.clear),
-    'grace_s and clear go together',
-  ),
-  'within_s': (
-    lambda rule: (rule.count > 1) != (rule.within_s > 0),
-    'count and within_s go together',
-  ),
-}
+def _contradiction(rule: Rule) -> tuple[str, str]:
+  """A key that contradicts others, and why; '' for both if none does."""
+  if rule.name in set(events.KINDS) - set(_ALLOWED):
+    return 'name', 'no line can mean this'
+  if rule.source == 'trainer' and rule.action in events.NODE_ACTIONS:
+    never = 'what a trainer prints never acts on a node'
+    return 'source', f'{never}; choose another severity or action'
+  if rule.action == 'replace_node' and rule.scope == 'job':
+    return 'scope', 'only a rule about a node can replace one'
+  if bool(rule.grace_s) != bool(rule.clear):
+    return 'grace_s', 'grace_s and clear go together'
+  if (rule.count > 1) != (rule.within_s > 0):
+    return 'within_s', 'count and within_s go together'
+  return '', ''
 
 
 def _fault(value: Any, hint: Any) -> str:
@@ -202,17 +187,14 @@ def _fault(value: Any, hint: Any) -> str:
   if typing.get_origin(hint) is Literal:
     options = typing.get_args(hint)
     return '' if value in options else f'must be one of {", ".join(options)}'
+  if hint in (int, float):
+    least = 1 if hint is int else 0
+    fits = type(value) in (int, hint) and least <= value < 1e9
+    return '' if fits else f'must be a number, at least {least}'
   if typing.get_origin(hint) is tuple:
     texts = isinstance(value, list) and all(isinstance(x, str) for x in value)
     return '' if texts else 'must be a list of texts'
-  if typing.get_origin(hint) is types.UnionType or hint not in (int, float):
-    text = isinstance(value, str) and bool(value)
-    return '' if text else 'must be a text'
-  number = isinstance(value, (int, hint)) and not isinstance(value, bool)
-  least = 1 if hint is int else 0
-  if not number or not least <= value < 1e9:
-    return f'must be a number, at least {least}'
-  return ''
+  return '' if isinstance(value, str) and value else 'must be a text'
 
 
 def _refuse(path: pathlib.Path, line: Any, why: str) -> typing.NoReturn:

@@ -19,7 +19,7 @@ class Stragglers:
   """Compares ranks, window after window."""
 
   def __init__(self):
-    self._before: dict[int, tuple[int, int]] = {}
+    self._before: dict[int, tuple[str, int, int]] = {}
 
   def find(
     self, reports: Mapping[str, Sequence[Mapping[str, Any]]]
@@ -38,18 +38,19 @@ class Stragglers:
       for node, ranks in reports.items()
       for r in ranks
     }
-    if set(now) != set(self._before) or any(
-      looks < self._before[rank][0] for rank, (_, looks, _) in now.items()
+    before = self._before
+    if set(now) != set(before) or any(
+      looks < before[rank][1] for rank, (_, looks, _) in now.items()
     ):  # Another generation.
-      self._begin(now)
+      self._before = now
       return None
     since = {
-      rank: (looks - self._before[rank][0], late - self._before[rank][1])
+      rank: (looks - before[rank][1], late - before[rank][2])
       for rank, (_, looks, late) in now.items()
     }
     if len(since) < 2 or min(looks for looks, _ in since.values()) < _LOOKS:
       return None
-    self._begin(now)
+    self._before = now
     shares = {rank: late / looks for rank, (looks, late) in since.items()}
     rank = max(shares, key=lambda rank: shares[rank])
     usual = statistics.median(s for r, s in shares.items() if r != rank)
@@ -60,9 +61,4 @@ class Stragglers:
       'rank': rank,
       'detail': f'rank {rank} prepares its batch for {shares[rank]:.0%} of the '
       f'time, and the others for {usual:.0%}',
-    }
-
-  def _begin(self, now: Mapping[int, tuple[str, int, int]]) -> None:
-    self._before = {
-      rank: (looks, late) for rank, (_, looks, late) in now.items()
     }
