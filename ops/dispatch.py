@@ -48,7 +48,7 @@ class Engine:
   slower: Callable[..., str | None] = lambda *_, **__: None
 
 
-def wide(array: jax.Array, *_, **__) -> str | None:
+def wide(array: jax.Array | jax.ShapeDtypeStruct, *_, **__) -> str | None:
   """For `Engine.slower`, of what was tuned for 16-bit inputs alone."""
   return (
     None

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Inputs of `ops.attention`."""
 
+from typing import Any
+
 import numpy as np
 
 from ops import case
@@ -27,7 +29,7 @@ def _case(
     draw = lambda count: rng.standard_normal(
       (batch, length, count, channels), np.float32
     ).astype(dtype)
-    options = {'window': np.int32(window) if traced else window}
+    options: dict[str, Any] = {'window': np.int32(window) if traced else window}
     if segments is not None:
       rows = np.broadcast_to(segments, (batch, length))
       options |= {'q_segments_BL': rows, 'k_segments_BS': rows}

@@ -7,6 +7,8 @@ them, and comparisons with other programs look between them.
 Axis letters: those of `ops.cca_prologue`.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
@@ -32,7 +34,8 @@ def cca_prologue(
   kv_heads = len(temperature_K)
   heads = len(kernel_GCX) - kv_heads
   width = heads * kernel_GCX.shape[1]
-  mean_q, mean_k = qk_mean(*jnp.split(z_BLZ, [width], axis=-1), heads, kv_heads)
+  q_BLX, k_BLX = jnp.split(z_BLZ, [width], axis=-1)
+  mean_q, mean_k = qk_mean(q_BLX, k_BLX, heads, kv_heads)
   y_q, y_k = jnp.split(y_BLZ, [width], axis=-1)
   q_BLHC = normalize(y_q.reshape(mean_q.shape) + mean_q)
   k_BLKC = normalize(y_k.reshape(mean_k.shape) + mean_k)
@@ -69,7 +72,7 @@ def joint_kernel(
   grouped_JGCX = grouped_JGCX[::-1]
   taps, groups, c, _ = grouped_JGCX.shape
   depthwise_IGC = depthwise_IZ[::-1].reshape(-1, groups, c)
-  lags = [0.0] * (len(depthwise_IGC) + taps - 1)
+  lags: list[Any] = [0.0] * (len(depthwise_IGC) + taps - 1)
   for i in range(len(depthwise_IGC)):
     for j in range(taps):
       lags[i + j] += depthwise_IGC[i][..., None] * grouped_JGCX[j]

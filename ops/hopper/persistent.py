@@ -107,7 +107,7 @@ def launch(kernel, multiply, name, inputs, outputs, *, blocks, sums, pair):
         return tile_of(index, lax.axis_index('pair'), group)
       return tile_of(*warp_groups.divide(index, pair), group)
 
-    @functools.partial(
+    @functools.partial(  # type: ignore[call-arg]
       pl.run_scoped,
       **_scratch(blocks, dtype, paired),
       collective_axes='group',
@@ -128,7 +128,7 @@ def launch(kernel, multiply, name, inputs, outputs, *, blocks, sums, pair):
         load = lambda info, carry: _load(
           ring, blocks, tile_at(info.index[0], 0), carry
         )
-        ring.drain(walk()(load))
+        ring.drain(walk()(load))  # type: ignore[arg-type]
 
       @pl.when(group < GROUPS)
       def _():
@@ -140,10 +140,9 @@ def launch(kernel, multiply, name, inputs, outputs, *, blocks, sums, pair):
           _compute(tile, ring, memory, multiply, sums, carry)
           return carry + tile.steps + len(tile.extras)
 
-        walk()(compute)
+        walk()(compute)  # type: ignore[arg-type]
         plgpu.wait_smem_to_gmem(0)
 
-  cluster = {'cluster': (2,), 'cluster_names': ('pair',)} if paired else {}
   return plgpu.kernel(
     body,
     out_type=outputs,
@@ -155,13 +154,14 @@ def launch(kernel, multiply, name, inputs, outputs, *, blocks, sums, pair):
     compiler_params=plgpu.CompilerParams(
       lowering_semantics=plgpu.LoweringSemantics.Warpgroup
     ),
-    **cluster,
+    cluster=(2,) if paired else (),
+    cluster_names=('pair',) if paired else (),
   )(*inputs)
 
 
 def _scratch(blocks, dtype, paired):
   """Shared memory of a program, and its barriers."""
-  empty = {'num_arrivals': GROUPS, 'num_barriers': _STAGES}
+  empty: dict[str, Any] = {'num_arrivals': GROUPS, 'num_barriers': _STAGES}
   part = GROUPS, _SLOTS, HALF, STEP
   return {
     'buffers': [
@@ -216,7 +216,7 @@ class _Ring(NamedTuple):
         if rows != target.shape[0]:
           target = target.at[pl.ds(i * rows, rows)]
         self._copy(part, target, full)
-    for _ in range(self.copies - sum(map(len, sources))):
+    for _rest in range(self.copies - sum(map(len, sources))):
       plgpu.barrier_arrive(full)
 
   def _copy(self, source, target, full):
@@ -272,7 +272,7 @@ def _compute(tile, ring, memory, multiply, sums, first):
   """Sums and stores a tile, whose stages begin with `first`."""
 
   def scope(*sums_refs):
-    def step(multiply, k, _):
+    def step(multiply, k, _carry):
       multiply(memory.group, ring.wait(first + k), sums_refs)
       plgpu.wgmma_wait(len(sums))  # Those of the step before have been read.
 

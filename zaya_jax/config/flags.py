@@ -164,8 +164,8 @@ def _build(
   for f in dataclasses.fields(cls):
     if f.metadata:
       more[f.name] = values[prefix + f.name].value
-    elif dataclasses.is_dataclass(kind := hints[f.name]):
-      more[f.name] = _build(kind, f'{prefix}{f.name}.', values)
+    elif dataclasses.is_dataclass(hints[f.name]):
+      more[f.name] = _build(hints[f.name], f'{prefix}{f.name}.', values)
   return cls(**more)
 
 

@@ -154,7 +154,7 @@ def launch(body, name, inputs, results, scratch, *, side, turns):
     refs_in = dict(zip(inputs, refs, strict=False))
     refs_out = dict(zip(results, refs[len(inputs) :], strict=True))
 
-    @functools.partial(pl.run_scoped, **scratch, collective_axes='group')
+    @functools.partial(pl.run_scoped, **scratch, collective_axes='group')  # type: ignore[call-arg]
     def _(**scratch):
       at = Program(side, refs_in, blocks, share)
       body(at, refs_in, refs_out, scratch)

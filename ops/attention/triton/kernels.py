@@ -7,6 +7,7 @@ channels of a head.
 
 import functools
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -65,9 +66,8 @@ class Program:
 
   def mask(self, scores, rows):
     """Scores [own rows, rows], -inf where the key is not visible."""
-    own, other = (
-      r.start + jax.lax.iota(jnp.int32, r.size) for r in (self.rows, rows)
-    )
+    both: Any = (self.rows, rows)
+    own, other = (r.start + jax.lax.iota(jnp.int32, r.size) for r in both)
     own, other = own[:, None], other[None]
     q_row, k_row = (own, other) if self._side == 'q' else (other, own)
     visible = q_row >= k_row

@@ -72,7 +72,7 @@ def _load(refs, scratch, ends, lags):
       ring.fill(number + 1 + lag, at.tokens('x', head, lag))
     return number + 1 + lags
 
-  ring.drain(lax.fori_loop(*ends, step, np.int32(0)))
+  ring.drain(lax.fori_loop(ends[0], ends[1], step, np.int32(0)))
 
 
 def _sum(refs, scratch, group, ends, lags, *sums_refs):
@@ -104,7 +104,7 @@ def _sum(refs, scratch, group, ends, lags, *sums_refs):
 
     return number + tiles
 
-  number = lax.fori_loop(*ends, step, np.int32(0))
+  number = lax.fori_loop(ends[0], ends[1], step, np.int32(0))
   plgpu.wgmma_wait(0)
   ring.release(number - tiles)
   ring.release(number - 1)

@@ -159,7 +159,7 @@ def launch(load, compute, name, inputs, results, scratch, grid):
     refs = dict(zip([*inputs, *results], refs, strict=True))
     group = lax.axis_index('group')
 
-    @functools.partial(pl.run_scoped, **scratch, collective_axes='group')
+    @functools.partial(pl.run_scoped, **scratch, collective_axes='group')  # type: ignore[call-arg]
     def _(**scratch):
       @pl.when(group == GROUPS)
       def _():

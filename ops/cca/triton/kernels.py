@@ -216,7 +216,8 @@ def unnormalize(*refs: Any, sizes: Sizes) -> None:
   # Rotated, both: a rotation keeps their product.
   units = [load(q, unit, part) for part in sizes.parts]
   grads = [load(dq, dk, part) for part in sizes.parts]
-  along = sum(jnp.sum(u * g, axis=1) for u, g in zip(units, grads, strict=True))
+  products = (u * g for u, g in zip(units, grads, strict=True))
+  along: Any = sum(jnp.sum(product, axis=1) for product in products)
   warm[index, head] = jnp.sum(along)
   place, mask = block.row(scale, head)
   length = plgpu.load(place, mask=mask, other=0) * temperature[head]
