@@ -59,8 +59,8 @@ def main(config: config_lib.Config) -> None:
   path = _path(config, source)
   text = score.read_text(config.eval.text)
   seq_len = config.data.seq_len
-  if run and isinstance(run.config.get('data'), dict):
-    seq_len = records.number(run.config['data'].get('seq_len')) or seq_len
+  if run:
+    seq_len = records.number(run.section('data').get('seq_len')) or seq_len
   found = inspect(
     model, text, tokens=config.report.tokens, seq_len=int(seq_len)
   )

@@ -28,8 +28,16 @@ class Curves:
   robust: bool = False  # Whether the axis may leave out the highest values.
   tick: str = ''  # How d3 formats the numbers of the axis.
   marks: bool = False
-  without: str = ''  # Why the numbers may be missing; ends in 'or'.
   optional: bool = False  # Whether there is no figure without the numbers.
+
+  @property
+  def missing(self) -> str:
+    """What stands there if no run has the numbers."""
+    names = ', '.join(key for key in self.curves if key not in _MADE)
+    return (
+      f'Nothing to draw: metrics.jsonl has no {names} yet, or is of a version '
+      'that did not write it.'
+    )
 
 
 TABLE = (
@@ -44,7 +52,6 @@ TABLE = (
     'a double click shows them.',
     robust=True,
     marks=True,
-    without='training has not got to its first line of metrics, or',
   ),
   Curves(
     id='bpb',
@@ -52,10 +59,10 @@ TABLE = (
     y='bits per byte',
     curves={'val/bpb': 'model', _ZLIB: 'zlib -9'},
     caption='The held-out loss in a unit that does not depend on the '
-    'tokenizer, beside what zlib needs for the same text. The axis may leave '
-    'out the highest values; a double click shows them.',
+    'tokenizer, beside what zlib needs for the same text. --eval.every says '
+    'how often. The axis may leave out the highest values; a double click '
+    'shows them.',
     robust=True,
-    without='there has been no evaluation (--eval.every), or',
   ),
   Curves(
     id='throughput',
@@ -130,11 +137,9 @@ TABLE = (
 
 
 def draw(
-  figure: Curves,
-  runs: Sequence[records.Run],
-  marks: Sequence[dict[str, Any]],
-) -> tuple[list[dict[str, Any]], str]:
-  """The choices of a figure (at most one), and why there are none.
+  figure: Curves, runs: Sequence[records.Run], marks: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
+  """The choice of a figure of `TABLE`; none if no run has its numbers.
 
   Args:
     figure: of `TABLE`.
@@ -144,9 +149,10 @@ def draw(
   traces, values, levels = [], [], {}
   for r, run in enumerate(runs):
     for i, (key, name) in enumerate(figure.curves.items()):
-      x, y = _series(run, key)
-      if not x:
+      found = _MADE[key](run) if key in _MADE else _values(run, key)
+      if not found:
         continue
+      x, y = [*found], [*found.values()]
       # Colour and dash: of one run what is drawn, of several whose and what.
       one, alone = len(runs) == 1, len(figure.curves) == 1
       told = name if one else run.name if alone else f'{run.name}: {name}'
@@ -163,34 +169,18 @@ def draw(
         trace |= _points(x, y)
       traces.append(trace)
   if not traces:
-    names = ', '.join(key for key in figure.curves if key not in _MADE)
-    return [], (
-      f'Nothing to draw: {figure.without} metrics.jsonl is of a version that '
-      f'did not write {names}.'
-    )
-  choice = {
-    'label': '',
-    'traces': traces,
-    'marks': list(marks) if figure.marks else [],
-    'x_title': 'step',
-    'y_title': figure.y,
-    'log': figure.log,
-    'tick': figure.tick,
-    'range': robust_range(values) if figure.robust else None,
-  }
-  return [choice], ''
+    return []
+  y = {'y_title': figure.y, 'log': figure.log, 'tick': figure.tick}
+  x = {'x_title': 'step', 'marks': marks if figure.marks else []}
+  axis = robust_range(values) if figure.robust else None
+  return [{'label': '', 'traces': traces, **x, **y, 'range': axis}]
 
 
 def robust_range(values: Sequence[Sequence[float]]) -> list[float] | None:
   """The ends of an axis that a few high values do not flatten.
 
-  It shows nine of ten values, and half of the values of each curve.
-
-  Args:
-    values: of each curve.
-
-  Returns:
-    None if an axis for all values is as good.
+  It shows nine of ten values, and half of each curve's. None: an axis for all
+  values is as good.
   """
   whole = np.concatenate(values)
   low = whole.min()
@@ -204,8 +194,12 @@ def robust_range(values: Sequence[Sequence[float]]) -> list[float] | None:
 def _points(x, y) -> dict[str, list]:
   """What is drawn of a curve: some of its points, and means if some are not."""
   few_x, few_y = thin(x, y)
-  drawn = {'x': few_x, 'y': few_y}
-  return drawn if len(few_x) == len(x) else {**drawn, 'mean': _means(x, y)}
+  if len(few_x) == len(x):
+    return {'x': few_x, 'y': few_y}
+  parts = np.array_split(np.arange(len(x)), _POINTS // 5)
+  arrays = (np.asarray(a, np.float64) for a in (x, y))
+  mean = [short(a[part].mean() for part in parts) for a in arrays]
+  return {'x': few_x, 'y': few_y, 'mean': mean}
 
 
 def thin(
@@ -222,31 +216,15 @@ def thin(
   return short(x), short(y)
 
 
-def _means(x, y) -> list[list[float]]:
-  parts = np.array_split(np.arange(len(x)), _POINTS // 5)
-  arrays = (np.asarray(a, np.float64) for a in (x, y))
-  return [short(a[part].mean() for part in parts) for a in arrays]
-
-
 def short(values: Iterable[float]) -> list[float]:
   """Numbers with six digits, whole ones without a point."""
   rounded = (float(f'{value:.6g}') for value in values)
   return [int(v) if v.is_integer() and abs(v) < 1e15 else v for v in rounded]
 
 
-def _series(run: records.Run, key: str) -> tuple[list[float], list[float]]:
-  """Steps and values of a number."""
-  found = _MADE[key](run) if key in _MADE else _values(run, key)
-  return list(found), list(found.values())
-
-
 def _values(run: records.Run, key: str) -> dict[float, float]:
   """The number by step; of a repeated step the last one."""
-  return {
-    row['step']: value
-    for row in run.rows
-    if (value := records.number(row.get(key))) is not None
-  }
+  return {row['step']: value for row, value in run.numbers(key)}
 
 
 def _compute(run: records.Run) -> dict[float, float]:

@@ -52,18 +52,12 @@ def cautions(runs: Sequence[records.Run]) -> list[str]:
 
 
 def _newest(run: records.Run, key: str, form: str) -> str:
-  for row in reversed(run.rows):
-    if (value := records.number(row.get(key))) is not None:
-      return format(value, form)
-  return ''
+  found = run.numbers(key)
+  return format(found[-1][1], form) if found else ''
 
 
 def _best(run: records.Run) -> str:
-  scored = [
-    (value, row['step'])
-    for row in run.rows
-    if (value := records.number(row.get('val/bpb'))) is not None
-  ]
+  scored = [(value, row['step']) for row, value in run.numbers('val/bpb')]
   if not scored:
     return ''
   zlib = _newest(run, 'val/zlib_bpb', '.3f')
@@ -87,8 +81,7 @@ def _start(run: records.Run) -> str:
 
 def _duration(run: records.Run) -> str:
   """The seconds of all processes together."""
-  clocks = [records.number(row.get('time/elapsed_s')) for row in run.rows]
-  clocks = [clock for clock in clocks if clock is not None]
+  clocks = [seconds for _, seconds in run.numbers('time/elapsed_s')]
   # The clock of a process starts at zero.
   ends = [a for a, b in itertools.pairwise([*clocks, -1.0]) if b < a]
   many = f', in {len(ends)} processes' if len(ends) > 1 else ''
@@ -110,7 +103,7 @@ def _devices(run: records.Run) -> str:
 
 
 def _model(run: records.Run) -> str:
-  if not (model := _section(run, 'model')):
+  if not (model := run.section('model')):
     return ''
   return (
     f'{model.get("num_layers")} layers, width {model.get("d_model")}, '
@@ -122,7 +115,7 @@ def _parameters(run: records.Run) -> str:
   names = [field.name for field in dataclasses.fields(config_lib.ModelConfig)]
   model: dict[str, Any] = {
     name: tuple(value) if isinstance(value, list) else value
-    for name, value in _section(run, 'model').items()
+    for name, value in run.section('model').items()
     if name in names
   }
   try:
@@ -134,7 +127,7 @@ def _parameters(run: records.Run) -> str:
 
 
 def _data(run: records.Run) -> str:
-  if not (data := _section(run, 'data')):
+  if not (data := run.section('data')):
     return ''
   folders = data.get('dir')
   source = ', '.join(map(str, folders)) if isinstance(folders, list) else ''
@@ -142,11 +135,6 @@ def _data(run: records.Run) -> str:
     f'{source or data.get("input")}; a step is {data.get("batch_size")} x '
     f'{data.get("seq_len")} tokens'
   )
-
-
-def _section(run: records.Run, name: str) -> dict[str, Any]:
-  found = run.config.get(name)
-  return found if isinstance(found, dict) else {}
 
 
 _FACTS = {

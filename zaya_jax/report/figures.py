@@ -33,7 +33,7 @@ class Figure:
     caption: what is drawn, for somebody who sees it for the first time.
     kind: see above.
     choices: see above.
-    missing: why there are no choices.
+    missing: what stands there if there are no choices.
     start: which of them is shown first.
     wide: whether it takes the whole width of a wide page.
   """
@@ -50,35 +50,27 @@ class Figure:
 
 def of_runs(runs: Sequence[records.Run]) -> list[Figure]:
   """All figures, in the order of the page; runs beside each other."""
-  found = [incidents.of_run(run) for run in runs]
-  marks = [
-    mark
-    for run, entries in zip(runs, found, strict=True)
-    for mark in _marks(runs, run, entries)
-  ]
+  marks = [mark for run in runs for mark in _marks(runs, run)]
   made = {'experts': _experts(runs)}
-  for table in curves.TABLE:
-    choices, missing = curves.draw(table, runs, marks)
-    if choices or not table.optional:
-      made[table.id] = Figure(
-        id=table.id,
-        title=table.title,
-        caption=table.caption,
-        kind='lines',
-        choices=choices,
-        missing=missing,
-      )
+  for one in curves.TABLE:
+    choices = curves.draw(one, runs, marks)
+    if choices or not one.optional:
+      texts = {
+        k: getattr(one, k) for k in ('id', 'title', 'caption', 'missing')
+      }
+      made[one.id] = Figure(kind='lines', choices=choices, **texts)
   order = 'loss bpb experts spread entropy throughput mfu lr grad time'
   return [
     *(made[name] for name in order.split() if name in made),
     # Alone in its row where there is no figure beside it.
     dataclasses.replace(_samples(runs), wide='mfu' not in made),
-    _incidents(runs, found),
+    _incidents(runs),
   ]
 
 
-def _marks(runs, run, entries) -> list[dict[str, Any]]:
+def _marks(runs, run) -> list[dict[str, Any]]:
   """Vertical lines: incidents, and where a run went on for more steps."""
+  entries = incidents.of_run(run)
   return [
     {
       'x': entry['step'],
@@ -111,7 +103,9 @@ def _experts(runs: Sequence[records.Run]) -> Figure:
     if not (rows := _shares(run)):
       continue
     steps, shares_TNX = [row[0] for row in rows], np.stack([r[1] for r in rows])
-    experts = _num_experts(run, shares_TNX.shape[-1])
+    model = run.section('model')
+    skips = bool(model) and model.get('skip') != 'off'
+    experts = max(shares_TNX.shape[-1] - skips, 1)
     columns = min(len(rows), max(_COLUMNS // len(runs), 40))
     parts = np.array_split(np.arange(len(rows)), columns)
     ends = curves.short(steps[part[-1]] for part in parts)
@@ -130,10 +124,8 @@ def _experts(runs: Sequence[records.Run]) -> Figure:
     'the skip class, which no expert computes: the greyer the more tokens.',
     kind='heat',
     choices=choices,
-    missing=''
-    if choices
-    else 'Nothing to draw: experts.jsonl has no load of the layers; an earlier '
-    'version did not write it.',
+    missing='Nothing to draw: experts.jsonl has no load of the layers; an '
+    'earlier version did not write it.',
   )
 
 
@@ -150,13 +142,6 @@ def _shares(run: records.Run) -> list[tuple[float, np.ndarray]]:
   return [row for row in rows if row[1].shape == rows[-1][1].shape]
 
 
-def _num_experts(run: records.Run, num_classes: int) -> int:
-  """Without the skip class, if the model has one."""
-  model = run.config.get('model')
-  skips = isinstance(model, dict) and model.get('skip') != 'off'
-  return max(num_classes - skips, 1)
-
-
 def _samples(runs: Sequence[records.Run]) -> Figure:
   choices = [
     {'label': _label(runs, run, f'step {step}'), 'text': text}
@@ -169,25 +154,21 @@ def _samples(runs: Sequence[records.Run]) -> Figure:
     caption='What the model makes of --prompt, the prompt included.',
     kind='text',
     choices=choices,
-    missing=''
-    if choices
-    else 'There is no sample yet; --log.sample_every says how often, and the '
-    'last step has one.',
+    missing='There is no sample yet; --log.sample_every says how often, and '
+    'the last step has one.',
     start=len(choices) - 1,
   )
 
 
-def _incidents(
-  runs: Sequence[records.Run], found: Sequence[list[dict[str, Any]]]
-) -> Figure:
+def _incidents(runs: Sequence[records.Run]) -> Figure:
   names = ('step', 'kind', 'seen', 'done', 'time')
   whose = ['run'] if len(runs) > 1 else []
   rows = [
     [*(run.name for _ in whose), *(entry[name] for name in names)]
-    for run, entries in zip(runs, found, strict=True)
-    for entry in entries
+    for run in runs
+    for entry in incidents.of_run(run)
   ]
-  choices = [{'label': '', 'columns': [*whose, *names], 'rows': rows}]
+  table = {'label': '', 'columns': [*whose, *names], 'rows': rows}
   return Figure(
     id='incidents',
     wide=True,
@@ -195,8 +176,8 @@ def _incidents(
     caption='Those of incidents.jsonl; restarts and skipped steps also from '
     'metrics.jsonl.',
     kind='table',
-    choices=choices if rows else [],
-    missing='' if rows else 'None: no restart, no skipped step, no alarm.',
+    choices=[table] if rows else [],
+    missing='None: no restart, no skipped step, no alarm.',
   )
 
 

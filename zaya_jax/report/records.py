@@ -21,7 +21,7 @@ _MAX_ROWS = 50_000  # Of a longer file every n-th line is read.
 _MAX_TEXTS = 50  # Samples, and letters of each.
 _MAX_LETTERS = 20_000
 # How `metrics.summary` closes a run that had all of its steps.
-_DONE = re.compile(rb'^done: (\d+) of \1 steps', re.MULTILINE)
+_DONE = re.compile(r'^done: (\d+) of \1 steps', re.MULTILINE)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -71,6 +71,16 @@ class Run:
     found = self.facts.get('config')
     return found if isinstance(found, dict) else {}
 
+  def section(self, name: str) -> dict[str, Any]:
+    """A section of the settings."""
+    found = self.config.get(name)
+    return found if isinstance(found, dict) else {}
+
+  def numbers(self, key: str) -> list[tuple[dict[str, Any], float]]:
+    """The rows that have a finite number under a key, each with it."""
+    found = ((row, number(row.get(key))) for row in self.rows)
+    return [(row, value) for row, value in found if value is not None]
+
 
 def read(folder: str, *, running: bool | None = None) -> Run:
   """Reads a run directory.
@@ -97,7 +107,7 @@ def read(folder: str, *, running: bool | None = None) -> Run:
     samples=_samples(path / 'samples', lacks),
     facts=_facts(path / 'config.json', lacks),
     flags=_text(path / 'config.flags', lacks),
-    ends=_ends(path / 'log.txt'),
+    ends=frozenset(map(int, _DONE.findall(_text(path / 'log.txt', [])))),
     lacks=lacks,
     running=_is_held(path / '.lock') if running is None else running,
     changed_at=metrics.stat().st_mtime if metrics.exists() else None,
@@ -125,21 +135,28 @@ def when(seconds: float) -> str:
     return str(seconds)
 
 
+def _read(path: pathlib.Path, lacks: list[str], wanted=True) -> bytes | None:
+  try:
+    return path.read_bytes()
+  except FileNotFoundError:
+    lacks += [f'There is no {path.name}.'] if wanted else []
+  except OSError as error:
+    lacks.append(f'{path.name} cannot be read: {error.strerror}.')
+  return None
+
+
+def _text(path: pathlib.Path, lacks: list[str]) -> str:
+  return (_read(path, lacks) or b'').decode('utf-8', 'replace')
+
+
 def _lines(
   path: pathlib.Path, lacks: list[str], wanted: bool = True
 ) -> list[dict[str, Any]]:
   """The objects of a file of JSON lines."""
-  try:
-    lines = path.read_bytes().splitlines(keepends=True)
-  except FileNotFoundError:
-    if wanted:
-      lacks.append(f'There is no {path.name}.')
-    return []
-  except OSError as error:
-    lacks.append(f'{path.name} cannot be read: {error.strerror}.')
-    return []
-  if wanted and not lines:
+  content = _read(path, lacks, wanted)
+  if wanted and content == b'':
     lacks.append(f'{path.name} is empty.')
+  lines = (content or b'').splitlines(keepends=True)
   stride = -(-len(lines) // _MAX_ROWS) or 1
   if stride > 1:
     lacks.append(
@@ -150,10 +167,7 @@ def _lines(
   for i, line in enumerate(lines):
     if i % stride and b'"val/' not in line and i + 1 < len(lines):
       continue
-    try:
-      row = json.loads(line)
-    except (ValueError, RecursionError):
-      row = None
+    row = _parse(line)
     if isinstance(row, dict):
       rows.append(row)
     elif i + 1 == len(lines) and not line.endswith(b'\n'):
@@ -163,6 +177,14 @@ def _lines(
   if bad:
     lacks.append(f'{bad} lines of {path.name} are not JSON objects: left out.')
   return rows
+
+
+def _parse(text: bytes | str) -> Any:
+  """What JSON says; None if it is none."""
+  try:
+    return json.loads(text)
+  except (ValueError, RecursionError):
+    return None
 
 
 def _by_step(
@@ -190,29 +212,12 @@ def _samples(folder: pathlib.Path, lacks: list[str]) -> list[tuple[int, str]]:
 
 
 def _facts(path: pathlib.Path, lacks: list[str]) -> dict[str, Any]:
-  try:
-    facts = json.loads(_text(path, lacks) or '{}')
-  except (ValueError, RecursionError):
-    lacks.append(f'{path.name} is not JSON.')
+  text = _text(path, lacks)
+  facts = _parse(text) if text else {}
+  if not isinstance(facts, dict):
+    lacks.append(f'{path.name} is no JSON object.')
     return {}
-  return facts if isinstance(facts, dict) else {}
-
-
-def _ends(path: pathlib.Path) -> frozenset[int]:
-  try:
-    return frozenset(map(int, _DONE.findall(path.read_bytes())))
-  except (OSError, ValueError):
-    return frozenset()
-
-
-def _text(path: pathlib.Path, lacks: list[str]) -> str:
-  try:
-    return path.read_text(encoding='utf-8', errors='replace')
-  except FileNotFoundError:
-    lacks.append(f'There is no {path.name}.')
-  except OSError as error:
-    lacks.append(f'{path.name} cannot be read: {error.strerror}.')
-  return ''
+  return facts
 
 
 def _is_held(lock: pathlib.Path) -> bool:

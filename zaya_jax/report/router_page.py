@@ -55,22 +55,19 @@ def make(found: dict[str, Any]) -> page.Page:
 
 
 def _layers(layers) -> figures.Figure:
-  columns = ['layer', 'load entropy', 'token entropy', 'max violation', 'dead']
-  columns += ['nearly dead', 'skip', 'chosen probability', 'choices by EDA']
   names = lambda experts: ' '.join(map(str, experts)) or '-'
-  rows = [
-    [
-      layer['layer'],
-      *(round(float(layer[k]), 4) for k in ('load_entropy', 'token_entropy')),
-      round(float(layer['max_violation']), 4),
-      names(layer['dead']),
-      names(layer['nearly_dead']),
-      round(float(layer['skip']), 4),
-      round(float(layer['chosen_probability']), 4),
-      round(layer['eda']['changed_choices'], 4),
-    ]
-    for layer in layers
-  ]
+  columns = {
+    'layer': lambda layer: layer['layer'],
+    'load entropy': lambda layer: round(layer['load_entropy'], 4),
+    'token entropy': lambda layer: round(layer['token_entropy'], 4),
+    'max violation': lambda layer: round(layer['max_violation'], 4),
+    'dead': lambda layer: names(layer['dead']),
+    'nearly dead': lambda layer: names(layer['nearly_dead']),
+    'skip': lambda layer: round(layer['skip'], 4),
+    'chosen probability': lambda layer: round(layer['chosen_probability'], 4),
+    'choices by EDA': lambda layer: round(layer['eda']['changed_choices'], 4),
+  }
+  rows = [[get(layer) for get in columns.values()] for layer in layers]
   return figures.Figure(
     id='layers',
     wide=True,
@@ -80,7 +77,7 @@ def _layers(layers) -> figures.Figure:
     'even share, less 1. Dead: experts that no token of the text chose. Nearly '
     'dead: experts with less than a fifth of an even share.',
     kind='table',
-    choices=[{'label': '', 'columns': columns, 'rows': rows}],
+    choices=[{'label': '', 'columns': [*columns], 'rows': rows}],
   )
 
 
@@ -104,65 +101,45 @@ def _load(layers, experts) -> figures.Figure:
 
 def _curves(layers) -> list[figures.Figure]:
   """Numbers over the layers."""
-
-  def figure(id, title, y_title, caption, parts):
-    # The first layer has none before it.
-    x = range(len(layers) - len(next(iter(parts.values()))), len(layers))
-    traces = [
-      {'name': name, 'x': list(x), 'y': curves.short(y), 'place': [i, 0]}
-      for i, (name, y) in enumerate(parts.items())
-    ]
-    axes = {'x_title': 'layer', 'y_title': y_title, 'log': False}
-    return figures.Figure(
-      id=id,
-      title=title,
-      caption=caption,
-      kind='lines',
-      choices=[{'label': '', 'traces': traces, **axes}],
-    )
-
   of = lambda name: [layer[name] for layer in layers]
+  # The first layer has none before it.
   eda = lambda name: [layer['eda'][name] for layer in layers[1:]]
+  entropies = {'load': of('load_entropy'), 'tokens': of('token_entropy')}
+  parts = {
+    'incoming share': eda('incoming_share'),
+    'choices it changes': eda('changed_choices'),
+    'mean of the vector': eda('mean'),
+  }
+  axes = ('layer', 'of its greatest value'), ('layer', 'share')
+  numbers = range(len(layers))
   return [
-    figure(
-      'entropy',
-      'Entropy',
-      'of its greatest value',
-      'Load: how evenly tokens spread over experts. Tokens: how undecided the '
-      'router is about one token, the mean.',
-      {'load': of('load_entropy'), 'tokens': of('token_entropy')},
+    figures.Figure(
+      id='entropy',
+      title='Entropy',
+      caption='Load: how evenly tokens spread over experts. Tokens: how '
+      'undecided the router is about one token, the mean.',
+      kind='lines',
+      choices=[_lines('', axes[0], numbers, entropies)],
     ),
-    figure(
-      'eda',
-      'Depth averaging (EDA)',
-      'share',
-      'Size of what comes from the layer before, of the router state; tokens '
-      'that would go elsewhere without it; mean of the learned vector.',
-      {
-        'incoming share': eda('incoming_share'),
-        'choices it changes': eda('changed_choices'),
-        'mean of the vector': eda('mean'),
-      },
+    figures.Figure(
+      id='eda',
+      title='Depth averaging (EDA)',
+      caption='Size of what comes from the layer before, of the router state; '
+      'tokens that would go elsewhere without it; mean of the learned vector.',
+      kind='lines',
+      choices=[_lines('', axes[1], numbers[1:], parts)],
     ),
   ]
 
 
 def _bias(found) -> figures.Figure:
-  trajectory = found.get('bias_trajectory') or {'layers': []}
-  experts = found['num_experts']
+  trajectory = found.get('bias_trajectory') or {'steps': [], 'layers': []}
   choices = []
   for n, bias_TX in enumerate(trajectory['layers']):
-    traces = [
-      {
-        'name': f'expert {e}',
-        'x': curves.short(trajectory['steps']),
-        'y': curves.short(np.asarray(bias_TX)[:, e]),
-        'place': [e, e // 6],
-      }
-      for e in range(experts)
-    ]
-    axes = {'x_title': 'step', 'y_title': 'bias', 'log': False}
-    choices.append({'label': f'layer {n}', 'traces': traces, **axes})
+    columns = np.asarray(bias_TX).T[: found['num_experts']]
+    named = {f'expert {e}': bias_T for e, bias_T in enumerate(columns)}
+    axes = ('step', 'bias')
+    choices.append(_lines(f'layer {n}', axes, trajectory['steps'], named))
   return figures.Figure(
     id='bias',
     wide=True,
@@ -171,11 +148,20 @@ def _bias(found) -> figures.Figure:
     'moved after each step towards an even load.',
     kind='lines',
     choices=choices,
-    missing=''
-    if choices
-    else 'Nothing to draw: there is no experts.jsonl of the run beside this '
+    missing='Nothing to draw: there is no experts.jsonl of the run beside this '
     'checkpoint. The bias as it is now is in the .json file.',
   )
+
+
+def _lines(label, axes, x, named) -> dict[str, Any]:
+  """A choice of curves by name; six colours, then another dash."""
+  x = curves.short(x)
+  traces = [
+    {'name': name, 'x': x, 'y': curves.short(y), 'place': [i, i // 6]}
+    for i, (name, y) in enumerate(named.items())
+  ]
+  titles = {'x_title': axes[0], 'y_title': axes[1]}
+  return {'label': label, 'traces': traces, 'log': False, **titles}
 
 
 def _likes(layers) -> figures.Figure:

@@ -35,7 +35,7 @@ def test_few_points_stay_as_they_are():
 def test_long_curve_has_its_mean(tmp_path):
   rows = [{'step': s, 'optim/lr': s % 2} for s in range(1, 5001)]
   run = _run(tmp_path, rows)
-  (choice,), _ = curves.draw(_figure('lr'), [run], [])
+  (choice,) = curves.draw(_figure('lr'), [run], [])
   (trace,) = choice['traces']
   assert set(trace['mean'][1]) <= {0.48, 0.5, 0.52}
   assert trace['mean'][0][0] == 13  # Of steps 1 to 25.
@@ -51,25 +51,24 @@ def test_seconds_of_a_step(tmp_path):
       {'step': 50, 'time/checkpoint_s': 6.0},
     ],
   )
-  (choice,), missing = curves.draw(_figure('time'), [run], [])
+  (choice,) = curves.draw(_figure('time'), [run], [])
   traces = {trace['name']: trace for trace in choice['traces']}
   assert traces['compute']['y'] == [0.375, 0.5]
   assert traces['saving, a step']['y'] == [0.15, 0.2]
-  assert not missing
 
 
 def test_metrics_of_an_older_version_say_what_is_missing(tmp_path):
   run = _run(tmp_path, [{'step': 1, 'train/loss': 2.0, 'loss': 'x'}])
-  choices, missing = curves.draw(_figure('bpb'), [run], [])
-  assert choices == []
-  assert '--eval.every' in missing and 'val/bpb' in missing
-  assert curves.draw(_figure('loss'), [run], [])[0]
+  bpb = _figure('bpb')
+  assert curves.draw(bpb, [run], []) == []
+  assert 'no val/bpb' in bpb.missing and '--eval.every' in bpb.caption
+  assert curves.draw(_figure('loss'), [run], [])
 
 
 def test_text_where_a_number_should_be_is_left_out(tmp_path):
   rows = [{'step': 1, 'train/loss': '<b>'}, {'step': 2, 'train/loss': None}]
   run = _run(tmp_path, [*rows, {'step': 3, 'train/loss': 1.5}])
-  (choice,), _ = curves.draw(_figure('loss'), [run], [])
+  (choice,) = curves.draw(_figure('loss'), [run], [])
   assert choice['traces'][0]['x'] == [3]
 
 
@@ -78,7 +77,7 @@ def test_several_runs_have_a_colour_each(tmp_path):
     _run(tmp_path / name, [{'step': 1, 'train/loss': 1, 'val/loss': 2}])
     for name in 'ab'
   ]
-  (choice,), _ = curves.draw(_figure('loss'), runs, [])
+  (choice,) = curves.draw(_figure('loss'), runs, [])
   assert [t['place'] for t in choice['traces']] == [
     [0, 0],
     [0, 1],
@@ -116,8 +115,7 @@ def test_only_losses_have_a_robust_axis(tmp_path):
   ]
   run = _run(tmp_path, rows)
   loss, lr = (
-    curves.draw(_figure(name), [run], [])[0][0]['range']
-    for name in ('loss', 'lr')
+    curves.draw(_figure(name), [run], [])[0]['range'] for name in ('loss', 'lr')
   )
   assert loss[1] < 5 and lr is None
 
@@ -131,7 +129,7 @@ def _scored(tmp_path, *runs):
     )
     for i, (steps, zlib) in enumerate(runs)
   ]
-  (choice,), _ = curves.draw(_figure('bpb'), read, [])
+  (choice,) = curves.draw(_figure('bpb'), read, [])
   return choice['traces']
 
 
@@ -152,5 +150,5 @@ def test_runs_with_the_same_text_share_the_line_of_zlib(tmp_path):
 
 def test_zlib_that_changes_is_a_curve(tmp_path):
   rows = [{'step': s, 'val/zlib_bpb': 2 + s} for s in (1, 2)]
-  (choice,), _ = curves.draw(_figure('bpb'), [_run(tmp_path, rows)], [])
+  (choice,) = curves.draw(_figure('bpb'), [_run(tmp_path, rows)], [])
   assert [(t['x'], 'level' in t) for t in choice['traces']] == [([1, 2], False)]

@@ -46,7 +46,7 @@ def _figures(found):
 def test_page_has_every_figure(found):
   figures = _figures(found)
   assert list(figures) == ['layers', 'load', 'entropy', 'eda', 'bias', 'likes']
-  assert not [f['id'] for f in figures.values() if f['missing']]
+  assert not [f['id'] for f in figures.values() if not f['choices']]
   assert len(figures['bias']['choices']) == 2
   (load,) = figures['load']['choices']
   assert load['z'] == [[180, 180], [15, 15], [0, 0], [105, 105]]
