@@ -55,24 +55,25 @@ def main(config: config_lib.Config) -> None:
     raise config_lib.UsageError(
       f'--source={source} has no tokenizer; put a tokenizer.json there.'
     )
-  run = _run(source)
-  path = _path(config, source)
+  home, run = None, None
+  if not hub_folder.is_folder(source):
+    home = pathlib.Path(finder.resolve(source)).parents[1]
+    run = records.read(str(home))
+  path = page.path(config.output) if config.output else _beside(home, source)
   text = score.read_text(config.eval.text)
-  seq_len = config.data.seq_len
-  if run:
-    seq_len = records.number(run.section('data').get('seq_len')) or seq_len
-  found = inspect(
-    model, text, tokens=config.report.tokens, seq_len=int(seq_len)
+  seq_len = run and records.number(run.section('data').get('seq_len'))
+  found = {'source': source, 'text': config.eval.text} | inspect(
+    model,
+    text,
+    tokens=config.report.tokens,
+    seq_len=int(seq_len or config.data.seq_len),
   )
-  found = {'source': source, 'text': config.eval.text, **found}
   if run:
     found['bias_trajectory'] = _trajectory(run, found)
   page.write(router_page.make(found), path)
-  beside = path.with_suffix('.json')
-  partial = beside.with_name(beside.name + '.partial')
-  partial.write_text(json.dumps(found, indent=1), encoding='utf-8')
-  os.replace(partial, beside)
-  print(f'{path}\n{beside}')
+  numbers = path.with_suffix('.json')
+  page.replace(numbers, json.dumps(found, indent=1).encode())
+  print(f'{path}\n{numbers}')
 
 
 def inspect(
@@ -257,25 +258,14 @@ class _Reader:
     return ''.join(_SEEN.get(letter, letter) for letter in text)
 
 
-def _run(source: str) -> records.Run | None:
-  """The run of a checkpoint; None of a Hugging Face folder."""
-  if hub_folder.is_folder(source):
-    return None
-  directory = finder.resolve(source)
-  return records.read(os.path.dirname(os.path.dirname(directory)))
-
-
-def _path(config: config_lib.Config, source: str) -> pathlib.Path:
-  """Of the page; JSON goes beside it."""
-  if config.output:
-    return page.path(config.output)
-  if hub_folder.is_folder(source):
+def _beside(home: pathlib.Path | None, source: str) -> pathlib.Path:
+  """The page in the folder of a run; JSON goes beside it."""
+  if home is None:
     raise config_lib.UsageError(
       f'--source={source} is a Hugging Face folder, which is only read; say '
       'where the page goes: --output=FILE.html.'
     )
-  directory = finder.resolve(source)
-  return pathlib.Path(directory).parents[1] / 'router.html'
+  return home / 'router.html'
 
 
 def _trajectory(run: records.Run, found: dict[str, Any]) -> dict[str, Any]:

@@ -40,7 +40,8 @@ def main(config: config_lib.Config) -> None:
     plan['compiled'] = compile_step(config, plan)
   tables.show(plan)
   for path in outputs:
-    text = picture.draw(plan) if path.suffix == '.svg' else _json(plan)
+    svg = path.suffix == '.svg'
+    text = picture.draw(plan) if svg else json.dumps(plan, indent=2) + '\n'
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f'{path.name}.partial')
     partial.write_text(text, encoding='utf-8')
@@ -55,7 +56,9 @@ def make(config: config_lib.Config) -> dict[str, Any]:
   layout = division.make(config)
   collectives = traffic.plan(config, layout, chip)
   times = timing.plan(config, layout, chip, collectives)
-  held = memory.plan(config, layout, chip.width)
+  count = flops_lib.per_token(config.model, config.data.seq_len)
+  saved = memory.checkpoint_bytes(config, layout)
+  pages = layout.step_tokens * _TOKEN / _PAGE  # Each is read once.
   found = []
   if config.plan.chip == 'mi300x':
     found = lint.check(config, layout, chip, collectives)
@@ -69,15 +72,21 @@ def make(config: config_lib.Config) -> dict[str, Any]:
       'parts': layout.parts,
     },
     'parameters': vars(flops_lib.parameters(config.model)),
-    'flops_per_token': _flops(config),
-    'memory': _memory(config, layout, chip, held),
+    'flops_per_token': {**vars(count), 'total': count.total},
+    'memory': _memory(config, layout, chip),
     'arrays': _arrays(config, layout),
     'collectives': [vars(c) for c in collectives],
-    'muon': _muon(config, layout, times, collectives),
-    'time': _time(config, layout, chip, times),
-    'checkpoint': _checkpoint(config, layout),
+    'muon': _muon(config, layout, count.total, times, collectives),
+    'time': _time(config, layout, chip, count.total, times),
+    'checkpoint': {'bytes': saved, 'bytes_per_device': saved / layout.devices},
     'cache_bytes_per_token': memory.cache_bytes(config.model, chip.width),
-    'data': _data(layout, times),
+    'data': {
+      'bytes_per_step': layout.step_tokens * _TOKEN,
+      'pages_per_step': pages,
+      'iops': pages / times.step,
+      'iops_limit': _IOPS,
+      'step_s_at_limit': pages / _IOPS,
+    },
     'lint': [vars(f) for f in found],
     'assumptions': _assumptions(chip, config),
   }
@@ -97,54 +106,42 @@ def compile_step(
   }
 
 
-def _json(plan: dict[str, Any]) -> str:
-  return json.dumps(plan, indent=2) + '\n'
-
-
-def _flops(config) -> dict[str, float]:
-  counted = flops_lib.per_token(config.model, config.data.seq_len)
-  return {**vars(counted), 'total': counted.total}
-
-
-def _memory(config, layout, chip, held) -> dict[str, Any]:
+def _memory(config, layout, chip) -> dict[str, Any]:
   """Bytes of a device by kind, and the activations under each remat."""
-  either = {
-    remat: memory.plan(config, layout, chip.width, remat).activations
-    for remat in ('none', 'cheap', 'block')
-  }
-  _, whole = memory.optimizer_bytes(config, layout)
+  held = memory.plan(config, layout, chip.width)
   return {
     **vars(held),
-    'optimizer_whole': whole,
+    'optimizer_whole': memory.optimizer_bytes(config, layout)[1],
     'total': held.total,
     'capacity': chip.memory,
     'remat': config.model.remat,
-    'activations_by_remat': either,
+    'activations_by_remat': {
+      remat: memory.plan(config, layout, chip.width, remat).activations
+      for remat in ('none', 'cheap', 'block')
+    },
   }
 
 
 def _arrays(config, layout) -> list[dict[str, Any]]:
   """Each parameter, and the mesh axes that divide its dimensions."""
-  found = []
-  for leaf in memory.leaves(config, layout):
-    where = (leaf.name, leaf.shape, layout.sizes)
-    found.append(
-      {
-        'name': leaf.name,
-        'shape': leaf.shape,
-        'spec': placement.param_dims(*where),
-        'optimizer_spec': placement.part_dims(*where),
-      }
-    )
-  return found
+  return [
+    {
+      'name': leaf.name,
+      'shape': leaf.shape,
+      'spec': placement.param_dims(leaf.name, leaf.shape, layout.sizes),
+      'optimizer_spec': placement.part_dims(
+        leaf.name, leaf.shape, layout.sizes
+      ),
+    }
+    for leaf in memory.leaves(config, layout)
+  ]
 
 
-def _muon(config, layout, times, collectives) -> dict[str, float]:
+def _muon(config, layout, model, times, collectives) -> dict[str, float]:
   """What Muon adds to a step."""
   stacks = newton_schulz.stacks(config, layout, memory.leaves(config, layout))
   steps = config.optim.newton_schulz_steps
   whole = newton_schulz.flops(stacks, steps)
-  model = flops_lib.per_token(config.model, config.data.seq_len).total
   seconds = sum(c.seconds for c in collectives if c.what == 'Muon')
   seconds += sum(p.seconds for p in times.update if p.name == 'Newton-Schulz')
   return {
@@ -157,9 +154,8 @@ def _muon(config, layout, times, collectives) -> dict[str, float]:
   }
 
 
-def _time(config, layout, chip, times) -> dict[str, Any]:
+def _time(config, layout, chip, model, times) -> dict[str, Any]:
   step, tokens = times.step, layout.step_tokens
-  model = flops_lib.per_token(config.model, config.data.seq_len).total
   budget = config.plan.tokens or config.num_steps * tokens
   seconds = budget / tokens * step
   return {
@@ -174,23 +170,6 @@ def _time(config, layout, chip, times) -> dict[str, Any]:
     'budget_tokens': budget,
     'budget_days': seconds / _DAY,
     'device_hours': seconds * layout.devices / 3600,
-  }
-
-
-def _checkpoint(config, layout) -> dict[str, float]:
-  saved = memory.checkpoint_bytes(config, layout)
-  return {'bytes': saved, 'bytes_per_device': saved / layout.devices}
-
-
-def _data(layout, times) -> dict[str, float]:
-  """Page reads of a step when every page is read once."""
-  pages = layout.step_tokens * _TOKEN / _PAGE
-  return {
-    'bytes_per_step': layout.step_tokens * _TOKEN,
-    'pages_per_step': pages,
-    'iops': pages / times.step,
-    'iops_limit': _IOPS,
-    'step_s_at_limit': pages / _IOPS,
   }
 
 

@@ -16,8 +16,8 @@ def main(config: config_lib.Config) -> None:
   """
   source = config.source or config.run_dir
   # A folder may have a comma in its name.
-  folders = [source] if os.path.exists(source) else _split(source)
-  folders = [_run_of(folder) for folder in folders]
+  names = [source] if os.path.exists(source) else source.split(',')
+  folders = [_run_of(name) for name in dict.fromkeys(filter(None, names))]
   path = _path(config, folders)
   if config.serve:
     return serve.serve(folders, config.report.port)
@@ -29,11 +29,6 @@ def main(config: config_lib.Config) -> None:
       '--output=FILE.html.'
     ) from error
   print(path)
-
-
-def _split(source: str) -> list[str]:
-  """The folders of a list, each once."""
-  return list(dict.fromkeys(part for part in source.split(',') if part))
 
 
 def _run_of(folder: str) -> str:

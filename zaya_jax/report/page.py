@@ -83,11 +83,12 @@ def write(page: Page, place: pathlib.Path) -> None:
   if source and not (
     beside.exists() and beside.stat().st_size == source.stat().st_size
   ):
-    _replace(beside, source.read_bytes())
-  _replace(place, render(page).encode('utf-8', 'replace'))
+    replace(beside, source.read_bytes())
+  replace(place, render(page).encode('utf-8', 'replace'))
 
 
-def _replace(place: pathlib.Path, content: bytes) -> None:
+def replace(place: pathlib.Path, content: bytes) -> None:
+  """Writes a file whole or not at all."""
   partial = place.with_name(place.name + '.partial')
   try:
     partial.write_bytes(content)

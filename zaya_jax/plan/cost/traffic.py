@@ -71,13 +71,9 @@ def plan(
 
 
 def seconds(
-  layout: division.Layout,
-  chip: chips_lib.Chip,
-  kind: str,
-  axes: tuple[str, ...],
-  count: int,
-  total: float,
-) -> float:
+  layout: division.Layout, chip: chips_lib.Chip, kind: str,
+  axes: tuple[str, ...], count: int, total: float,
+) -> float:  # fmt: skip
   """Of `count` collectives of `total` bytes together."""
   size, local = layout.size(axes), layout.local(axes, chip.node)
   if size == 1:
@@ -88,9 +84,8 @@ def seconds(
     cards = (size - 1) / (size - local) if kind == 'all-to-all' else local
     rate = min(rate, chip.nic * cards)
   sent = total * _SENT[kind](size)
-  return sent / (rate * EFFICIENCY) + count * LATENCY * math.ceil(
-    math.log2(size)
-  )
+  latency = count * LATENCY * math.ceil(math.log2(size))
+  return sent / (rate * EFFICIENCY) + latency
 
 
 def _make(layout, chip, what, kind, axes, count, total) -> Collective:
@@ -176,27 +171,15 @@ def _context(config, layout, chip):
   layers = model.num_layers * layout.parts
   part = layers * layout.rows * layout.columns * 2
   part *= model.num_kv_heads * model.head_dim
-  axes = ('context',)
   if config.mesh.context_mode == 'ring':
-    calls, each = layers * (n - 1), part * (n - 1)
-    times = again + 1
-    yield (
-      'keys, values',
-      'permute',
-      axes,
-      times * calls,
-      (times * chip.width * each),
-    )
-    yield 'their gradients', 'permute', axes, calls, 4 * each
+    there = back = 'permute'
+    times, calls, each = again + 1, layers * (n - 1), part * (n - 1)
   else:
-    yield (
-      'keys, values',
-      'all-gather',
-      axes,
-      2 * layers,
-      (2 * chip.width * part * n),
-    )
-    yield 'their gradients', 'reduce-scatter', axes, layers, 4 * part * n
+    there, back = 'all-gather', 'reduce-scatter'
+    times, calls, each = 2, layers, part * n
+  axes, total = ('context',), times * chip.width * each
+  yield 'keys, values', there, axes, times * calls, total
+  yield 'their gradients', back, axes, calls, 4 * each
   width = model.d_qk + model.num_kv_heads * model.head_dim // 2
   calls = 2 * (again + 1) * layers
   tokens = max(model.conv_context, 1) * layout.rows

@@ -23,7 +23,7 @@ _PARTS = {
   'router': 'sand', 'experts': 'sand', 'head': 'pink', 'elementwise': 'grey',
   'Newton-Schulz': 'violet', 'update': 'violet',
 }  # fmt: skip
-_NETWORK = 'red'
+_NETWORK, _HIDDEN = 'red', 'gradients, hidden'
 # After the backward pass.
 _UPDATES = ('updates', 'updates of Muon')
 _LATE = ('gradients', 'Muon', *_UPDATES, 'loss, norm, load')
@@ -31,14 +31,23 @@ _LATE = ('gradients', 'Muon', *_UPDATES, 'loss, norm, load')
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Span:
-  """What one lane does from `start` for `seconds`."""
+  """What is done from `start` for `seconds`, and in which color."""
 
-  lane: str
   phase: str
   name: str
-  kind: str
   start: float
   seconds: float
+
+  @property
+  def kind(self) -> str:
+    """The class of its color."""
+    hidden = '-hatched' if self.name == _HIDDEN else ''
+    return _PARTS.get(self.name, _NETWORK + hidden)
+
+  @property
+  def lane(self) -> str:
+    """Where it is drawn."""
+    return 'compute' if self.name in _PARTS else 'network'
 
 
 def draw(plan: dict[str, Any]) -> str:
@@ -74,48 +83,35 @@ def timeline(plan: dict[str, Any]) -> list[Span]:
   far as the plan hides them.
   """
   time, spans, now = plan['time'], [], 0.0
-  sent = [c for c in plan['collectives'] if not c['hidden']]
-  late = [c for c in sent if c['what'] in _LATE]
+  sent = [
+    (c['what'], c['seconds']) for c in plan['collectives'] if not c['hidden']
+  ]
   hidden = time['network_hidden']
   reduced = sum(c['seconds'] for c in plan['collectives'] if c['hidden'])
 
-  def add(lane, phase, name, kind, seconds, start=None):
+  def add(phase, name, seconds, start=None):
     nonlocal now
     start = now if start is None else start
-    spans.append(
-      Span(
-        lane=lane, phase=phase, name=name, kind=kind, start=start,
-        seconds=seconds,
-      )
-    )  # fmt: skip
+    spans.append(Span(phase=phase, name=name, start=start, seconds=seconds))
     now = max(now, start + seconds)
 
   for phase, share in (('forward', 1 / 3), ('backward', 2 / 3)):
-    parts = time['parts'] if phase == 'forward' else time['parts'][::-1]
-    for part in parts:
-      kind = _PARTS[part['name']]
-      add('compute', phase, part['name'], kind, part['seconds'] * share)
-    if phase == 'backward' and hidden:
-      add('network', phase, 'gradients, hidden', f'{_NETWORK}-hatched', hidden,
-          now - hidden)  # fmt: skip
-    for c in sent:
-      if c['what'] == 'their gradients':  # Those of keys and values.
-        part = float(phase == 'backward')
-      else:
-        part = share
-      if c not in late:
-        add('network', phase, c['what'], _NETWORK, c['seconds'] * part)
-  if reduced > hidden:
-    add('network', 'update', 'gradients', _NETWORK, reduced - hidden)
-  for c in late:
-    if c['what'] not in _UPDATES:
-      add('network', 'update', c['what'], _NETWORK, c['seconds'])
-  for part in time['update']:
-    kind = _PARTS[part['name']]
-    add('compute', 'update', part['name'], kind, part['seconds'])
-  for c in late:
-    if c['what'] in _UPDATES:
-      add('network', 'update', c['what'], _NETWORK, c['seconds'])
+    for part in time['parts'][:: 1 if phase == 'forward' else -1]:
+      add(phase, part['name'], part['seconds'] * share)
+    if phase == 'backward':
+      add(phase, _HIDDEN, hidden, now - hidden)
+    for name, seconds in sent:
+      if name not in _LATE:
+        # The gradients of keys and values come in the backward pass alone.
+        once = name == 'their gradients'
+        add(phase, name, seconds * ((phase == 'backward') if once else share))
+  late = [('gradients', reduced - hidden), *(c for c in sent if c[0] in _LATE)]
+  update = [(part['name'], part['seconds']) for part in time['update']]
+  # Muon comes before the optimizer computes, updates come after.
+  before = [c for c in late if c[0] not in _UPDATES]
+  after = [c for c in late if c[0] in _UPDATES]
+  for name, seconds in before + update + after:
+    add('update', name, seconds)
   return [span for span in spans if span.seconds]
 
 
@@ -140,10 +136,8 @@ def _memory(page, plan, y):
     page.text(_MARGIN, y + 20, name, bold=chosen)
     x, blocks = _LABEL, []
     for kind, size in parts.items():
-      if not size:
-        continue
       tip = f'{kind}: {tables.nbytes(size)}'
-      blocks.append((x, size * scale, colors[kind], kind, tip))
+      blocks += [(x, size * scale, colors[kind], kind, tip)] if size else []
       x += size * scale
     _blocks(page, y, blocks)
     total = tables.nbytes(sum(parts.values()))
@@ -155,10 +149,12 @@ def _memory(page, plan, y):
   page.text(x, top - 12, words, size=12, anchor='end', bold=True)
   used = {kind: size for bar in bars.values() for kind, size in bar.items()}
   used.update(kinds)
-  return _legend(
-    page, y + 14, [(c, [(k, tables.nbytes(used[k]))]) for k, c in colors.items()
-                   if used.get(k)]
-  )  # fmt: skip
+  entries = {
+    colors[kind]: [(kind, tables.nbytes(used[kind]))]
+    for kind in colors
+    if used.get(kind)
+  }
+  return _legend(page, y + 14, entries)
 
 
 def _step(page, plan, y):
@@ -201,7 +197,7 @@ def _step(page, plan, y):
     if seconds := time[f'network_{name}']:
       told = f'network, {name}', tables.seconds(seconds)
       entries[_NETWORK + kind] = [told]
-  return _legend(page, y + 40, entries.items())
+  return _legend(page, y + 40, entries)
 
 
 def _scale(most: float) -> float:
@@ -220,7 +216,7 @@ def _blocks(page, y, blocks):
 def _legend(page, y, entries):
   """Swatches, each with the names and values of its color; the next y."""
   x = _MARGIN
-  for kind, named in entries:
+  for kind, named in entries.items():
     words = ', '.join(f'{name} {value}' for name, value in named)
     width = 20 + svg.measure(words, 12)
     if x + width > _WIDTH - _MARGIN:

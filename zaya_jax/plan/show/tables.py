@@ -47,49 +47,28 @@ def _table(console, title, columns, rows):
 def _summary(plan):
   count, time, muon = plan['parameters'], plan['time'], plan['muon']
   tokens, saved, data = plan['tokens'], plan['checkpoint'], plan['data']
-  rows = [
-    ('parameters', f'{count["total"]:,}', f'{count["active"]:,} active'),
-    (
-      'tokens of a step',
-      f'{tokens["step"]:,}',
-      f'{tokens["device"]:,} on a device, {tokens["parts"]} part(s)',
-    ),
-    (
-      'step',
-      seconds(time['step']),
-      f'{text.short(time["tokens_per_second"])} tokens/s, '
-      f'{text.short(time["tokens_per_day"])} a day, MFU {time["mfu"]:.1%}',
-    ),
-    (
-      f'{text.short(time["budget_tokens"])} tokens',
-      _days(time['budget_days']),
-      f'{text.short(time["device_hours"])} GPU-hours',
-    ),
-    (
-      'Muon',
-      f'{text.short(muon["flops"])}FLOP',
-      f'{muon["share_of_flops"]:.1%} of FLOPs, '
-      f'{muon["share_of_time"]:.1%} of time; {muon["matrices"]:,} matrices, '
-      f'{text.short(muon["flops_busiest_device"])}FLOP on the busiest device',
-    ),
-    (
-      'checkpoint',
-      nbytes(saved['bytes']),
-      f'{nbytes(saved["bytes_per_device"])} from each device',
-    ),
-    (
-      'decoding',
-      nbytes(plan['cache_bytes_per_token']),
-      'of keys and values for each token of a context',
-    ),
-    (
-      'data',
-      f'{data["iops"]:,.0f} IOPS',
-      f'{data["pages_per_step"]:,.0f} pages a step; {data["iops_limit"]:,} '
-      f'IOPS suffice down to {seconds(data["step_s_at_limit"])} a step',
-    ),
-  ]
-  return title(plan), ('', ' ', ''), rows
+  short = text.short
+  rows = (
+    f'parameters | {count["total"]:,} | {count["active"]:,} active',
+    f'tokens of a step | {tokens["step"]:,} | {tokens["device"]:,} on a '
+    f'device, {tokens["parts"]} part(s)',
+    f'step | {seconds(time["step"])} | {short(time["tokens_per_second"])} '
+    f'tokens/s, {short(time["tokens_per_day"])} a day, MFU {time["mfu"]:.1%}',
+    f'{short(time["budget_tokens"])} tokens | {_days(time["budget_days"])} | '
+    f'{short(time["device_hours"])} GPU-hours',
+    f'Muon | {short(muon["flops"])}FLOP | {muon["share_of_flops"]:.1%} of '
+    f'FLOPs, {muon["share_of_time"]:.1%} of time; {muon["matrices"]:,} '
+    f'matrices, {short(muon["flops_busiest_device"])}FLOP on the busiest '
+    'device',
+    f'checkpoint | {nbytes(saved["bytes"])} | '
+    f'{nbytes(saved["bytes_per_device"])} from each device',
+    f'decoding | {nbytes(plan["cache_bytes_per_token"])} | of keys and values '
+    'for each token of a context',
+    f'data | {data["iops"]:,.0f} IOPS | {data["pages_per_step"]:,.0f} pages a '
+    f'step; {data["iops_limit"]:,} IOPS suffice down to '
+    f'{seconds(data["step_s_at_limit"])} a step',
+  )
+  return title(plan), ('', ' ', ''), [row.split(' | ') for row in rows]
 
 
 def _flops(plan):
@@ -126,14 +105,9 @@ def _memory(plan):
 
 def _collectives(plan):
   rows = [
-    (
-      f'{c["kind"]} {c["what"]}',
-      ' x '.join(c['axes']),
-      f'{c["count"]:,}',
-      nbytes(c['bytes']),
-      seconds(c['seconds']),
-      'hidden' if c['hidden'] else '',
-    )
+    f'{c["kind"]} {c["what"]} | {" x ".join(c["axes"])} | {c["count"]:,} | '
+    f'{nbytes(c["bytes"])} | {seconds(c["seconds"])} | '
+    f'{"hidden" if c["hidden"] else ""}'.split(' | ')
     for c in plan['collectives']
   ]
   columns = ('', 'over', 'calls', 'bytes', 'time', '')
@@ -142,18 +116,13 @@ def _collectives(plan):
 
 def _time(plan):
   time = plan['time']
-  part = lambda p: (
-    p['name'],
-    text.short(p['flops']),
-    nbytes(p['bytes']),
-    seconds(p['seconds']),
-    f'{p["seconds"] / time["step"]:.1%}',
-  )
-  exposed, step = time['network_exposed'], time['step']
-  rows = [part(p) for p in (*time['parts'], *time['update'])]
-  share = f'{exposed / step:.1%}'
-  rows.append(('network, not hidden', '', '', seconds(exposed), share))
-  rows.append(('step', '', '', seconds(step), '100.0%'))
+  took = lambda part: [seconds(part), f'{part / time["step"]:.1%}']
+  rows = [
+    [p['name'], text.short(p['flops']), nbytes(p['bytes']), *took(p['seconds'])]
+    for p in (*time['parts'], *time['update'])
+  ]
+  rows.append(['network, not hidden', '', '', *took(time['network_exposed'])])
+  rows.append(['step', '', '', *took(time['step'])])
   columns = ('', 'FLOP', 'bytes', 'time', 'share')
   return 'time of a step, as the machine allows', columns, rows
 
