@@ -10,20 +10,22 @@ field = fields.field
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AegisConfig:
-  """What --mode=supervise starts, how long it waits and when it gives up."""
+  """Supervision (--mode=supervise): nodes, timeouts and restarts."""
 
   nodes: tuple[str, ...] = field(('local',), 'Names of the nodes, spares last.')
-  spares: int = field(0, 'How many of them wait to replace one.', minimum=0)
+  spares: int = field(0, 'Number of nodes that are spares.', minimum=0)
   ranks_per_node: int = field(
-    1, 'Processes on each node, of one device each if several.', minimum=1
+    1, 'Processes per node; if several, of one device each.', minimum=1
   )
   agent: str = field(
     '',
-    "Command that starts a program on {node}, as 'srun --overlap --ntasks=1 "
-    "--nodelist={node}'; empty: all nodes are this machine.",
+    "Command that starts a program on {node}, such as 'srun --overlap "
+    "--ntasks=1 --nodelist={node}'; default: all nodes are this machine.",
   )
   standby: bool = field(
-    True, 'Keeps a process per rank that has imported all for the next start.'
+    True,
+    'Keeps a standby process per rank, with everything imported, for the next '
+    'restart.',
   )
   step_limit_s: float = field(
     0.0,
@@ -33,38 +35,42 @@ class AegisConfig:
   )
   phase_limit_s: float = field(
     1800.0,
-    'The same for every other phase, an evaluation say, and the first steps.',
+    'The same for other phases, such as evaluation, and for the first steps.',
     minimum=1.0,
   )
   grace_s: float = field(
-    60.0, 'Seconds for the ranks to save and end when asked.', minimum=0.0
+    60.0, 'Seconds that ranks have to save and exit when asked to.', minimum=0.0
   )
   restarts_per_hour: int = field(
-    10, 'Restarts after which it gives up with 75.', minimum=0
+    10,
+    'Restarts in an hour; one more ends the run with exit code 75.',
+    minimum=0,
   )
   no_progress: int = field(
-    3, 'Restarts without a new checkpoint until it stops with 93.', minimum=1
+    3,
+    'Restarts without a new checkpoint that end the run with exit code 93.',
+    minimum=1,
   )
-  shrink: bool = field(False, 'Goes on with fewer nodes when no spare is left.')
+  shrink: bool = field(False, 'Continues with fewer nodes if no spare is left.')
   logs: tuple[str, ...] = field(
     (),
-    'What agents watch, SOURCE:PATH each, as kern:/dev/kmsg, or journal: for '
-    '`journalctl -f -o json`; {node} is the name of the node.',
+    'Logs that agents watch, each SOURCE:PATH, such as kern:/dev/kmsg, or '
+    'journal: for `journalctl -f -o json`; {node} is the name of the node.',
   )
   metrics_url: str = field(
-    '', 'Counters that agents watch, as http://127.0.0.1:5000/metrics.'
+    '', 'Metrics that agents watch, such as http://127.0.0.1:5000/metrics.'
   )
   rules: tuple[str, ...] = field(
-    (), 'Rule files, or folders of them; empty: zaya_jax/aegis/watch/rules.'
+    (), 'Rule files, or folders with them; default: zaya_jax/aegis/watch/rules.'
   )
   drain: str = field(
     '',
-    "Command that is told of a lost {node} and the {reason}, as 'scontrol "
+    "Command to run for a lost {node}, with the {reason}, such as 'scontrol "
     "update NodeName={node} State=DRAIN Reason={reason}'.",
   )
   health: str = field(
     '',
-    "Command that must succeed before a {node} joins, as 'srun --overlap "
+    "Command that must succeed before a {node} joins, such as 'srun --overlap "
     "--nodelist={node} CHECK'.",
   )
   port: int = field(
@@ -74,7 +80,7 @@ class AegisConfig:
     maximum=65_535,
   )
   replay: str = field(
-    '', 'Only makes the decisions of this incidents.jsonl again.'
+    '', 'Repeats the decisions in this incidents.jsonl, and nothing else.'
   )
 
   def __post_init__(self) -> None:

@@ -11,32 +11,32 @@ field = fields.field
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MeshConfig:
-  """How many devices each axis of the mesh has."""
+  """Devices along each axis of the mesh."""
 
   replica: int = field(
-    0, 'Data-parallel copies; 0: all that is left.', minimum=0
+    0, 'Data-parallel replicas; 0: all devices that are left.', minimum=0
   )
   fsdp: int = field(
     1,
-    'Devices among which parameters are divided as well; replica times fsdp '
-    'times expert share a batch.',
+    'Devices that also shard the parameters; replica x fsdp x expert devices '
+    'share a batch.',
     minimum=1,
   )
   expert: int = field(
     1,
-    'Devices among which the experts of each layer are divided.',
+    'Devices that shard the experts of each layer.',
     minimum=1,
   )
   context: int = field(
     1,
-    'Devices among which the tokens of each row are divided, or with '
-    '--mode=generate those of the cache.',
+    'Devices that shard the tokens of each sequence; with --mode=generate, '
+    'those of the KV cache.',
     minimum=1,
   )
   context_mode: Literal['gather', 'ring'] = field(
     'gather',
-    'How attention meets keys of other devices: gather all of them, or pass '
-    'them around in a ring, which holds two parts at a time.',
+    'Attention to keys on other devices. gather: all-gathers them; ring: '
+    'passes them around, with two parts in memory at a time.',
   )
 
   def __post_init__(self) -> None:
@@ -45,25 +45,25 @@ class MeshConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DistributedConfig:
-  """How the processes of one training run meet, and how long they wait."""
+  """How the processes of a training run connect, and timeouts."""
 
   coordinator: str = field(
-    '', 'HOST:PORT of process 0; empty: as the launcher tells.'
+    '', 'HOST:PORT of process 0; default: from the launcher.'
   )
   processes: int = field(
-    0, 'Number of processes; 0: as the launcher tells, else one.', minimum=0
+    0, 'Number of processes; 0: from the launcher, else one.', minimum=0
   )
   process: int = field(
-    -1, 'Which of them this is; -1: as the launcher tells.', minimum=-1
+    -1, 'Index of this process; -1: from the launcher.', minimum=-1
   )
   initialization_timeout_s: int = field(
-    300, 'Seconds in which all processes must have started.', minimum=1
+    300, 'Seconds in which all processes must connect.', minimum=1
   )
   heartbeat_timeout_s: int = field(
-    100, 'Seconds without a sign of life after which all end.', minimum=2
+    100, 'Seconds without a heartbeat after which all processes end.', minimum=2
   )
   collective_timeout_s: int = field(
-    600, 'Seconds that devices wait for each other.', minimum=1
+    600, 'Seconds that devices wait for each other in a collective.', minimum=1
   )
 
   def __post_init__(self) -> None:
@@ -76,7 +76,7 @@ _RENAMED = {'pallas': 'triton', 'mosaic': 'hopper'}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OpsConfig:
-  """The engine of each operation; auto: the fastest that is meant for it.
+  """Engine of each operation; auto: the fastest one for the device.
 
   A named engine that cannot run is an error. On a CPU, triton is interpreted
   and hip emulated: exact, and slow.
@@ -86,22 +86,22 @@ class OpsConfig:
     'auto', 'Causal attention, forward and backward.'
   )
   cca: Literal['auto', 'hopper', 'triton', 'xla'] = field(
-    'auto', 'What lies between the projections of CCA and its attention.'
+    'auto', 'CCA between its projections and attention.'
   )
   residual_rms_norm: Literal['auto', 'hip', 'triton', 'xla'] = field(
-    'auto', 'The merge into the residual stream and the norm after it.'
+    'auto', 'Residual merge and the RMSNorm after it.'
   )
   experts: Literal['auto', 'hip', 'hopper', 'triton', 'xla'] = field(
-    'auto', 'The SwiGLU experts, each of its own tokens.'
+    'auto', 'SwiGLU experts.'
   )
   cross_entropy: Literal['auto', 'hopper', 'triton', 'xla'] = field(
-    'auto', 'The head and the loss.'
+    'auto', 'Output head and cross-entropy.'
   )
   newton_schulz: Literal['auto', 'hip', 'hopper', 'triton', 'xla'] = field(
-    'auto', 'Orthogonalizes the updates of Muon.'
+    'auto', 'Orthogonalization of the updates of Muon.'
   )
   muon_momentum: Literal['auto', 'hip', 'xla'] = field(
-    'auto', 'Momentum of Muon, many matrices at a time.'
+    'auto', 'Momentum of Muon, of many matrices at once.'
   )
 
   def __post_init__(self) -> None:
@@ -110,19 +110,18 @@ class OpsConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BenchConfig:
-  """What --mode=bench times."""
+  """Benchmarks of operations (--mode=bench)."""
 
-  op: tuple[str, ...] = field((), 'Operations; none: all.')
+  op: tuple[str, ...] = field((), 'Operations; default: all.')
   case: tuple[str, ...] = field(
     (),
-    'Names of their inputs; none: those of ZAYA1-8B, on a CPU small ones.',
+    'Names of input cases; default: the shapes of ZAYA1-8B, on a CPU small '
+    'ones.',
   )
   dtype: Literal['bfloat16', 'float32'] = field(
-    'bfloat16', 'Type of matrices and activations.'
+    'bfloat16', 'Dtype of matrices and activations.'
   )
-  repeats: int = field(
-    20, 'Timed calls, of which the median counts.', minimum=1
-  )
+  repeats: int = field(20, 'Timed calls; the median is reported.', minimum=1)
 
   def __post_init__(self) -> None:
     fields.check(self, 'bench.')
@@ -130,26 +129,28 @@ class BenchConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PlanConfig:
-  """The machine of --mode=plan, which need not be there."""
+  """Machine that --mode=plan plans for; it need not be available."""
 
   chip: Literal['mi300x', 'h200', 'h100', 'cpu'] = field(
-    'mi300x', 'Kind of its devices.'
+    'mi300x', 'Type of the devices.'
   )
-  devices: int = field(8, 'How many; the product of --mesh.*.', minimum=1)
+  devices: int = field(
+    8, 'Number of devices; the product of --mesh.*.', minimum=1
+  )
   tokens: int = field(
     0, 'Tokens to train on; 0: those of --num_steps.', minimum=0
   )
   efficiency: float = field(
     1.0,
-    'Share of the achievable speed of the chip that a step reaches, as '
+    'Fraction of the achievable speed of the device that a step reaches, as '
     'measured.',
     minimum=0.01,
     maximum=1.0,
   )
   compile: Literal['none', 'rocm'] = field(
     'none',
-    'rocm: also compiles the step for MI300X and compares; minutes, no GPU '
-    '(make rocm-venv).',
+    'rocm: also compiles the step for MI300X and compares; takes minutes, '
+    'needs no GPU (make rocm-venv).',
   )
 
   def __post_init__(self) -> None:

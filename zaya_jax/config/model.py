@@ -18,75 +18,88 @@ OF_THE_RUN = frozenset(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-  """The network. Letters in the help texts are those of the source code."""
+  """Model architecture; letters are axes of arrays in the source code."""
 
-  num_layers: int = field(4, 'N: layers, each CCA then MoE.', minimum=1)
+  num_layers: int = field(4, 'N: layers, each CCA followed by MoE.', minimum=1)
   d_model: int = field(256, 'D: width of the residual stream.', minimum=1)
   num_heads: int = field(4, 'H: query heads.', minimum=1)
-  num_kv_heads: int = field(2, 'K: key/value heads; divides H.', minimum=1)
+  num_kv_heads: int = field(2, 'K: key/value heads; must divide H.', minimum=1)
   head_dim: int = field(32, 'C: channels per head.', minimum=2)
   conv_depthwise: int = field(
-    2, 'Taps of the depthwise convolution over queries and keys.', minimum=1
+    2,
+    'Kernel size of the depthwise convolution over queries and keys.',
+    minimum=1,
   )
   conv_grouped: int = field(
-    2, 'Taps of the per-head convolution over queries and keys.', minimum=1
+    2,
+    'Kernel size of the per-head convolution over queries and keys.',
+    minimum=1,
   )
   attention_bias: bool = field(
-    False, 'Adds a bias to the projections of attention.'
+    False, 'Adds biases to the projections of attention.'
   )
-  num_experts: int = field(8, 'E: experts per layer, top-1.', minimum=1)
-  d_expert: int = field(256, 'F: inner width of an expert.', minimum=1)
-  d_router: int = field(64, 'R: width of the router.', minimum=1)
+  num_experts: int = field(
+    8, 'E: experts per layer; each token uses one (top-1).', minimum=1
+  )
+  d_expert: int = field(256, 'F: hidden width of an expert.', minimum=1)
+  d_router: int = field(64, 'R: hidden width of the router.', minimum=1)
   skip: Literal['off', 'zero', 'identity'] = field(
     'zero',
-    'The skip class of the router: absent, contributing nothing (as the '
-    'released models are served), or passing p * h (as they were trained).',
+    'Skip class of the router. off: none; zero: its tokens get no expert '
+    'output (as the released models are served); identity: they get p * h (as '
+    'these were trained).',
   )
   vocab_size: int = field(
-    320, 'V: rows of the embedding; at least the tokenizer.', minimum=2
+    320,
+    'V: rows of the embedding; at least the vocabulary of the tokenizer.',
+    minimum=2,
   )
   tie_embeddings: bool = field(True, 'Uses the embedding as output head.')
   head_bias: bool = field(False, 'Adds a bias to the output head.')
   rope_theta: float = field(
     10_000.0,
-    'Base of the rotary embedding: 1e4, 1e6, 5e6 by phase.',
+    'Base of RoPE; ZAYA1 has 1e4, 1e6 and 5e6 by phase of training.',
     minimum=1.0,
   )
   rope_fraction: float = field(
-    0.5, 'Share of each head that is rotated.', minimum=0.0, maximum=1.0
+    0.5,
+    'Fraction of the channels of a head that RoPE rotates.',
+    minimum=0.0,
+    maximum=1.0,
   )
   sliding_window: int = field(
     0,
-    'Keys that a sliding layer sees, its own included; 0: none slides.',
+    'Tokens that a sliding layer sees, the current one included; 0: no layer '
+    'slides.',
     minimum=0,
   )
   sliding_layers: tuple[int, ...] = field(
-    (), 'Indices of the layers with a sliding window.'
+    (), 'Indices of the layers with sliding-window attention.'
   )
   sliding_rope_theta: float = field(
-    10_000.0, 'Base of the rotary embedding in sliding layers.', minimum=1.0
+    10_000.0, 'Base of RoPE in sliding layers.', minimum=1.0
   )
-  norm_eps: float = field(1e-5, 'Epsilon of every RMSNorm.', minimum=0.0)
+  norm_eps: float = field(1e-5, 'Epsilon of each RMSNorm.', minimum=0.0)
   init_std: float = field(
     0.02, 'Standard deviation of the initial weights.', minimum=0.0
   )
   temperature_init: float = field(
     1.0,
-    'Initial key temperature. At 0 (Hugging Face) queries and keys get no '
-    'gradient in the first step.',
+    'Initial temperature of the keys. With 0, as in Hugging Face, queries and '
+    'keys get no gradient in the first step.',
   )
   dtype: Literal['auto', 'float32', 'bfloat16'] = field(
-    'auto', 'Compute type; auto: bfloat16 on accelerators, float32 on CPU.'
+    'auto', 'Compute dtype; auto: bfloat16 on accelerators, float32 on CPU.'
   )
   remat: Literal['none', 'cheap', 'block'] = field(
     'none',
-    'What the backward pass recomputes; cheap: all but matrix products and '
-    'kernels; block: each layer.',
+    'What the backward pass recomputes. cheap: everything but matrix products '
+    'and kernels; block: whole layers.',
   )
   scan_layers: bool = field(
     True,
-    'Loop over the layers; if not, each is written out, which GPUs run faster '
-    '(a fifth on an H200) and which takes longer to compile.',
+    'Scans over the layers. Unrolled layers run faster on GPUs (by a fifth on '
+    'an H200) and compile longer.',
   )
 
   def __post_init__(self) -> None:

@@ -49,21 +49,21 @@ _MODES = Literal[
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config:
-  """One run."""
+  """Settings of the run."""
 
-  mode: _MODES = field('train', 'What to do.')
-  run_dir: str = field('', 'Folder of the run: all that it writes.')
+  mode: _MODES = field('train', 'What to run.')
+  run_dir: str = field('', 'Run directory: everything that a run writes.')
   source: str = field(
     '',
-    'What eval, generate, checkpoints, import, export, conform and report '
-    'read: a run directory, one checkpoint, or a Hugging Face folder; empty: '
-    '--run_dir. For report also several runs: A,B.',
+    'Input of eval, generate, checkpoints, import, export, conform and '
+    'report: a run directory, a checkpoint or a Hugging Face folder; default: '
+    '--run_dir. report also takes several runs: A,B.',
   )
   output: str = field(
     '',
-    'Folder that prepare (empty: --data.dir), import, export and conform '
-    'write, the .json or .svg file of plan (or both: a.json,a.svg), the '
-    '.json file of bench, or the .html file of report.',
+    'Output. prepare (default: --data.dir), import, export, conform and the '
+    'reshape of checkpoints write a folder; plan a .json file, an .svg file '
+    'or both (a.json,a.svg); bench a .json file; report an .html file.',
   )
   seed: int = field(
     0,
@@ -72,21 +72,22 @@ class Config:
     maximum=2**32 - 1,
   )
   num_steps: int = field(1000, 'Optimizer steps of the run.', minimum=0)
-  resume: bool = field(True, 'Goes on from the newest checkpoint in run_dir.')
+  resume: bool = field(True, 'Resumes from the newest checkpoint in --run_dir.')
   restore: str = field(
     '',
-    'Starts a new run from the parameters of this run, checkpoint or Hugging '
-    'Face folder, which also gives each --model.* that is not given.',
+    'Starts a new run from the parameters of a run, a checkpoint or a Hugging '
+    'Face folder, and takes from there each --model.* that is not given.',
   )
   prompt: str = field(
-    '', 'Text to continue, by --mode=generate and during training.'
+    '', 'Prompt of --mode=generate and of samples during training.'
   )
   drill: tuple[str, ...] = field(
     (),
-    'For --mode=supervise: faults to inject into runs of a tiny model, or all.',
+    'For --mode=supervise: faults to inject into runs of a tiny model; all: '
+    'every fault.',
   )
   serve: bool = field(
-    False, 'For --mode=report: serves the page, to this machine alone.'
+    False, 'For --mode=report: serves the page, on this machine only.'
   )
   model: ModelConfig = ModelConfig()
   data: DataConfig = DataConfig()

@@ -12,47 +12,45 @@ field = fields.field
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataConfig:
-  """Text in, batches out."""
+  """Training data."""
 
   input: str = field(
     '',
-    'Text to train on: a folder, a .txt, .jsonl, .jsonl.zst or .parquet '
-    "file, a glob of these, or 'stdlib' (Python's own library).",
+    'Training text: a folder, a .txt, .jsonl, .jsonl.zst or .parquet file, a '
+    "glob of these, or 'stdlib' (Python's standard library).",
   )
   dir: tuple[str, ...] = field(
     (),
-    'Folders of prepared shards, DIR or DIR@WEIGHT; empty: RUN_DIR/data, '
-    'prepared from --data.input when it does not exist.',
+    'Folders of prepared shards, each DIR or DIR@WEIGHT; default: '
+    'RUN_DIR/data, which is prepared from --data.input if it does not exist.',
   )
   text_field: str = field(
     'text',
-    'Field or column that holds the text; a row without it may have '
-    "'messages'.",
+    "Field or column with the text; a row without it may have 'messages'.",
   )
   tokenizer: str = field(
     'bytes',
-    "'bytes', a Hugging Face tokenizer.json, or its folder; with --restore, "
-    'the tokenizer from there.',
+    "'bytes', a Hugging Face tokenizer.json or its folder; with --restore, "
+    'the default is the tokenizer from there.',
   )
   train_tokenizer: int = field(
     0,
-    'Trains a BPE tokenizer of this size while preparing; 0: none.',
+    'Vocabulary size of a BPE tokenizer to train while preparing; 0: none.',
     minimum=0,
   )
   val_fraction: float = field(
     0.02,
-    'Share of documents held out (of a single document, its tail).',
+    'Fraction of the documents held out for evaluation (of a single document, '
+    'its tail).',
     minimum=0.0,
     maximum=0.9,
   )
-  record_tokens: int = field(
-    32_768, 'Tokens bundled in one record of a shard.', minimum=2
-  )
+  record_tokens: int = field(32_768, 'Tokens per record of a shard.', minimum=2)
   shard_tokens: int = field(
-    2**28, 'Tokens of one shard file, about.', minimum=1
+    2**28, 'Approximate number of tokens per shard file.', minimum=1
   )
-  seq_len: int = field(256, 'L: tokens of a training window.', minimum=2)
-  batch_size: int = field(16, 'B: windows of a global batch.', minimum=1)
+  seq_len: int = field(256, 'L: tokens per sequence.', minimum=2)
+  batch_size: int = field(16, 'B: sequences per global batch.', minimum=1)
 
   def __post_init__(self) -> None:
     fields.check(self, 'data.')
@@ -79,56 +77,60 @@ class DataConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OptimConfig:
-  """Muon for hidden matrices, AdamW for the rest, and the balancing bias."""
+  """Optimizer, learning rate, and the balancing bias of the router."""
 
   name: Literal['muon', 'adamw'] = field(
-    'muon', 'muon: Muon for hidden matrices, AdamW for the rest.'
+    'muon',
+    'muon: Muon for hidden matrices and AdamW for the rest; adamw: AdamW for '
+    'all.',
   )
-  lr: float = field(2e-3, 'Peak learning rate of both.', minimum=0.0)
+  lr: float = field(2e-3, 'Peak learning rate of Muon and AdamW.', minimum=0.0)
   lr_final: float = field(2e-4, 'Learning rate of the last step.', minimum=0.0)
   schedule: Literal['cosine', 'wsd', 'constant'] = field(
-    'cosine', 'Shape after warmup; wsd: warmup, stable, decay (linear).'
+    'cosine', 'Learning rate after warmup; wsd: constant, then linear decay.'
   )
   warmup_steps: int = field(20, 'Steps of linear warmup.', minimum=0)
-  decay_steps: int = field(0, 'Length of the decay of wsd.', minimum=0)
+  decay_steps: int = field(0, 'Steps of the decay of wsd.', minimum=0)
   weight_decay: float = field(
     0.1, 'Decoupled weight decay of matrices.', minimum=0.0
   )
   clip_norm: float = field(
     1.0,
-    'Global gradient norm above which gradients shrink; 0: never.',
+    'Clips gradients to this global norm; 0: no clipping.',
     minimum=0.0,
   )
   momentum: float = field(0.95, 'Momentum of Muon.', minimum=0.0, maximum=1.0)
-  nesterov: bool = field(True, 'Nesterov momentum in Muon.')
+  nesterov: bool = field(True, 'Uses Nesterov momentum in Muon.')
   newton_schulz_steps: int = field(
     5, 'Newton-Schulz iterations of Muon.', minimum=1
   )
   newton_schulz_coefficients: Literal['jordan', 'polar_express', 'you'] = field(
     'jordan',
-    'Their polynomials: of the first Muon, the same in all; of Polar Express, '
-    'the best for each; or those of Dion, made for five.',
+    'Polynomial coefficients. jordan: fixed; polar_express: best per '
+    'iteration; you: those of Dion, for five iterations.',
   )
   newton_schulz_dtype: Literal['auto', 'float32', 'bfloat16', 'float16'] = (
     field(
       'auto',
-      'Their type; auto: bfloat16 on accelerators, else float32. float16 is as '
-      'fast as bfloat16 and more accurate.',
+      'Dtype of the iterations; auto: bfloat16 on accelerators, float32 on '
+      'CPU. float16 is as fast as bfloat16 and more accurate.',
     )
   )
   newton_schulz_gram: bool = field(
     False,
-    'Iterates on the Gram matrix where one side is twice the other: less work, '
-    'a little less accurate.',
+    'Iterates on the Gram matrix if one side is at least twice the other: '
+    'fewer FLOPs, slightly less accurate.',
   )
   muon_split_gate_up: bool = field(
     False,
-    "Orthogonalizes an expert's gate and up matrices apart instead of as "
-    'one fused matrix.',
+    "Orthogonalizes an expert's gate and up matrices separately, not as one "
+    'fused matrix.',
   )
-  beta1: float = field(0.9, 'First moment of AdamW.', minimum=0.0, maximum=1.0)
+  beta1: float = field(
+    0.9, 'Decay of the first moment of AdamW.', minimum=0.0, maximum=1.0
+  )
   beta2: float = field(
-    0.95, 'Second moment of AdamW.', minimum=0.0, maximum=1.0
+    0.95, 'Decay of the second moment of AdamW.', minimum=0.0, maximum=1.0
   )
   adam_eps: float = field(1e-8, 'Epsilon of AdamW.', minimum=0.0)
   balance_lr: float = field(
@@ -136,13 +138,12 @@ class OptimConfig:
   )
   accumulation: int = field(
     1,
-    'Parts in which a global batch is computed, one after another.',
+    'Gradient accumulation: microbatches per global batch.',
     minimum=1,
   )
   max_bad_steps: int = field(
     10,
-    'Steps refused in a row, for NaN, Inf or a spike, after which training '
-    'stops.',
+    'Steps refused in a row (NaN, Inf or a spike) that end training.',
     minimum=1,
   )
 
@@ -157,20 +158,19 @@ class OptimConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GuardConfig:
-  """Steps and devices that cannot be trusted."""
+  """Detection of bad steps and faulty devices."""
 
   spike_limit: float = field(
     20.0,
-    'Refuses a step whose loss or gradient norm is this many median absolute '
-    'deviations above the median of the last 32 (a deviation counts as at '
-    'least 0.1 nats, and half of the median norm); 0: refuses NaN and Inf '
-    'alone.',
+    'Refuses a step whose loss or gradient norm exceeds the median of the '
+    'last 32 by this many median absolute deviations (of at least 0.1 nats, '
+    'and of half the median norm); 0: refuses NaN and Inf only.',
     minimum=0.0,
   )
   vote_every: int = field(
     50,
-    'Steps between votes of the devices on what each holds a copy of, also '
-    'held before each save; 0: none.',
+    'Steps between votes, in which devices compare their copies of the same '
+    'values; there is one before each save too; 0: none.',
     minimum=0,
   )
 
@@ -180,13 +180,15 @@ class GuardConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CheckpointConfig:
-  """When a state is saved and how long it stays."""
+  """Checkpoints: when they are saved, verified and deleted."""
 
-  every: int = field(100, 'Steps between saves; 0: only the last.', minimum=0)
-  keep: int = field(3, 'Newest checkpoints kept.', minimum=1)
+  every: int = field(
+    100, 'Steps between saves; 0: only after the last.', minimum=0
+  )
+  keep: int = field(3, 'Number of newest checkpoints to keep.', minimum=1)
   keep_every: int = field(
     0,
-    'Also keeps every checkpoint of a multiple of this step; 0: none.',
+    'Also keeps the checkpoints of multiples of this step; 0: none.',
     minimum=0,
   )
   timeout_s: int = field(
@@ -197,31 +199,33 @@ class CheckpointConfig:
   )
   host_memory_gb: float = field(
     0.0,
-    'Host memory for a save, per process; a larger part of the state is '
-    'copied and written in stages while training waits. 0: no limit.',
+    'Host memory for a save, per process; a larger state is copied and '
+    'written in stages while training waits; 0: no limit.',
     minimum=0.0,
   )
   seal_key_file: str = field(
     '',
-    'File with a secret that seals are signed with; checkpoints that are not '
-    'are refused.',
+    'File with the secret key that signs seals; checkpoints without such a '
+    'signature are refused.',
   )
   action: Literal['list', 'verify', 'seal', 'diff', 'reshape', 'prune'] = field(
     'list',
-    'What --mode=checkpoints does: list; verify every file; seal what has no '
-    'seal and is trusted; diff --source and --checkpoint.other; reshape '
-    '--source for --checkpoint.ranks into --output; prune as a run would.',
+    'What --mode=checkpoints does. list; verify: reads every file; seal: '
+    'seals a checkpoint that has no seal and is trusted; diff: compares '
+    '--source with --checkpoint.other; reshape: writes --source for '
+    '--checkpoint.ranks devices to --output; prune: deletes what a run would '
+    'delete.',
   )
   other: str = field('', 'The second checkpoint of diff.')
   ranks: int = field(
-    1, 'Devices that are to read the parts of a reshaped checkpoint.', minimum=1
+    1, 'Devices that will read a reshaped checkpoint.', minimum=1
   )
   fast: tuple[str, ...] = field(
     (),
-    'Folders of each host, DIR@STEPS, that hold its part of a state and a '
-    "neighbour's, every so many steps, the fastest first: "
-    '/dev/shm/zaya@20,/local/zaya@200. {process} in DIR is the number of the '
-    'process.',
+    'Node-local folders, DIR@STEPS, for copies of the state at these '
+    'intervals, the fastest first: /dev/shm/zaya@20,/local/zaya@200. Each '
+    "host holds its own part and a neighbour's. {process} in DIR is the index "
+    'of the process.',
   )
 
   def __post_init__(self) -> None:
@@ -237,17 +241,19 @@ class CheckpointConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LogConfig:
-  """What is written, and how often."""
+  """Logs, samples and pages of a run."""
 
-  every: int = field(10, 'Steps between lines of metrics.', minimum=1)
+  every: int = field(10, 'Steps between rows of metrics.', minimum=1)
   sample_every: int = field(
-    1000, 'Steps between samples, and one after the last; 0: none.', minimum=0
+    1000,
+    'Steps between samples, and one after the last step; 0: none.',
+    minimum=0,
   )
-  tensorboard: bool = field(True, 'Writes TensorBoard events.')
-  report: bool = field(True, 'Keeps report.html, the run on one page.')
+  tensorboard: bool = field(True, 'Writes TensorBoard event files.')
+  report: bool = field(True, 'Writes report.html, the run on one page.')
   peak_tflops: float = field(
     0.0,
-    'Peak TFLOP/s of a device, for MFU; 0: from a table of devices.',
+    'Peak TFLOP/s of a device, for MFU; 0: from the table of devices.',
     minimum=0.0,
   )
 
