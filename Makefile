@@ -32,7 +32,7 @@ help:
 	@echo 'make plan-1024   a step of ZAYA1-8B compiled for 1,024 MI300X; no GPU'
 	@echo 'make bazel-test  Bazel builds all and runs a small test of each library'
 	@echo 'make bazel-test-all  all tests once more, by Bazel'
-	@echo 'make notebooks   execute the notebooks; pictures go to runs/notebooks'
+	@echo 'make notebooks   execute the notebooks; pages and pictures: runs/notebooks'
 	@echo 'make docs        write docs/flags.md anew'
 	@echo 'make lock        write requirements_lock.txt anew'
 	@echo 'make clean       remove environments and caches; keeps runs/'
