@@ -60,3 +60,8 @@ def test_spare_takes_the_ranks_of_the_lost_node():
 
 def test_drain_needs_somebody_to_take_the_place():
   assert stories.done(['running', 'burst b'], spares=()) == ['warn']
+
+
+def test_spare_that_is_unhealthy_goes_into_quarantine():
+  state, _ = stories.tell(['unhealthy t'])
+  assert (state.spares, state.quarantine) == (('s',), ('t',))

@@ -18,6 +18,10 @@ STORIES = {
     ['sealed 5', *(f'loss_spike {k}' for k in (10, 20, 30))],
     ['warn', 'warn', 'rollback'],
   ),
+  'jumps after a rollback are counted anew': (
+    ['sealed 5', *(f'loss_spike {k}' for k in (10, 20, 30, 40, 50))],
+    ['warn', 'warn', 'rollback', 'warn', 'warn'],
+  ),
   'jumps far apart': (
     [f'loss_spike {1000 * k}' for k in range(9)],
     ['warn'] * 9,
@@ -88,3 +92,9 @@ def test_seals_after_a_wrong_number_are_not_trusted():
   wrong = ('corrupt_replica', {'node': 'b', 'good_step': 7})
   state, actions = stories.tell(['sealed 5', 'sealed 10', wrong])
   assert actions[-1].step == 5 and state.sealed == (5,)
+
+
+def test_nothing_is_skipped_where_only_a_later_checkpoint_is_left():
+  state, actions = stories.tell(['sealed 10', 'not_finite 8'])
+  assert (actions[-1].step, actions[-1].steps) == (10, 0)
+  assert state.skip == (10, 0)

@@ -63,6 +63,14 @@ def test_second_failure_in_recovery_is_counted_from_the_first(clock, capsys):
   assert '6.0 s after the failure; 4 steps' in capsys.readouterr().out
 
 
+def test_no_step_is_done_again_after_a_later_checkpoint(clock, capsys):
+  ledger = account.Ledger()
+  for step in (None, 5):  # No rank had told that it entered a step.
+    ledger.begin(STATE, step, 'here:1')
+    ledger.running(STATE)
+  assert '; 0 steps are done again' in capsys.readouterr().out
+
+
 def test_ordinary_events_are_not_told(clock, capsys):
   ledger = account.Ledger()
   ledger.seen(failed(3, 'sealed'), events.Action(kind='ignore'))

@@ -106,3 +106,11 @@ def test_ranks_are_asked_to_stop_by_sigterm(agents, tmp_path):
   agents.ask_to_stop()
   agents.kill()
   assert orders(tmp_path, 'a')[2] == {'do': 'signal', 'number': signal.SIGTERM}
+
+
+def test_node_whose_agent_is_silent_is_gone(agents, monkeypatch):
+  agents.begin(('a', 'b'), PLACE)
+  silent = property(lambda there: there is agents._links.get('a'))
+  monkeypatch.setattr(fleet.link.Link, 'is_silent', silent)
+  assert list(agents.reports(())) == []
+  assert agents.gone == ['a']

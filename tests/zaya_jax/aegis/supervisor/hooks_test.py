@@ -25,6 +25,13 @@ def test_hook_gets_the_reason_as_one_word(tmp_path):
   assert out.read_text() == repr(expected)
 
 
+def test_reason_is_cut(tmp_path):
+  out = tmp_path / 'out'
+  program = f"import sys; open('{out}', 'w').write(sys.argv[1])"
+  assert hooks.run(python(program, '{reason}'), node='', reason='x' * 999) == ''
+  assert out.read_text() == 'x' * 200
+
+
 def test_hook_that_fails_says_why():
   failed = hooks.run(
     python("import sys; sys.exit('no such node')"), node='n7', reason=''
