@@ -79,6 +79,11 @@ def test_unknown_flag_is_noticed():
   assert not starts(f'{settings()["XLA_FLAGS"]} --xla_gpu_graph_level=0')
 
 
+def test_a_plan_compiles_with_the_same_flags():
+  flags = ROOT / 'zaya_jax' / 'plan' / 'compile' / 'mi300x.flags'
+  assert flags.read_text().split() == settings()['XLA_FLAGS'].split()
+
+
 def test_every_setting_has_its_reason():
   text = (DEPLOY / 'mi300x.env').read_text()
   for block in re.split(r'\n(?=# )', text):

@@ -17,9 +17,15 @@ from zaya_jax.plan.compile import contracts
 
 ROOT = pathlib.Path(__file__).parents[3]
 _TIMEOUT_S = 1800
-# Compiled as it would run. (Of its flags triton_gemm=false is needed: products
-# in Triton that nothing has tuned, for want of a GPU, may not compile.)
-_ENVIRONMENT = ROOT / 'deploy' / 'mi300x.env'
+# As in deploy/mi300x.env: compiled as it would run. (triton_gemm=false is
+# needed: products in Triton that no GPU has tuned may not compile.)
+_FLAGS = pathlib.Path(__file__).with_name('mi300x.flags')
+# This package comes last: that environment has a jax of its own.
+_CHILD = """
+import runpy, sys
+sys.path.append(sys.argv.pop())
+runpy.run_module('zaya_jax.plan.compile.rocm_child', run_name='__main__')
+"""
 
 
 class CompileError(RuntimeError):
@@ -29,13 +35,14 @@ class CompileError(RuntimeError):
 
 
 def compile_step(
-  config: config_lib.Config, home: pathlib.Path = ROOT / '.venv-rocm'
+  config: config_lib.Config, home: pathlib.Path | None = None
 ) -> dict[str, Any]:
   """What XLA:ROCm says of the training step.
 
   Args:
     config: of the run; --plan.devices devices are compiled for.
-    home: the environment with the plugin and the libraries it wants.
+    home: the environment with the plugin and the libraries it wants; None:
+      .venv-rocm of the working directory or of the repository.
 
   Returns:
     seconds and host_bytes that it took; arguments and temporary, bytes of a
@@ -51,16 +58,19 @@ def compile_step(
       f'--plan.compile=rocm compiles for mi300x and not for --plan.chip='
       f'{config.plan.chip}; choose one of the two.'
     )
+  if home is None:
+    here = pathlib.Path('.venv-rocm').absolute()
+    home = here if here.exists() else ROOT / here.name
   python = home / 'bin' / 'python'
   if not python.exists():
     raise config_lib.UsageError(
-      f'--plan.compile=rocm needs the compiler in {home}; '
-      'run make rocm-venv once.'
+      f'--plan.compile=rocm needs the compiler in {home}; run make rocm-venv '
+      'once in a clone of the repository, and this command there.'
     )
   kept = ('PATH', 'HOME', 'TMPDIR')
   environment = {k: os.environ[k] for k in kept if k in os.environ}
   done = subprocess.run(
-    [python, '-m', 'zaya_jax.plan.compile.rocm_child'],
+    [python, '-c', _CHILD, ROOT],
     input=config.to_flagfile(),
     capture_output=True,
     text=True,
@@ -71,8 +81,7 @@ def compile_step(
       'JAX_PLATFORMS': 'cpu',
       'JAX_TRACEBACK_FILTERING': 'off',  # So that the error is what ends it.
       'LD_LIBRARY_PATH': str(home / 'stubs'),
-      'PYTHONPATH': str(ROOT),
-      'XLA_FLAGS': _xla_flags(),
+      'XLA_FLAGS': ' '.join(_FLAGS.read_text().split()),
     },
   )
   if not done.returncode:
@@ -82,11 +91,6 @@ def compile_step(
   if done.returncode == config_lib.UsageError.exit_code:
     raise config_lib.UsageError(last)
   raise CompileError(f'--plan.compile=rocm failed: {last}')
-
-
-def _xla_flags() -> str:
-  lines = _ENVIRONMENT.read_text().splitlines()
-  return next(x for x in lines if x.startswith('XLA_FLAGS=')).partition('=')[2]
 
 
 def compare(plan: dict[str, Any], compiled: dict[str, Any]) -> dict[str, Any]:

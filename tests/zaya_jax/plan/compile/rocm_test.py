@@ -2,6 +2,8 @@
 """The compiler of ROCm beside the formulas, and what goes wrong without it."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -40,6 +42,35 @@ def test_child_gets_every_flag_and_its_answer_is_returned(tmp_path):
   assert config.Config.from_flagfile(str(tmp_path / 'flags')) == settings
 
 
+def test_compiler_of_the_working_directory_serves(tmp_path, monkeypatch):
+  home = tmp_path / '.venv-rocm'
+  home.mkdir()
+  _home(home, f"echo $XLA_FLAGS > {home}/xla; echo '{json.dumps(COMPILED)}'")
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setattr(rocm, 'ROOT', tmp_path / 'site-packages')
+  assert rocm.compile_step(released.parse())['seconds'] == 1.0
+  assert '--xla_gpu_enable_triton_gemm=false' in (home / 'xla').read_text()
+
+
+def test_child_has_the_libraries_of_its_environment(tmp_path):
+  """Another jax beside this package, as in site-packages, is passed over."""
+  for folder in ('theirs', 'ours'):
+    (tmp_path / folder).mkdir()
+    (tmp_path / folder / 'jax.py').write_text(f'folder = {folder!r}\n')
+  package = tmp_path / 'ours' / 'zaya_jax' / 'plan' / 'compile'
+  package.mkdir(parents=True)
+  (package / 'rocm_child.py').write_text('import jax; print(jax.folder)\n')
+  done = subprocess.run(
+    [sys.executable, '-S', '-c', rocm._CHILD, tmp_path / 'ours'],
+    env={'PYTHONPATH': str(tmp_path / 'theirs')},
+    cwd=tmp_path,
+    capture_output=True,
+    text=True,
+    check=True,
+  )
+  assert done.stdout == 'theirs\n'
+
+
 @pytest.mark.parametrize(
   'code, error', [(2, config.UsageError), (1, rocm.CompileError)]
 )
@@ -52,7 +83,10 @@ def test_failure_of_the_child_is_its_last_line(tmp_path, code, error):
 
 @pytest.mark.parametrize(
   'words, sentence',
-  [([], 'run make rocm-venv once'), (['--plan.chip=h200'], 'choose one of')],
+  [
+    ([], 'run make rocm-venv once in a clone'),
+    (['--plan.chip=h200'], 'choose one of'),
+  ],
 )
 def test_no_compiler_is_told(tmp_path, words, sentence):
   with pytest.raises(config.UsageError, match=sentence):
