@@ -149,6 +149,21 @@ def set_aside(directory: str, reason: str) -> None:
   )
 
 
+def obstacle(folder: str, num_bytes: int) -> str:
+  """Why so much cannot be written to `folder`, which is made; '': it can."""
+  try:
+    os.makedirs(folder, exist_ok=True)
+    remove_partial(folder)
+    free = shutil.disk_usage(folder).free
+  except OSError as error:
+    return errors.cause(error)
+  if not os.access(folder, os.W_OK | os.X_OK):
+    return 'the folder cannot be written'
+  if free < num_bytes:
+    return f'it needs {num_bytes:,} bytes and {free:,} are free'
+  return ''
+
+
 def remove(directory: str) -> None:
   """Deletes a checkpoint; killed half-way, it leaves nothing that counts."""
   trash = f'{directory}.trash'

@@ -229,11 +229,10 @@ class Reporter:
       self._events.text('sample', f'```\n{whole}\n```', step)
     self._console.sample(f'sample at step {step}:', prompt, continuation)
 
-  def saved(self, step: int, seconds: float) -> None:
-    """Records that step `step` was saved; training stood still `seconds`."""
+  def paused(self, step: int, seconds: float) -> None:
+    """Records that training stood still `seconds` for a save of `step`."""
     self.flush()
     self._write(step, {'time/checkpoint_s': seconds})
-    self.note(f'saved step {step} ({seconds:.2f} s)')
 
   def note(self, line: str) -> None:
     """Shows one line, above the bar where there is one."""

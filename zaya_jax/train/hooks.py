@@ -99,6 +99,7 @@ class Hooks:
     saves, fast = self._config.checkpoint.every, self._fast
     goes_on = lambda now: not now.stopping  # Who asks to stop does not wait.
     return [
+      Hook(self._tell_saved, lambda _: True, reads_state=False),
       Hook(self._copy, lambda now: bool(fast and fast.is_due(now.step))),
       Hook(self._save, lambda now: now.ends or now.at(saves)),
       Hook(
@@ -140,9 +141,15 @@ class Hooks:
         urgent=now.ends,
       )
     if accepted:
-      self._report.saved(now.step, time.monotonic() - started)
+      self._report.paused(now.step, time.monotonic() - started)
     if now.ends:
       self._saved.wait()
+      self._tell_saved(now)
+
+  def _tell_saved(self, _):
+    """Only what is on disk was saved."""
+    for step, seconds in self._saved.sealed():
+      self._report.note(f'saved step {step} ({seconds:.2f} s)')
 
   def _about(self, now):
     return meta.describe(

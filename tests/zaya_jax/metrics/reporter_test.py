@@ -237,7 +237,7 @@ def test_evaluation_save_and_sample_are_recorded(tmp_path):
     _push(report, 1, 2)
     report.evaluation(2, {'val/loss': 1.5, 'val/bpb': 2.25})
     report.sample(2, 'def f(', 'x):\n  return\x1b[0m')
-    report.saved(2, 0.5)
+    report.paused(2, 0.5)
   _, evaluated, saved = _rows(tmp_path)
   assert (evaluated['step'], evaluated['tokens']) == (2, 128)
   assert (evaluated['val/loss'], evaluated['val/bpb']) == (1.5, 2.25)

@@ -64,6 +64,21 @@ def test_best_checkpoint_stays_when_later_ones_are_saved_more_often(
   assert found[2]['val/bpb'] == pytest.approx(1.0 / math.log(2), rel=0.05)
 
 
+def test_step_that_could_not_be_saved_is_not_told_as_saved(train, monkeypatch):
+  write = seal.write
+
+  def full(directory, *args, **kwargs):
+    if f'{os.sep}2.' in directory:
+      raise OSError(28, 'No space left on device')
+    return write(directory, *args, **kwargs)
+
+  monkeypatch.setattr(seal, 'write', full)
+  run_dir = train('--checkpoint.every=2', '--eval.every=0')
+  log = (run_dir / 'log.txt').read_text()
+  told = [line.split()[2] for line in log.splitlines() if 'saved step' in line]
+  assert told == ['4', '6'] and sorted(saved(run_dir)) == [4, 6]
+
+
 class OutOfMemory(Exception):
   """As XLA's; of no kind that a program could take for something else."""
 

@@ -2,6 +2,7 @@
 """Reading back: to the bit, onto other devices, and never the wrong thing."""
 
 import dataclasses
+import os
 import shutil
 
 import jax
@@ -9,7 +10,7 @@ import jax.numpy as jnp
 import pytest
 
 from tests.support import hashes
-from zaya_jax.checkpoint import errors
+from zaya_jax.checkpoint import errors, seal
 from zaya_jax.checkpoint.reading import reader
 
 
@@ -101,3 +102,38 @@ def test_missing_array_data_are_reported(saved, make_state, abstract):
     shutil.rmtree(folder)
   with pytest.raises(errors.CheckpointError, match='is damaged'):
     reader.restore(str(saved), abstract(make_state()))
+
+
+@pytest.mark.parametrize('mesh_size', [1, 2, 8])
+def test_fingerprints_are_compared_on_whatever_mesh(
+  saved, make_state, abstract, mesh_size
+):
+  wanted = abstract(make_state(0, mesh_size))
+  reader.restore(str(saved.parent / '4'), wanted)
+  facts = seal.read(str(saved.parent / '4'))
+  del facts['files']
+  facts['fingerprint']['step'] = '0' * 16
+  seal.write(str(saved.parent / '4'), facts)
+  with pytest.raises(seal.BrokenError, match='the values of step'):
+    reader.restore(str(saved.parent / '4'), wanted)
+
+
+@pytest.mark.parametrize(
+  'name', ['meta/metadata', 'state/_METADATA', '_CHECKPOINT_METADATA']
+)
+@pytest.mark.parametrize('bomb', ['deep', 'large', 'number'])
+def test_json_bomb_in_a_sealed_checkpoint_is_refused_by_name(
+  saved, make_state, abstract, name, bomb
+):
+  path, facts = saved.parent / '4' / name, seal.read(str(saved.parent / '4'))
+  del facts['files']
+  if bomb == 'large':
+    os.truncate(path, 2**31)
+    monster = {name: [2**31, '0' * 64]}
+  else:
+    path.write_text('[' * 10**6 if bomb == 'deep' else '1' * 10**5)
+    monster = {}
+  seal.write(str(saved.parent / '4'), facts, known=monster)
+  with pytest.raises(errors.CheckpointError, match=name) as caught:
+    reader.restore(str(saved.parent / '4'), abstract(make_state()))
+  assert caught.value.exit_code == 3

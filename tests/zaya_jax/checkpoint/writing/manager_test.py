@@ -1,63 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Saving in the background, keeping, failing and being killed."""
+"""Which states are saved, which stay, and what is done when one cannot be."""
 
 import os
+import shutil
+import threading
 import types
 
-import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 from tests.support import hashes
-from zaya_jax.checkpoint import errors
-from zaya_jax.checkpoint.writing import manager
-
-# Saves 16 MB at step 1, then starts to save as many at step 2.
-SAVE_TWICE = """
-import os, resource, signal, sys, time
-import jax.numpy as jnp
-import numpy as np
-from zaya_jax import config
-from zaya_jax.checkpoint import errors
-from zaya_jax.checkpoint.writing import manager
-
-def save(step):
-  w = np.random.default_rng(step).random(size, np.float32)
-  state = {'params': {'w': jnp.asarray(w)}}
-  m.save(step, state, data_index=step, meta={})
-
-size, run_dir, argument = 1 << 22, sys.argv[1], sys.argv[2]
-m = manager.Manager(run_dir, config.CheckpointConfig())
-save(1)
-m.wait()
-"""
-THEN_DIE = """
-size = 1 << 26
-save(2)
-time.sleep(float(argument))
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-# A file may not grow beyond 1 MB: to a program this is a full disk.
-THEN_FILL = """
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))
-save(2)
-if argument == 'room again':
-  m._finish()
-  unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
-  resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
-  save(3)
-try:
-  m.close()
-except errors.CheckpointError as error:
-  print(error)
-  sys.exit(error.exit_code)
-"""
+from zaya_jax.checkpoint import errors, seal
+from zaya_jax.checkpoint.writing import manager, retention
 
 
 def folder(tmp_path):
   return sorted(os.listdir(tmp_path / 'run' / 'checkpoints'))
+
+
+def save(checkpoints, step, state, **options):
+  return checkpoints.save(step, state, data_index=step, meta={}, **options)
+
+
+@pytest.fixture
+def two(make_manager, make_state, tmp_path):
+  """The folder of checkpoints 4 and 5."""
+  with make_manager() as checkpoints:
+    for step in (4, 5):
+      save(checkpoints, step, make_state(step))
+  return tmp_path / 'run' / 'checkpoints'
+
+
+def data_file(directory):
+  """The largest file: array data."""
+  files = [path for path in directory.rglob('*') if path.is_file()]
+  return max(files, key=lambda path: path.stat().st_size)
 
 
 def test_new_run_has_no_checkpoint(make_manager):
@@ -82,22 +59,6 @@ def test_newest_best_and_every_kth_are_kept_together(
   assert folder(tmp_path) == ['3', '4', '6', '7']
 
 
-def test_arrays_may_be_donated_right_after_save(make_manager, abstract):
-  w = np.random.default_rng(0).random(1 << 23, np.float32)
-  state = {'params': {'w': jnp.asarray(w)}}
-  expected, wanted = hashes.state_hash(state), abstract(state)
-  forget = jax.jit(
-    lambda tree: jax.tree.map(jnp.negative, tree), donate_argnums=0
-  )
-  with make_manager() as checkpoints:
-    checkpoints.save(1, state, data_index=0, meta={})
-    for _ in range(5):
-      state = forget(state)
-    checkpoints.wait()
-    restored, _, _ = checkpoints.restore(1, wanted)
-  assert hashes.state_hash(restored) == expected
-
-
 def test_step_on_disk_is_not_saved_again(make_manager, make_state, abstract):
   with make_manager() as checkpoints:
     checkpoints.save(3, make_state(1), data_index=1, meta={})
@@ -119,90 +80,190 @@ def test_empty_directory_never_counts_and_blocks_no_save(
   assert folder(tmp_path) == ['4', '5', 'bad']
 
 
+def test_broken_newest_is_set_aside_and_the_one_before_restored(
+  two, make_manager, make_state, abstract, caplog
+):
+  path = data_file(two / '5' / 'state')
+  content = bytearray(path.read_bytes())
+  content[len(content) // 2] ^= 16
+  path.write_bytes(content)
+  with make_manager() as checkpoints:
+    assert checkpoints.latest_step() == 4
+    restored, _, _ = checkpoints.restore(4, abstract(make_state()))
+    save(checkpoints, 5, make_state(5))
+    checkpoints.wait()
+    assert checkpoints.latest_step() == 5
+  assert hashes.state_hash(restored) == hashes.state_hash(make_state(4))
+  kept = two / 'bad' / '5-hash'
+  assert (kept / path.relative_to(two / '5')).read_bytes() == content
+  assert 'does not count (hash)' in caplog.text
+
+
+def test_values_that_are_not_those_saved_are_set_aside_and_resumable(
+  two, make_manager, make_state, abstract
+):
+  facts = seal.read(str(two / '5'))
+  del facts['files']
+  facts['fingerprint']['params/blocks/w'] = '0' * 16
+  seal.write(str(two / '5'), facts)
+  with make_manager() as checkpoints:
+    assert checkpoints.latest_step() == 5  # Its files are as sealed.
+    with pytest.raises(seal.BrokenError, match='params/blocks/w') as caught:
+      checkpoints.restore(5, abstract(make_state()))
+    assert caught.value.exit_code == 75
+    assert checkpoints.latest_step() == 4
+  assert os.listdir(two / 'bad') == ['5-fingerprint']
+
+
+def test_sealed_pickle_is_refused_by_name(two, make_manager):
+  (two / '5' / 'state' / 'evil.pkl').write_bytes(b'cos\nsystem\n')
+  facts = seal.read(str(two / '5'))
+  del facts['files']
+  seal.write(str(two / '5'), facts)
+  with make_manager() as checkpoints:
+    assert checkpoints.latest_step() == 4
+  assert os.listdir(two / 'bad') == ['5-name']
+
+
 def test_full_disk_is_foreseen_and_training_goes_on(
   saved, make_manager, make_state, monkeypatch, caplog
 ):
   full = types.SimpleNamespace(free=10)
   with make_manager() as checkpoints:
     with monkeypatch.context() as patch:
-      patch.setattr(manager.shutil, 'disk_usage', lambda _: full)
-      checkpoints.save(5, make_state(), data_index=5, meta={})
+      patch.setattr(shutil, 'disk_usage', lambda _: full)
+      assert not save(checkpoints, 5, make_state(), urgent=False)
       assert 'Checkpoint 5 was not written' in caplog.text
       assert '10 are free' in caplog.text
-      with pytest.raises(errors.CheckpointError) as caught:
+      assert not save(checkpoints, 6, make_state())
+      with pytest.raises(errors.CheckpointError, match='point 6 ') as caught:
         checkpoints.wait()
     assert caught.value.exit_code == 3
     assert checkpoints.latest_step() == 4
-    checkpoints.save(6, make_state(), data_index=6, meta={})
-  assert len(caplog.records) == 1
+    assert save(checkpoints, 7, make_state())
+  assert len(caplog.records) == 1  # Of 6 the error tells.
+
+
+@pytest.mark.parametrize('spare, accepted', [(-1, False), (0, True)])
+def test_save_asks_for_a_fifth_more_room_than_the_state_takes(
+  make_manager, monkeypatch, spare, accepted
+):
+  free = types.SimpleNamespace(free=1200 * 4 + spare)
+  monkeypatch.setattr(shutil, 'disk_usage', lambda _: free)
+  checkpoints = make_manager()
+  state = {'params': {'w': jnp.zeros((500, 2))}}
+  assert save(checkpoints, 5, state) == accepted
+  if accepted:
+    checkpoints.close()
 
 
 def test_error_in_flight_is_not_hidden_by_failed_save(
   make_manager, make_state, monkeypatch
 ):
   full = types.SimpleNamespace(free=10)
-  monkeypatch.setattr(manager.shutil, 'disk_usage', lambda _: full)
+  monkeypatch.setattr(shutil, 'disk_usage', lambda _: full)
   with pytest.raises(ZeroDivisionError):
     with make_manager() as checkpoints:
       checkpoints.save(5, make_state(), data_index=5, meta={})
       raise ZeroDivisionError
 
 
-@pytest.mark.parametrize('delay', [0.0, 0.05, 0.2])
-def test_killed_save_leaves_the_one_before(
-  delay, make_manager, make_state, tmp_path, run_python, abstract
+def test_dying_disk_is_a_warning_until_too_many_saves_have_failed(
+  two, make_manager, make_state, monkeypatch, caplog
 ):
-  killed = run_python(SAVE_TWICE + THEN_DIE, tmp_path / 'run', delay)
-  assert killed.returncode == -9, killed.stderr
-  assert folder(tmp_path)[0] == '1' and len(folder(tmp_path)) == 2
-  wanted = abstract({'params': {'w': jnp.zeros((1 << 22,))}})
+  def fail(*args, **kwargs):
+    raise OSError(30, 'Read-only file system')
+
+  checkpoints = make_manager(max_failed_saves=3)
+  with monkeypatch.context() as dying:
+    dying.setattr(seal, 'write', fail)
+    for step in (6, 7):
+      assert save(checkpoints, step, make_state())
+      checkpoints._finish()
+  assert caplog.text.count('Read-only file system') == 2
+  save(checkpoints, 8, make_state())
+  checkpoints._finish()  # It is well again: the count begins anew.
+  monkeypatch.setattr(seal, 'write', fail)
+  for step in (9, 10, 11):
+    assert save(checkpoints, step, make_state())
+  with pytest.raises(errors.CheckpointError, match='max_failed_saves=3') as end:
+    save(checkpoints, 12, make_state())
+  assert end.value.exit_code == 3
+  checkpoints._saver.close()
+  assert sorted(os.listdir(two)) == ['4', '5', '8']
+
+
+def test_only_what_is_on_disk_is_told_as_saved(
+  make_manager, make_state, monkeypatch
+):
+  write, go_on = seal.write, threading.Event()
+
+  def slow(directory, *args, **kwargs):
+    assert go_on.wait(60)
+    if directory.endswith('2.unsealed'):
+      raise OSError(28, 'No space left on device')
+    return write(directory, *args, **kwargs)
+
+  monkeypatch.setattr(seal, 'write', slow)
   with make_manager() as checkpoints:
-    assert checkpoints.latest_step() == 1
-    restored, data_index, _ = checkpoints.restore(1, wanted)
-    checkpoints.save(2, make_state(), data_index=2, meta={})
-  expected = np.random.default_rng(1).random(1 << 22, np.float32)
-  np.testing.assert_array_equal(restored['params']['w'], expected)
-  assert data_index == 1
-  assert folder(tmp_path) == ['1', '2']
+    assert save(checkpoints, 1, make_state())
+    assert checkpoints.sealed() == []
+    go_on.set()
+    checkpoints.wait()
+    [(step, seconds)] = checkpoints.sealed()
+    assert step == 1 and 0 < seconds < 60
+    assert checkpoints.sealed() == []
+    assert save(checkpoints, 2, make_state())
+    assert save(checkpoints, 3, make_state())
+    checkpoints.wait()
+    assert [step for step, _ in checkpoints.sealed()] == [3]
 
 
-def test_disk_that_fills_while_saving_is_an_error_at_the_end(
-  tmp_path, run_python, make_manager
+def test_checkpoint_that_cannot_be_pruned_does_not_fail_the_save(
+  make_manager, make_state, monkeypatch, caplog
 ):
-  done = run_python(SAVE_TWICE + THEN_FILL, tmp_path / 'run', 'stays full')
-  assert done.returncode == 3
-  assert done.stdout.startswith('Checkpoint 2 was not written')
-  assert 'File too large' in done.stdout and done.stdout.count('\n') == 1
-  assert 'Traceback' not in done.stderr and done.stderr.count('\n') == 1
-  # A thread of Orbax may still write while the half of step 2 is removed.
+  def fail(*_):
+    raise OSError(16, 'Device or resource busy', '/run/checkpoints/1')
+
+  monkeypatch.setattr(retention, 'prune', fail)
+  with make_manager(max_failed_saves=1) as checkpoints:
+    for step in (1, 2):
+      assert save(checkpoints, step, make_state())
+    checkpoints.wait()
+    assert checkpoints.latest_step() == 2
+  assert 'Old checkpoints stay in' in caplog.text
+  assert 'Device or resource busy: /run/checkpoints/1' in caplog.text
+
+
+def test_slow_storage_skips_saves_and_the_last_one_is_awaited(
+  make_manager, make_state, monkeypatch, caplog
+):
+  write, go_on = seal.write, threading.Event()
+
+  def slow(*args, **kwargs):
+    assert go_on.wait(60)
+    return write(*args, **kwargs)
+
+  monkeypatch.setattr(seal, 'write', slow)
+  monkeypatch.setattr(manager, '_PATIENCE_S', 0.01)
   with make_manager() as checkpoints:
-    assert checkpoints.latest_step() == 1
-  assert folder(tmp_path) == ['1']
+    assert save(checkpoints, 1, make_state())
+    assert not save(checkpoints, 2, make_state(), urgent=False)
+    assert 'Step 2 is not saved: the save of step 1 is still' in caplog.text
+    go_on.set()
+    assert save(checkpoints, 3, make_state())
+    go_on.clear()
+    threading.Timer(0.2, go_on.set).start()
+  assert make_manager().newest_saved() == 3  # The end has waited for it.
 
 
-def test_run_outlives_disk_that_was_full(tmp_path, run_python):
-  done = run_python(SAVE_TWICE + THEN_FILL, tmp_path / 'run', 'room again')
-  assert done.returncode == 0, done.stderr
-  assert done.stderr.count('Checkpoint 2 was not written') == 1
-  assert folder(tmp_path) == ['1', '3']
-
-
-def test_of_processes_who_fails_says_why_and_who_waited_only_that(
-  make_manager, monkeypatch
+def test_folder_that_somebody_removed_is_told_and_made_again(
+  make_manager, make_state, tmp_path, caplog
 ):
-  ended = []
-  waited = TimeoutError('async_write_complete')
-  waited.__cause__ = jax.errors.JaxRuntimeError('DEADLINE_EXCEEDED')
-  with make_manager(timeout_s=7) as checkpoints, monkeypatch.context() as two:
-    two.setattr(manager.processes, 'processes', lambda: 2)
-    two.setattr(manager.session, 'fail', ended.append)
-    checkpoints._give_up(6, waited)
-    checkpoints._give_up(6, OSError('File too large'))
-  assert [error.exit_code for error in ended] == [75, 3]
-  assert '--checkpoint.timeout_s=7' in str(ended[0])
-  assert 'OSError: File too large' in str(ended[1])
-
-
-def test_normal_run_prints_nothing(tmp_path, run_python):
-  done = run_python(SAVE_TWICE + 'm.close()', tmp_path / 'run', '')
-  assert (done.returncode, done.stdout, done.stderr) == (0, '', '')
+  with make_manager() as checkpoints:
+    save(checkpoints, 1, make_state())
+    checkpoints.wait()
+    shutil.rmtree(tmp_path / 'run' / 'checkpoints')
+    assert save(checkpoints, 2, make_state())
+  assert 'Checkpoint 1 is gone from' in caplog.text
+  assert os.listdir(tmp_path / 'run' / 'checkpoints') == ['2']

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Saves that failed: warned of, counted, and told to other processes."""
+
+import time
+
+import jax
+import pytest
+
+from zaya_jax import config as config_lib
+from zaya_jax.checkpoint import errors
+from zaya_jax.checkpoint.writing import failures
+from zaya_jax.runtime import processes, session
+
+
+@pytest.fixture
+def failed():
+  """Of at most three in a row."""
+  config = config_lib.CheckpointConfig(max_failed_saves=3, timeout_s=7)
+  return failures.Failures('/runs/a/checkpoints', config)
+
+
+def test_failure_is_one_sentence_with_what_to_do(failed, caplog):
+  failed.add(6, 'the disk is full')
+  assert caplog.messages == [
+    'Checkpoint 6 was not written to /runs/a/checkpoints: the disk is full; '
+    'the older ones are intact; make room there or repair the disk before the '
+    'next save.'
+  ]
+  assert failed.newest.endswith('repair the disk, and repeat the command.')
+
+
+def test_three_in_a_row_are_an_error_and_a_success_between_counts_anew(failed):
+  for step in (1, 2):
+    failed.add(step, 'why')
+  failed.reset()
+  for step in (3, 4):
+    failed.add(step, 'why')
+  with pytest.raises(errors.CheckpointError, match='Checkpoint 5 ') as caught:
+    failed.add(5, 'why')
+  assert '--checkpoint.max_failed_saves=3' in str(caught.value)
+  assert str(caught.value).endswith(', and repeat the command.')
+  assert caught.value.exit_code == 3
+
+
+def test_others_let_process_0_speak_first(failed, monkeypatch):
+  slept = []
+  monkeypatch.setattr(time, 'sleep', slept.append)
+  for process, expected in ((0, []), (1, [1.0])):
+    monkeypatch.setattr(processes, 'process', lambda process=process: process)
+    for step in (1, 2, 3):
+      try:
+        failed.add(step, 'why')
+      except errors.CheckpointError:
+        assert step == 3
+    failed.reset()
+    assert slept == expected
+
+
+def test_who_fails_says_why_and_who_waited_only_that(failed, monkeypatch):
+  ended = []
+  monkeypatch.setattr(session, 'fail', ended.append)
+  waited = TimeoutError('async_write_complete')
+  waited.__cause__ = jax.errors.JaxRuntimeError('DEADLINE_EXCEEDED')
+  failed.give_up(6, waited)
+  failed.give_up(6, OSError('File too large'))
+  assert [error.exit_code for error in ended] == [75, 3]
+  assert '--checkpoint.timeout_s=7' in str(ended[0])
+  assert 'OSError: File too large' in str(ended[1])
