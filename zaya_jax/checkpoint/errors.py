@@ -1,27 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """The one error of this package and what it means for the exit code."""
 
+import errno
+import os
 import re
 from typing import Final, Literal
 
 from zaya_jax.config import exit_codes
 
-USAGE: Final = (
-  exit_codes.USAGE
-)  # A setting is wrong; another command line would do.
-UNUSABLE: Final = (
-  exit_codes.UNUSABLE
-)  # A checkpoint is damaged or cannot be written.
+USAGE: Final = exit_codes.USAGE  # Another command line would do.
+UNUSABLE: Final = exit_codes.UNUSABLE  # Damaged, or cannot be written.
 
 # What Orbax and TensorStore raise for a missing, cut or garbled file.
 FAILURES = (OSError, ValueError, KeyError, TypeError, RuntimeError)
 
-_COMMON = {
-  'No space left on device': 'the disk is full',
-  'Disk quota exceeded': 'the disk quota is used up',
+_FULL = {
+  errno.ENOSPC: 'the disk is full',
+  errno.EDQUOT: 'the disk quota is used up',
 }
-# How TensorStore ends with what the system said.
-_SYSTEM = re.compile(r": ([^:\[]+) \[os_error_code='\d+'")
+_CODE = re.compile(r"\[os_error_code='(\d+)'\]")  # In what TensorStore says.
 _START, _END = 80, 200  # Characters shown of a long error.
 
 
@@ -40,13 +37,13 @@ class CheckpointError(RuntimeError):
 def cause(error: BaseException) -> str:
   """What went wrong, short enough for a sentence: one line, start and end."""
   text = (str(error).splitlines() or [''])[0]
-  for sign, words in _COMMON.items():
-    if sign in text:
-      return words
-  if isinstance(error, OSError) and error.strerror:
-    return f'{error.strerror}: {error.filename or ""}'.rstrip(': ')
-  if found := _SYSTEM.search(text):
-    return found[1]
+  code, where = getattr(error, 'errno', None), ''
+  if found := _CODE.search(text):
+    code = int(found[1])
+  elif filename := getattr(error, 'filename', None):
+    where = f': {filename}'
+  if code:
+    return _FULL.get(code) or f'{os.strerror(code)}{where}'
   if len(text) > _START + _END:  # TensorStore names long paths, then the cause.
     text = f'{text[:_START]} ... {text[-_END:]}'
   return f'{type(error).__name__}: {text}'.rstrip(': .')

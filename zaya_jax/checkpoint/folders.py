@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from zaya_jax.checkpoint import errors, seal
-from zaya_jax.runtime import rank
+from zaya_jax.runtime import durable, rank
 
 STATE = 'state'  # The arrays.
 META = 'meta'  # What the checkpoint says about itself, and the data position.
@@ -168,7 +168,7 @@ def remove(directory: str) -> None:
   """Deletes a checkpoint; killed half-way, it leaves nothing that counts."""
   trash = f'{directory}.trash'
   os.rename(directory, trash)
-  seal.sync(os.path.dirname(directory))
+  durable.sync(os.path.dirname(directory))
   shutil.rmtree(trash, ignore_errors=True)
 
 

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from zaya_jax.checkpoint import errors, seal_key
+from zaya_jax.runtime import durable
 
 NAME = 'SEAL.json'
 
@@ -75,14 +76,10 @@ def write(
       raise BrokenError(directory, 'size', f'{name} was written by halves')
   own = [name for name in sizes if name not in known]
   body = {**facts, 'files': {**known, **digest(directory, own, sync=True)}}
-  path = os.path.join(directory, NAME)
-  with open(f'{path}.partial', 'wb') as file:
-    file.write(_text(body, seal_key.sign(_canonical(body))))
-    file.flush()
-    os.fsync(file.fileno())
-  os.replace(f'{path}.partial', path)
   for folder, _, _ in os.walk(directory, topdown=False):
-    sync(folder)
+    durable.sync(folder)
+  text = _text(body, seal_key.sign(_canonical(body)))
+  durable.replace(os.path.join(directory, NAME), text)
   return body
 
 
@@ -185,15 +182,6 @@ def load_json(directory: str, name: str) -> Any:
   except (OSError, ValueError) as error:
     why = f'{name}: {errors.cause(error)}'
     raise BrokenError(directory, 'json', why) from error
-
-
-def sync(folder: str) -> None:
-  """Forces the names in a folder to disk."""
-  handle = os.open(folder, os.O_RDONLY)
-  try:
-    os.fsync(handle)
-  finally:
-    os.close(handle)
 
 
 def _parse(directory: str, path: str) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from zaya_jax.inference import load as load_lib
 from zaya_jax.inference import model as model_lib
 from zaya_jax.model import zaya
 from zaya_jax.report import page, records, router_page
+from zaya_jax.runtime import durable
 
 _LIKED, _EXAMPLES = 8, 3  # Of each class.
 # A class likes a token that it gets twice as often as the text has it, if that
@@ -72,7 +73,7 @@ def main(config: config_lib.Config) -> None:
     found['bias_trajectory'] = _trajectory(run, found)
   page.write(router_page.make(found), path)
   numbers = path.with_suffix('.json')
-  page.replace(numbers, json.dumps(found, indent=1).encode())
+  durable.replace(numbers, json.dumps(found, indent=1).encode())
   print(f'{path}\n{numbers}')
 
 

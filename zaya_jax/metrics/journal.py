@@ -7,9 +7,10 @@ lines go. A line torn by a killed process goes too.
 
 import json
 import math
-import os
 import pathlib
 from typing import Any
+
+from zaya_jax.runtime import durable
 
 
 class Journal:
@@ -29,7 +30,7 @@ class Journal:
     ]
     kept = b''.join(map(_encode, self.history))
     if kept != old:
-      _replace(path, kept)
+      durable.replace(path, kept)
     self._file = path.open('ab')
 
   def write(self, row: dict[str, Any]) -> None:
@@ -58,13 +59,3 @@ def _encode(row: dict[str, Any]) -> bytes:
     for key, x in row.items()
   }
   return (json.dumps(finite, allow_nan=False) + '\n').encode()
-
-
-def _replace(path: pathlib.Path, content: bytes) -> None:
-  """Replaces a file so that a crash leaves the old one or the new one."""
-  new = path.with_name(path.name + '.new')
-  with new.open('wb') as file:
-    file.write(content)
-    file.flush()
-    os.fsync(file.fileno())
-  os.replace(new, path)

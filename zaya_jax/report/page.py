@@ -10,7 +10,6 @@ import dataclasses
 import functools
 import hashlib
 import importlib.util
-import os
 import pathlib
 from collections.abc import Sequence
 
@@ -19,6 +18,7 @@ import markupsafe
 
 from zaya_jax import config as config_lib
 from zaya_jax.report import figures as figures_lib
+from zaya_jax.runtime import durable
 
 _HERE = pathlib.Path(__file__).parent
 _PLOTLY = 'plotly.min.js'
@@ -83,20 +83,8 @@ def write(page: Page, place: pathlib.Path) -> None:
   if source and not (
     beside.exists() and beside.stat().st_size == source.stat().st_size
   ):
-    replace(beside, source.read_bytes())
-  replace(place, render(page).encode('utf-8', 'replace'))
-
-
-def replace(place: pathlib.Path, content: bytes) -> None:
-  """Writes a file whole or not at all."""
-  partial = place.with_name(place.name + '.partial')
-  try:
-    partial.write_bytes(content)
-    os.replace(partial, place)
-  except OSError:
-    if partial.is_file():  # Of a full disk: its room is wanted elsewhere.
-      partial.unlink()
-    raise
+    durable.replace(beside, source.read_bytes())
+  durable.replace(place, render(page).encode('utf-8', 'replace'))
 
 
 def path(output: str) -> pathlib.Path:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The newest generation of a run, so that ranks of older ones write nothing."""
 
-import os
 import pathlib
 
 from zaya_jax.config import exit_codes
+from zaya_jax.runtime import durable
 
 
 class FencedError(RuntimeError):
@@ -25,12 +25,7 @@ def raise_to(run_dir: str, generation: int) -> None:
   """Fences off all older generations, also after a loss of power."""
   path = _path(run_dir)
   path.parent.mkdir(parents=True, exist_ok=True)
-  partial = path.with_suffix('.partial')
-  with partial.open('w') as file:
-    file.write(str(generation))
-    file.flush()
-    os.fsync(file.fileno())
-  os.replace(partial, path)
+  durable.replace(path, str(generation).encode())
 
 
 def check(run_dir: str, generation: int) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 
 from zaya_jax import config as config_lib
+from zaya_jax.runtime import durable
 
 _PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'grain')
 
@@ -41,8 +42,9 @@ def write(
     },
     **more,
   }
-  _replace(run_dir / 'config.flags', config.to_flagfile())
-  _replace(run_dir / 'config.json', json.dumps(facts, indent=2) + '\n')
+  durable.replace(run_dir / 'config.flags', config.to_flagfile().encode())
+  text = json.dumps(facts, indent=2) + '\n'
+  durable.replace(run_dir / 'config.json', text.encode())
 
 
 def incident(run_dir: str, **row: Any) -> None:
@@ -59,10 +61,3 @@ def incident(run_dir: str, **row: Any) -> None:
     file.write(line)
     file.flush()
     os.fsync(file.fileno())
-
-
-def _replace(path: pathlib.Path, text: str) -> None:
-  """Writes a file whole or not at all."""
-  partial = path.with_name(path.name + '.partial')
-  partial.write_text(text, encoding='utf-8')
-  os.replace(partial, path)

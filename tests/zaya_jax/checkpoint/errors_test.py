@@ -31,6 +31,10 @@ OCDBT = (
     ),
     (OSError(errno.EIO, 'Input/output error'), 'Input/output error'),
     (ValueError(OCDBT % ('File too large', 27)), 'File too large'),
+    (
+      ValueError("Failed: %s [x='{}'] [os_error_code='27']" % ('y' * 900)),
+      'File too large',
+    ),
     (KeyError('params'), "KeyError: 'params'"),
     (ValueError('first\nsecond'), 'ValueError: first'),
     (EOFError(), 'EOFError'),

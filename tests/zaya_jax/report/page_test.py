@@ -6,7 +6,6 @@ import dataclasses
 import hashlib
 import json
 import os
-import pathlib
 import random
 
 import markupsafe
@@ -156,12 +155,10 @@ def test_library_is_copied_once_and_mended(run, tmp_path):
 def test_full_disk_leaves_nothing_behind(run, tmp_path, monkeypatch):
   made = overview.make(overview.read([str(run)]))
 
-  def write_bytes(path, content):
-    with path.open('wb') as file:
-      file.write(content[:1000])
+  def fsync(_):
     raise OSError(28, 'No space left on device')
 
-  monkeypatch.setattr(pathlib.Path, 'write_bytes', write_bytes)
+  monkeypatch.setattr(os, 'fsync', fsync)
   with pytest.raises(OSError, match='No space left'):
     page.write(made, tmp_path / 'a.html')
   assert list(tmp_path.iterdir()) == []

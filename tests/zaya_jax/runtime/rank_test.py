@@ -18,13 +18,6 @@ def place(tmp_path, monkeypatch):
   return made
 
 
-def test_generations_are_counted_on_disk(tmp_path):
-  assert fence.newest(str(tmp_path)) == 0
-  fence.raise_to(str(tmp_path), 7)
-  assert fence.newest(str(tmp_path)) == 7
-  assert [p.name for p in (tmp_path / 'aegis').iterdir()] == ['generation']
-
-
 @pytest.mark.parametrize('newest, passes', [(2, True), (3, True), (4, False)])
 def test_an_older_generation_is_fenced_off(place, newest, passes):
   fence.raise_to(place.run_dir, newest)

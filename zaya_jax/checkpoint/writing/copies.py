@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, BinaryIO
 
 from zaya_jax.checkpoint import errors, seal
+from zaya_jax.runtime import durable
 
 FILE = 'part'
 _KEPT = 2  # States: one process may be a state behind the others.
@@ -106,9 +107,7 @@ def run_id(run_dir: str) -> str:
     with open(path, encoding='utf-8') as file:
       return uuid.UUID(file.read().strip()).hex
   run = uuid.uuid4().hex
-  with open(f'{path}.partial', 'w', encoding='utf-8') as file:
-    file.write(f'{run}\n')
-  os.replace(f'{path}.partial', path)
+  durable.replace(path, f'{run}\n'.encode())
   return run
 
 

@@ -25,7 +25,7 @@ from zaya_jax.checkpoint import (
   seal,
 )
 from zaya_jax.checkpoint.writing import handlers, retention
-from zaya_jax.runtime import processes, rank
+from zaya_jax.runtime import durable, processes, rank
 
 
 class Saver:
@@ -107,7 +107,7 @@ class Saver:
       rank.check_fence()
       seal.write(aside, facts, known=known)
       os.rename(aside, self._directory(step))
-      seal.sync(self._root)
+      durable.sync(self._root)
     except (OSError, errors.CheckpointError) as error:
       return errors.cause(error)
     try:

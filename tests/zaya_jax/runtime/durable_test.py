@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A file is the old one or the new one, whatever happens."""
+
+import os
+
+import pytest
+
+from tests.support import disk
+from zaya_jax.runtime import durable
+
+
+def test_content_is_on_disk_before_the_name_and_the_name_at_the_end(
+  tmp_path, monkeypatch
+):
+  path = tmp_path / 'file'
+  path.write_bytes(b'old')
+  events = disk.record(monkeypatch)
+  durable.replace(path, b'new')
+  assert path.read_bytes() == b'new'
+  assert events == [
+    ('fsync', f'{path}.partial'),
+    ('name', str(path)),
+    ('fsync', str(tmp_path)),
+  ]
+  assert os.listdir(tmp_path) == ['file']
+
+
+@pytest.mark.parametrize('place', ['fsync', 'replace'])
+def test_failure_leaves_the_old_file_and_nothing_else(
+  tmp_path, monkeypatch, place
+):
+  path = tmp_path / 'file'
+  path.write_bytes(b'old')
+
+  def fail(*_):
+    assert (tmp_path / 'file.partial').exists()
+    raise OSError(28, 'No space left on device')
+
+  monkeypatch.setattr(os, place, fail)
+  with pytest.raises(OSError, match='No space left'):
+    durable.replace(str(path), b'new')
+  assert os.listdir(tmp_path) == ['file'] and path.read_bytes() == b'old'

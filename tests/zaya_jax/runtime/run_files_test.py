@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run writes of itself repeats it and tells what it ran on."""
+
+import json
+
+import jax
+
+from tests.support import disk
+from zaya_jax import config as config_lib
+from zaya_jax.runtime import run_files
+
+
+def test_settings_repeat_the_run_and_facts_are_json(tmp_path):
+  config = config_lib.Config(run_dir=str(tmp_path), num_steps=7)
+  run_files.write(config, device=jax.devices()[0], count=8)
+  path = tmp_path / 'config.flags'
+  assert config_lib.Config.from_flagfile(str(path)) == config
+  facts = json.loads((tmp_path / 'config.json').read_text())
+  assert facts['config']['num_steps'] == 7
+  assert facts['devices'] == {'platform': 'cpu', 'kind': 'cpu', 'count': 8}
+  assert facts['versions'].keys() >= {'python', 'jax', 'orbax-checkpoint'}
+
+
+def test_incidents_are_appended_and_on_disk(tmp_path, monkeypatch):
+  events = disk.record(monkeypatch)
+  for step in (3, 4):
+    run_files.incident(
+      str(tmp_path), kind='spike', step=step, seen='loss', rank=None
+    )
+  path = tmp_path / 'incidents.jsonl'
+  assert events == [('fsync', str(path))] * 2
+  rows = [json.loads(line) for line in path.read_text().splitlines()]
+  assert [row['step'] for row in rows] == [3, 4]
+  assert all(row.keys() == {'time', 'kind', 'step', 'seen'} for row in rows)
