@@ -57,7 +57,7 @@ ENTRIES = {
   'zaya_jax': 17,  # One folder a room.
 }
 LINES_OF_A_FILE = {
-  'ops/hopper/persistent.py': 343,
+  'ops/hopper/persistent.py': 344,
   'zaya_jax/metrics/reporter.py': 311,
 }
 LINES_OF_A_FUNCTION = {
