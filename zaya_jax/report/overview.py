@@ -108,7 +108,8 @@ class Live:
       write([self._folder], pathlib.Path(self._folder) / NAME, running=running)
     except Exception as error:  # Whatever it is, the run goes on.
       self._wanted = False
-      logging.warning('%s is not written any more: %r', NAME, error)
+      why = getattr(error, 'strerror', None) or error
+      logging.warning('%s is not written any more: %s', NAME, why)
     now = time.monotonic()
     self._due = now + max(self._LEAST_S, (now - start) / self._SHARE)
 
