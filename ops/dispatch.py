@@ -152,11 +152,6 @@ def choices() -> list[Choice]:
   return [_choices[key] for key in sorted(_choices)]
 
 
-def remember(taken: Sequence[Choice]) -> None:
-  """Takes what was chosen where a program that is used here was traced."""
-  _choices.update({(choice.op, choice.engine): choice for choice in taken})
-
-
 def notes() -> list[str]:
   """Which engine each operation runs on, and why no faster one: lines."""
   names = ', '.join(f'{choice.op} {choice.engine}' for choice in choices())

@@ -34,6 +34,8 @@ os.environ['XLA_FLAGS'] = ' '.join(
     *xla.fast_compile(),
   ]
 )
+# Programs of other tests, or of the user, are not to be found here.
+os.environ['JAX_COMPILATION_CACHE_DIR'] = ''
 # Nobody reads where in the source an operation of a test's program was made.
 os.environ['JAX_TRACEBACK_IN_LOCATIONS_LIMIT'] = '0'
 # A silent broadcast of [L, D] against [B, L, D] is a bug here.

@@ -25,10 +25,12 @@ if __name__ == '__main__':
 
 import contextlib
 import errno
+import hashlib
 import importlib
 import io
 import logging
 import pathlib
+import platform
 from collections.abc import Iterator, Sequence
 from importlib import metadata
 
@@ -108,15 +110,24 @@ def _check_alone(config: config_lib.Config) -> None:
 def _set_environment() -> None:
   """Sets what JAX reads when it is imported, unless the user has set it.
 
-  Compiled programs are kept between runs, on accelerators only. On CPU,
-  XLA reloads machine code that may name CPU features the loader does not
-  know: it prints pages of warnings, and has crashed (jax-ml/jax#38445).
+  Compiled programs are kept between runs. Those for CPUs use whatever the CPU
+  that compiled them can do, and XLA loads them elsewhere all the same
+  (jax-ml/jax#38445): so each kind of CPU has a folder of its own.
   """
-  accelerator = any(map(os.path.exists, ('/dev/kfd', '/dev/nvidiactl')))
-  if accelerator and os.environ.get('JAX_PLATFORMS') != 'cpu':
-    cache = pathlib.Path.home() / '.cache' / 'zaya_jax' / 'compiled'
-    if _is_private(cache):
-      os.environ.setdefault('JAX_COMPILATION_CACHE_DIR', str(cache))
+  folder = os.path.expanduser('~/.cache/zaya_jax')
+  cache = pathlib.Path(folder, f'compiled-{_cpu()}')
+  if cache.is_absolute() and _is_private(cache):  # Or there is no home.
+    os.environ.setdefault('JAX_COMPILATION_CACHE_DIR', str(cache))
+
+
+def _cpu() -> str:
+  """A hash of what the CPU is and can do."""
+  facts = [platform.system(), platform.machine()]
+  with contextlib.suppress(OSError), open('/proc/cpuinfo') as file:
+    # The first of x86, the others of ARM.
+    names = ('flags', 'Features', 'CPU part')
+    facts += sorted({line for line in file if line.startswith(names)})
+  return hashlib.sha256('\n'.join(facts).encode()).hexdigest()[:16]
 
 
 def _is_private(folder: pathlib.Path) -> bool:

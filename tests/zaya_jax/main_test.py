@@ -3,6 +3,7 @@
 
 import contextlib
 import importlib.metadata
+import io
 import os
 import pathlib
 import subprocess
@@ -249,46 +250,44 @@ def test_every_mode_has_a_module():
   assert set(main._MODES) == set(hint.__args__)
 
 
-@pytest.mark.parametrize(
-  'devices, environment, expected',
-  [
-    ([], {}, None),
-    (['/dev/kfd'], {}, '.cache/zaya_jax/compiled'),
-    (['/dev/nvidiactl'], {'JAX_PLATFORMS': 'cpu'}, None),
-    (['/dev/kfd'], {'JAX_COMPILATION_CACHE_DIR': 'mine'}, 'mine'),
-  ],
-)
-def test_compiled_programs_are_kept_on_accelerators_only(
-  monkeypatch, tmp_path, devices, environment, expected
-):
-  monkeypatch.setenv('HOME', str(tmp_path))
-  variable = 'JAX_COMPILATION_CACHE_DIR'
-  # Set and deleted, so that what main sets is undone after the test.
-  for name in (variable, 'JAX_PLATFORMS'):
-    monkeypatch.setenv(name, '')
-    monkeypatch.delenv(name)
-  for name, value in environment.items():
-    monkeypatch.setenv(name, value)
-  monkeypatch.setattr(os.path, 'exists', lambda path: path in devices)
-  assert _run_mode(monkeypatch, lambda _: None) == 0
-  found = os.environ.get(variable)
-  assert found is expected or found.endswith(expected)
+FLAGS = 'processor: 0\nflags: sse2 avx2\n'
+
+
+@pytest.fixture
+def kept_in(monkeypatch, tmp_path):
+  """A function: what the CPU tells, variables -> where programs are kept."""
+
+  def call(cpuinfo=FLAGS, home=tmp_path, **environment):
+    with monkeypatch.context() as patch:
+      # Set and deleted, so that what main sets is undone.
+      patch.setenv('JAX_COMPILATION_CACHE_DIR', '')
+      patch.delenv('JAX_COMPILATION_CACHE_DIR')
+      patch.setattr(os.path, 'expanduser', lambda p: p.replace('~', str(home)))
+      for name, value in environment.items():
+        patch.setenv(name, value)
+      patch.setattr(
+        main, 'open', lambda path: io.StringIO(cpuinfo), raising=False
+      )
+      assert _run_mode(patch, lambda _: None) == 0
+      return os.environ.get('JAX_COMPILATION_CACHE_DIR')
+
+  return call
+
+
+def test_compiled_programs_are_kept_for_this_kind_of_cpu(kept_in, tmp_path):
+  here = kept_in()
+  assert os.path.dirname(here) == str(tmp_path / '.cache' / 'zaya_jax')
+  assert kept_in() == here
+  assert kept_in(FLAGS.replace('avx2', 'avx')) != here
+  assert kept_in(FLAGS + FLAGS.replace('0', '1')) == here  # Another core.
+  assert kept_in(JAX_COMPILATION_CACHE_DIR='mine') == 'mine'
+  assert kept_in(home='~') is None
 
 
 @pytest.mark.parametrize('mode, kept', [(0o700, True), (0o777, False)])
-def test_programs_that_others_could_write_are_not_used(
-  monkeypatch, tmp_path, mode, kept
-):
-  monkeypatch.setenv('HOME', str(tmp_path))
-  for name in ('JAX_COMPILATION_CACHE_DIR', 'JAX_PLATFORMS'):
-    monkeypatch.setenv(name, '')
-    monkeypatch.delenv(name)
-  folder = tmp_path / '.cache' / 'zaya_jax' / 'compiled'
-  folder.mkdir(parents=True)
-  folder.chmod(mode)
-  monkeypatch.setattr(os.path, 'exists', lambda path: path == '/dev/kfd')
-  assert _run_mode(monkeypatch, lambda _: None) == 0
-  assert ('JAX_COMPILATION_CACHE_DIR' in os.environ) == kept
+def test_programs_that_others_could_write_are_not_used(kept_in, mode, kept):
+  os.chmod(kept_in(), mode)
+  assert (kept_in() is not None) == kept
 
 
 PACKAGE = """

@@ -15,11 +15,9 @@ from zaya_jax.config import exit_codes
 from zaya_jax.optim import groups
 from zaya_jax.parallel import batch as batch_lib
 from zaya_jax.runtime import beats, processes, stop
-from zaya_jax.runtime import compiled as compiled_lib
 from zaya_jax.train import guard as guard_lib
 from zaya_jax.train import hooks as hooks_lib
 from zaya_jax.train import start as start_lib
-from zaya_jax.train import step as step_lib
 
 
 class NumericsError(RuntimeError):
@@ -81,7 +79,6 @@ class Loop:
       if measured is not None:  # Of the step before: nothing stalls.
         self._check_numerics(measured)
         beats.finish(step - 1)
-        self._keep_program()
       measured = new
       name = processes.stop_at(step, signal.name)
       now = hooks_lib.Pause(
@@ -103,26 +100,13 @@ class Loop:
 
   def _compile(self, state, batch) -> None:
     beats.enter('compile')
-    settings = step_lib.settings(self._config)
-    devices = tuple(self._mesh.devices.flat)
-    kept = compiled_lib.Program(settings, (state, batch), devices)
-    if compiled := kept.load():
-      self._report.note('the training step was compiled before')
-    else:
-      compiling = self._report.compiling('the training step')
-      with compiling, kept.compiling(), jax.set_mesh(self._mesh):
-        compiled = self._step.lower(state, batch).compile()
-      kept.take(compiled)
-    self._keep = kept.save
+    compiling = self._report.compiling('the training step')
+    with compiling, jax.set_mesh(self._mesh):
+      compiled = self._step.lower(state, batch).compile()
     processes.barrier('compiled')
     for note in dispatch.notes():
       self._report.note(note)
     self._guard.watch(compiled, state)
-
-  def _keep_program(self) -> None:
-    if self._keep:
-      self._keep()
-      self._keep = None
 
   def _pause(self, now: hooks_lib.Pause) -> None:
     """Does what is due; `now` gets the state to go on from."""

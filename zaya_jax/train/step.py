@@ -29,12 +29,6 @@ Step = Callable[
 ]
 
 
-def settings(config: config_lib.Config) -> tuple[Any, ...]:
-  """All that the program of `make_train_step` is made of."""
-  names = ('num_steps', 'model', 'mesh', 'ops', 'optim', 'guard')
-  return tuple(getattr(config, name) for name in names)
-
-
 def compiler_options() -> dict[str, str | bool]:
   """XLA's, for the program of `make_train_step`, where it is to run here.
 

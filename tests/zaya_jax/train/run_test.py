@@ -71,6 +71,15 @@ def python(*args):
   )
 
 
+@pytest.fixture(scope='module', autouse=True)
+def kept_programs(tmp_path_factory):
+  """What a child compiles is kept for the next, as between runs of a user."""
+  folder = tmp_path_factory.mktemp('compiled')
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setenv('JAX_COMPILATION_CACHE_DIR', str(folder))
+    yield folder
+
+
 @pytest.fixture(scope='module')
 def text(tmp_path_factory):
   path = tmp_path_factory.mktemp('text') / 'text.txt'
@@ -179,7 +188,7 @@ def test_config_flags_repeat_the_run(straight, text):
 
 
 def test_stopped_and_killed_run_ends_bit_for_bit_as_the_straight_one(
-  straight, text, run, tmp_path
+  straight, text, run, kept_programs, tmp_path
 ):
   run_dir = tmp_path / 'run'
   args = [*SETTINGS, f'--data.input={text}', f'--run_dir={run_dir}']
@@ -196,7 +205,8 @@ def test_stopped_and_killed_run_ends_bit_for_bit_as_the_straight_one(
   assert steps_saved(run_dir) == [5, 12]
 
   resumed = python('-m', 'zaya_jax.main', *args)
-  assert resumed.returncode == 0, resumed.stderr
+  assert (resumed.returncode, resumed.stderr) == (0, '')
+  assert [path for path in kept_programs.iterdir() if 'train_step' in path.name]
   assert 'resumed at step 12 (data index 48)' in resumed.stdout
   expected, found = (listed(run, d, 30) for d in (straight, run_dir))
   for name in ('params_hash', 'state_hash', 'data_index', 'tokens', 'val/bpb'):

@@ -3,7 +3,6 @@
 
 import dataclasses
 import functools
-import types
 
 import jax
 import jax.numpy as jnp
@@ -58,16 +57,6 @@ def state_on(devices, **changes):
   with jax.set_mesh(mesh):
     placed = arrays.on_mesh(jax.eval_shape(state_lib.make_init(CONFIG)), mesh)
   return jax.device_put(state, jax.tree.map(lambda a: a.sharding, placed))
-
-
-def test_settings_are_all_that_a_step_is_made_of():
-  names = ('num_steps', 'model', 'mesh', 'ops', 'optim', 'guard')
-  values = step_lib.settings(CONFIG)
-  only = types.SimpleNamespace(**dict(zip(names, values, strict=True)))
-  mesh = mesh_lib.make_mesh(config_lib.MeshConfig(replica=1))
-  with jax.set_mesh(mesh):
-    batch = batch_lib.put_batch(mesh, BATCH)
-    jax.jit(step_lib.make_train_step(only, hold=True)).lower(state_on(1), batch)
 
 
 @pytest.mark.parametrize(
