@@ -91,7 +91,7 @@ def test_broken_division_is_noticed(name, monkeypatch):
 
 
 def test_a_row_out_of_order_is_noticed(monkeypatch):
-  monkeypatch.setattr(step.layout, 'divide', lambda batch, n: batch)
+  monkeypatch.setattr(batch_lib.zigzag, 'divide', lambda batch, n: batch)
   _, found, _ = meshes.run(
     meshes.config_of(**meshes.SHAPES['gather_2']), steps=1
   )

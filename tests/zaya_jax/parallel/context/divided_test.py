@@ -154,7 +154,7 @@ def test_rows_may_be_divided_over_another_axis_and_made_anew():
 def zigzag_as_contiguous(monkeypatch):
   contiguous = functools.partial(zigzag_lib.order, zigzag=False)
   wrong = types.SimpleNamespace(order=lambda *sizes, **_: contiguous(*sizes))
-  monkeypatch.setattr(blocks, 'layout', wrong)
+  monkeypatch.setattr(blocks, 'zigzag_lib', wrong)
 
 
 def missing_part(monkeypatch):
