@@ -70,6 +70,8 @@ def test_more_steps_for_a_finished_run_are_no_incident(tmp_path):
 @pytest.mark.parametrize(
   'log',
   ['', _closing(550, 600), _closing(500, 500), f'  | {_closing(550, 550)}'],
+  # A closing line has the time, so as a name it would differ between workers.
+  ids=['none', 'stopped', 'done before', 'in a sample'],
 )
 def test_run_that_was_not_done_was_restarted(tmp_path, log):
   run = _two_processes(tmp_path, log)
