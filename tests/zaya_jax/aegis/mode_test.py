@@ -30,11 +30,6 @@ def test_one_thing_is_done(monkeypatch, settings, called):
   assert done == [called]
 
 
-def test_run_needs_a_folder():
-  with pytest.raises(config_lib.UsageError, match='--run_dir= must name'):
-    mode.main(config_lib.Config(mode='supervise'))
-
-
 def test_ranks_are_started_as_the_command_line_is(monkeypatch):
   monkeypatch.setattr(supervisor, 'supervise', lambda config, program: program)
   program = mode.main(config_lib.Config(mode='supervise', run_dir='r'))

@@ -15,7 +15,6 @@ from zaya_jax.parallel import batch as batch_lib
 from zaya_jax.parallel import expert_exchange, partition
 from zaya_jax.parallel.context import halo
 from zaya_jax.train import state as state_lib
-from zaya_jax.train import step
 
 # Of every parameter and every state of the optimizer after one step, and of
 # the losses of 20: float32 sums in another order.
