@@ -80,7 +80,7 @@ def ours(args):
     for _ in range(args.repeats):
       found = np.stack(list(decoder.tokens(list(rows), args.tokens)))
       speed = decoder.speed
-      rate = (speed.new_tokens - batch) / speed.decode_s
+      rate = speed.new_tokens / speed.decode_s
       best = max(best or (0, 0), (rate, batch * context / speed.prefill_s))
     # Of the tokens of one step, which experts they chose.
     chosen = int(np.sum(count(params, buffers, found[-1][:, None])))

@@ -94,7 +94,8 @@ def test_lengths_of_one_bucket_compile_once(monkeypatch):
   assert compiled(20, 32) == 0
   assert compiled(20, 32, temperature=0.7, top_p=0.5, seed=3) == 1
   assert compiled(9, 30, temperature=0.9, top_p=0.8, seed=4) == 0
-  assert compiled(33, 2) == 2
+  assert compiled(33, 31) == 0
+  assert compiled(34, 2) == 2
 
 
 def test_generate_gives_text_and_streams_the_first():

@@ -33,8 +33,11 @@ _LARGE = 256  # Larger caches are a multiple of this.
 _CHUNK_TOKENS = 8192  # Of a batch, that go through the network at once.
 _STEPS = 16  # Of a program, on accelerators; divides _BUCKET.
 
+# A small model on a CPU has written its text before XLA has optimized it.
+_SMALL = 2**22  # Parameters.
+_UNOPTIMIZED = {'xla_backend_optimization_level': '0'}
+
 # Compiled for all decoders: training makes one anew for every sample.
-_prepare = jax.jit(network.prepare, static_argnums=0)
 _programs: dict[Any, Any] = {}
 
 
@@ -46,8 +49,8 @@ class Speed:
     prompt_tokens: of all rows, without padding.
     new_tokens: of all rows, those that were computed in vain included.
     compile_s: seconds of compiling.
-    prefill_s: seconds until the first token, without compiling.
-    decode_s: seconds of all later tokens.
+    prefill_s: seconds until the cache holds the prompt, without compiling.
+    decode_s: seconds of the new tokens.
   """
 
   prompt_tokens: int = 0
@@ -57,13 +60,12 @@ class Speed:
   decode_s: float = 0.0
 
   def __str__(self) -> str:
-    rate = ''  # The first tokens come with the prompt.
-    if self.decode_s:
-      rate = f', {self.new_tokens / self.decode_s:,.0f} per second'
+    rate = lambda tokens, seconds: f'{tokens / max(seconds, 1e-9):,.0f}'
     return (
       f'prompt {self.prompt_tokens:,} tokens, '
-      f'{self.prompt_tokens / self.prefill_s:,.0f} per second; '
-      f'new {self.new_tokens:,} tokens{rate}; '
+      f'{rate(self.prompt_tokens, self.prefill_s)} per second; '
+      f'new {self.new_tokens:,} tokens, '
+      f'{rate(self.new_tokens, self.decode_s)} per second; '
       f'compiling took {self.compile_s:.1f} s'
     )
 
@@ -99,7 +101,10 @@ class Decoder:
       steps=1 if dispatch.platform() == 'cpu' else _STEPS,
       mesh=mesh_lib.make_context_mesh(context) if context > 1 else None,
     )
-    self.weights = _prepare(config, params, buffers)
+    size = sum(leaf.size for leaf in jax.tree.leaves(params))
+    quick = dispatch.platform() == 'cpu' and size < _SMALL
+    self._options = _UNOPTIMIZED if quick else None
+    self.weights = _prepare(quick)(config, params, buffers)
     if self._about.mesh:
       everywhere = mesh_lib.sharding(self._about.mesh)
       self.weights = jax.device_put(self.weights, everywhere)
@@ -134,18 +139,16 @@ class Decoder:
         sample['top_p'] = jnp.float32(top_p)
     how = tuple(sample)
     start = time.perf_counter()
-    x_B1D, cache = self._prefill(rows, max_tokens)
-    program = self._compiled(programs.next_token, how, (x_B1D, key, sample))
-    next_B = program(self.weights, x_B1D, key, sample)
-    jax.block_until_ready(next_B)
+    # The last token of a prompt is the first that a step is given.
+    last_B = np.array([row[-1] for row in rows], np.int32)
+    cache = self._prefill([row[:-1] for row in rows], max_tokens)
+    jax.block_until_ready(cache)
     speed.prefill_s = time.perf_counter() - start - speed.compile_s
-    state = {'tokens': next_B, 'cache': cache, 'key': key}
-    speed.new_tokens = len(rows)
-    yield np.asarray(next_B)
-    step = self._compiled(programs.steps, how, (state, sample), state=0)
+    state = {'tokens': jnp.asarray(last_B), 'cache': cache, 'key': key}
+    step = self._compiled(programs.steps, (state, sample), 0, how)
     start = time.perf_counter()
     running = collections.deque()
-    for begin in range(1, max_tokens, self._about.steps):
+    for begin in range(0, max_tokens, self._about.steps):
       next_NB, state = step(self.weights, state, sample)
       running.append((next_NB, min(self._about.steps, max_tokens - begin)))
       # The device is busy with these while the ones before are looked at.
@@ -163,7 +166,7 @@ class Decoder:
     yield from next_NB[:count]
 
   def _prefill(self, rows, max_tokens):
-    """The features of the last token of each row, and the cache."""
+    """The cache after some tokens of each row."""
     batch = 1 << (len(rows) - 1).bit_length()
     chunk = max(128, _CHUNK_TOKENS // batch // (16 if self._about.mesh else 1))
     tokens_BL, mask_BL = left_pad(rows, chunk)
@@ -174,9 +177,9 @@ class Decoder:
         jnp.asarray(tokens_BL[:, begin : begin + chunk]),
         jnp.asarray(mask_BL[:, begin : begin + chunk]),
       )
-      program = self._compiled(programs.chunk, (), (*part, cache), state=2)
-      x_B1D, cache = program(self.weights, *part, cache)
-    return x_B1D, cache
+      program = self._compiled(programs.chunk, (*part, cache), 2)
+      cache = program(self.weights, *part, cache)
+    return cache
 
   def _new_cache(self, batch, size):
     """An empty cache with room for `size` tokens, on all devices."""
@@ -189,38 +192,46 @@ class Decoder:
     with jax.set_mesh(self._about.mesh):
       return jax.jit(init, out_shardings=specs)(self.weights)
 
-  def _compiled(self, function, how, args, state=None):
+  def _compiled(self, function, args, state, how=()):
     """The program of a function for the shapes of its arguments.
 
     Args:
       function: of (decoder, weights, *args).
-      how: what it depends on besides.
       args: arrays in any tree.
       state: index of the argument that holds the cache: it is donated, and
         comes back as the last result.
+      how: what it depends on besides.
     """
     shapes = tuple(leaf.shape for leaf in jax.tree.leaves(args))
     key = (function, self._about, how, shapes)
     if key not in _programs:
       start = time.perf_counter()
-      if function in programs.NAMES:
-        self.on_note(f'compiling {programs.NAMES[function]} ...')
+      self.on_note(f'compiling {programs.NAMES[function]} ...')
       run = functools.partial(function, self._about)
       if self._about.mesh:
         specs = [_specs(arg) for arg in args]
+        out = specs[state]
         run = jax.shard_map(
           run,
           mesh=self._about.mesh,
           in_specs=(mesh_lib.spec(), *specs),
-          out_specs=mesh_lib.spec()
-          if state is None
-          else (mesh_lib.spec(), specs[state]),
+          out_specs=out
+          if function is programs.chunk
+          else (mesh_lib.spec(), out),
         )
-      donated = () if state is None else (state + 1,)  # Behind the weights.
-      lowered = jax.jit(run, donate_argnums=donated).lower(self.weights, *args)
-      _programs[key] = lowered.compile()
+      # Behind the weights.
+      lowered = jax.jit(run, donate_argnums=state + 1).lower(
+        self.weights, *args
+      )
+      _programs[key] = lowered.compile(compiler_options=self._options)
       self.speed.compile_s += time.perf_counter() - start
     return _programs[key]
+
+
+@functools.cache
+def _prepare(quick):
+  options = _UNOPTIMIZED if quick else None
+  return jax.jit(network.prepare, static_argnums=0, compiler_options=options)
 
 
 def left_pad(

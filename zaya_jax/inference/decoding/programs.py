@@ -26,27 +26,17 @@ class About:
 
 
 def chunk(about, weights, tokens_BL, mask_BL, cache):
-  """The features of the last token of each row, and the cache after them."""
-  x_BLD, cache = network.forward(
+  """The cache after some tokens of each row."""
+  _, cache = network.forward(
     about.config, weights, tokens_BL, cache, mask_BL, about.axis
   )
-  return x_BLD[:, -1:], cache
-
-
-def next_token(about, weights, x_B1D, key, sample):
-  """The next token of each row, by the second half of `key`."""
-  logits_BV = network.logits(about.config, weights, x_B1D)[:, 0]
-  if about.vocab_size < logits_BV.shape[1]:
-    real = jnp.arange(logits_BV.shape[1]) < about.vocab_size
-    logits_BV = jnp.where(real[None], logits_BV, -jnp.inf)
-  return sampling.choose(logits_BV, jax.random.split(key)[1], **sample)
+  return cache
 
 
 def steps(about, weights, state, sample):
   """Tokens of the next steps, [N, B], and the state after them."""
 
   def step(state, _):
-    key, _ = jax.random.split(state['key'])
     x_B1D, cache = network.forward(
       about.config,
       weights,
@@ -54,7 +44,12 @@ def steps(about, weights, state, sample):
       state['cache'],
       axis=about.axis,
     )
-    next_B = next_token(about, weights, x_B1D, key, sample)
+    logits_BV = network.logits(about.config, weights, x_B1D)[:, 0]
+    if about.vocab_size < logits_BV.shape[1]:
+      real = jnp.arange(logits_BV.shape[1]) < about.vocab_size
+      logits_BV = jnp.where(real[None], logits_BV, -jnp.inf)
+    key, now = jax.random.split(state['key'])
+    next_B = sampling.choose(logits_BV, now, **sample)
     return {'tokens': next_B, 'cache': cache, 'key': key}, next_B
 
   state, next_NB = jax.lax.scan(step, state, length=about.steps)
