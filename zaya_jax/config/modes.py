@@ -57,7 +57,13 @@ class GenerateConfig:
     minimum=0.0,
     maximum=1.0,
   )
-
+  no_repeat: int = field(
+    0,
+    'No sequence of this many tokens comes twice, which keeps a small model '
+    'from repeating itself; 0: any may.',
+    minimum=0,
+    maximum=64,
+  )
   stop: tuple[str, ...] = field((), 'Strings that end a continuation.')
   chat: bool = field(
     False,

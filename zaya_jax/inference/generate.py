@@ -48,6 +48,7 @@ def main(config: config_lib.Config) -> None:
     'max_tokens': config.generate.max_tokens,
     'temperature': config.generate.temperature,
     'top_p': config.generate.top_p,
+    'no_repeat': config.generate.no_repeat,
     'seed': config.seed,
     'stop': config.generate.stop,
   }

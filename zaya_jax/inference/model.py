@@ -96,6 +96,7 @@ class Model:
     max_tokens: int = 64,
     temperature: float = 0.0,
     top_p: float = 1.0,
+    no_repeat: int = 0,
     seed: int = 0,
     stop: Sequence[str] = (),
     on_text: Callable[[str], None] | None = None,
@@ -108,6 +109,7 @@ class Model:
       max_tokens: tokens to add at most; a text ends earlier at a stop token.
       temperature: 0: the likeliest token.
       top_p: samples from the likeliest tokens of this total probability.
+      no_repeat: no sequence of this many tokens comes twice; 0: any may.
       seed: of the samples.
       stop: texts before which a continuation ends.
       on_text: called with the text of the first prompt as it grows.
@@ -134,8 +136,8 @@ class Model:
         '(max_position_embeddings).'
       )
     texts = [_Text(self.tokenizer, stop) for _ in rows]
-    how = {'temperature': temperature, 'top_p': top_p, 'seed': seed}
-    for next_B in self.tokens(rows, max_tokens, **how):
+    how = {'temperature': temperature, 'top_p': top_p, 'no_repeat': no_repeat}
+    for next_B in self.tokens(rows, max_tokens, seed=seed, **how):
       for text, token in zip(texts, next_B, strict=True):
         text.push(token)
       if on_text:

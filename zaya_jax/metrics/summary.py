@@ -93,8 +93,10 @@ def _commands(config: config_lib.Config, run_dir: str, done: bool) -> list[str]:
   prompt = shlex.quote(f'--prompt={config.prompt or "The "}')
   again = shlex.quote(f'--flagfile={run_dir}/config.flags')
   longer = f' --num_steps={2 * config.num_steps}' if done else ''
+  count = config.generate.no_repeat
+  repeats = f' --generate.no_repeat={count}' if count else ''
   commands = [
-    f'{program} --mode=generate {where} {prompt}',
+    f'{program} --mode=generate {where} {prompt}{repeats}',
     f'{program} {again}{longer}',
   ]
   if config.log.tensorboard:

@@ -214,6 +214,7 @@ class Hooks:
       max_tokens=how.max_tokens,
       temperature=how.temperature,
       top_p=how.top_p,
+      no_repeat=how.no_repeat,
       seed=seed,
     )
     return text

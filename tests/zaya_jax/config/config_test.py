@@ -46,6 +46,7 @@ BOUNDS = {
   (0.01, 1): 'plan.efficiency',
   (0, 65_535): 'aegis.port report.port',
   (0, 2**32 - 1): 'seed',
+  (0, 64): 'generate.no_repeat',
   (1, 2**20): 'generate.max_tokens',
   (None, None): 'model.temperature_init',
 }

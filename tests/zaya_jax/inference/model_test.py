@@ -165,6 +165,38 @@ def test_samples_follow_temperature_and_top_p(temperature, top_p, tokens):
   assert np.all(np.abs(found - expected) <= bound)
 
 
+@pytest.mark.parametrize('count', [1, 2, 3, 5])
+def test_what_is_forbidden_is_what_would_repeat(count):
+  rng = np.random.default_rng(count)
+  seen = rng.integers(0, 3, (6, 20))
+  seen[0] = 1
+  seen[1, :9], seen[2, :18] = -1, -1  # Padding.
+  for last in (0, count - 1, count, 12, 19):
+    columns = np.where(np.arange(20) <= last, seen, 7)  # Not read any more.
+    logits = sampling.forbid_repeats(
+      jnp.zeros((6, 4)), jnp.asarray(columns), jnp.int32(last), count
+    )
+    for row, found in zip(seen, np.asarray(logits), strict=True):
+      text = [int(token) for token in row[: last + 1] if token >= 0]
+      runs = [text[i : i + count] for i in range(len(text) - count + 1)]
+      tail = text[len(text) - count + 1 :] if len(text) >= count - 1 else None
+      wrong = [
+        tail is not None and [*tail, token] in runs for token in range(4)
+      ]
+      np.testing.assert_array_equal(found == -np.inf, wrong)
+
+
+def test_nothing_comes_twice():
+  net = model()
+  free = np.transpose(list(net.tokens(PROMPTS, 40)))
+  found = np.transpose(list(net.tokens(PROMPTS, 40, no_repeat=3)))
+  for rows, repeats in ((free, True), (found, False)):
+    for prompt, row in zip(PROMPTS, rows, strict=True):
+      text = np.concatenate([prompt, row])
+      runs = [tuple(text[i : i + 3]) for i in range(len(text) - 2)]
+      assert (len(set(runs)) < len(runs)) == repeats
+
+
 def test_temperature_of_zero_takes_the_likeliest():
   assert np.all(draw(0, 0.0, 1.0) == 1)
   assert np.all(draw(1, 0.0, 0.1) == 1)

@@ -7,9 +7,9 @@ from zaya_jax import config
 from zaya_jax.metrics import summary
 
 
-def _closing(run_dir, checkpoint):
+def _closing(run_dir, checkpoint, **settings):
   return summary.closing(
-    config.Config(num_steps=2),
+    config.Config(num_steps=2, **settings),
     run_dir=run_dir,
     step=2,
     tokens=64,
@@ -33,3 +33,12 @@ def test_what_lies_elsewhere_has_its_whole_path(tmp_path, monkeypatch):
   lines = _closing(f'{tmp_path}/run', f'{tmp_path}/run/checkpoints/2')
   assert f'  page        {tmp_path}/run/report.html' in lines
   assert f'  checkpoint  {tmp_path}/run/checkpoints/2' in lines
+
+
+def test_command_to_generate_samples_as_the_run_does():
+  how = config.GenerateConfig(no_repeat=16)
+  lines = _closing('run', 'run/checkpoints/2', prompt='def ', generate=how)
+  (line,) = (line for line in lines if '--mode=generate' in line)
+  assert line.endswith(" '--prompt=def ' --generate.no_repeat=16")
+  (line,) = (x for x in _closing('run', 'run/checkpoints/2') if 'generate' in x)
+  assert 'no_repeat' not in line

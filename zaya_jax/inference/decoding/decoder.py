@@ -117,6 +117,7 @@ class Decoder:
     *,
     temperature: float = 0.0,
     top_p: float = 1.0,
+    no_repeat: int = 0,
     seed: int = 0,
   ) -> Iterator[np.ndarray]:
     """Yields the next token of each row, [B] int32, `max_tokens` times.
@@ -126,26 +127,26 @@ class Decoder:
       max_tokens: tokens to add.
       temperature: 0: the likeliest token.
       top_p: samples from the likeliest tokens of this total probability.
+      no_repeat: no sequence of this many tokens comes twice; 0: any may.
       seed: of the samples.
     """
     self.speed = speed = Speed(prompt_tokens=sum(map(len, rows)))
     key = jax.random.key(seed)
-    # Only what is needed is compiled: to sort a vocabulary takes longer than
-    # to read a layer.
-    sample = {}
+    sample = {}  # Only what is needed is compiled.
     if temperature > 0:
       sample['temperature'] = jnp.float32(temperature)
       if top_p < 1:
         sample['top_p'] = jnp.float32(top_p)
-    how = tuple(sample)
     start = time.perf_counter()
     # The last token of a prompt is the first that a step is given.
     last_B = np.array([row[-1] for row in rows], np.int32)
-    cache = self._prefill([row[:-1] for row in rows], max_tokens)
-    jax.block_until_ready(cache)
+    state = self._prefill([row[:-1] for row in rows], max_tokens)
+    jax.block_until_ready(state)
     speed.prefill_s = time.perf_counter() - start - speed.compile_s
-    state = {'tokens': jnp.asarray(last_B), 'cache': cache, 'key': key}
-    step = self._compiled(programs.steps, (state, sample), 0, how)
+    state |= {'tokens': jnp.asarray(last_B), 'key': key}
+    if not no_repeat:
+      del state['seen']
+    step = self._compiled(programs.steps, (state, sample), 0, no_repeat)
     start = time.perf_counter()
     running = collections.deque()
     for begin in range(0, max_tokens, self._about.steps):
@@ -166,7 +167,7 @@ class Decoder:
     yield from next_NB[:count]
 
   def _prefill(self, rows, max_tokens):
-    """The cache after some tokens of each row."""
+    """The cache after some tokens of each row, and these tokens."""
     batch = 1 << (len(rows) - 1).bit_length()
     chunk = max(128, _CHUNK_TOKENS // batch // (16 if self._about.mesh else 1))
     tokens_BL, mask_BL = left_pad(rows, chunk)
@@ -179,7 +180,9 @@ class Decoder:
       )
       program = self._compiled(programs.chunk, (*part, cache), 2)
       cache = program(self.weights, *part, cache)
-    return cache
+    seen_BS = np.full(cache.valid.shape, -1, np.int32)
+    seen_BS[:, :length] = np.where(mask_BL, tokens_BL, -1)
+    return {'cache': cache, 'seen': jnp.asarray(seen_BS)}
 
   def _new_cache(self, batch, size):
     """An empty cache with room for `size` tokens, on all devices."""
@@ -192,7 +195,7 @@ class Decoder:
     with jax.set_mesh(self._about.mesh):
       return jax.jit(init, out_shardings=specs)(self.weights)
 
-  def _compiled(self, function, args, state, how=()):
+  def _compiled(self, function, args, state, *how):
     """The program of a function for the shapes of its arguments.
 
     Args:
@@ -200,14 +203,15 @@ class Decoder:
       args: arrays in any tree.
       state: index of the argument that holds the cache: it is donated, and
         comes back as the last result.
-      how: what it depends on besides.
+      *how: last arguments of the function, of which it is compiled.
     """
-    shapes = tuple(leaf.shape for leaf in jax.tree.leaves(args))
-    key = (function, self._about, how, shapes)
+    leaves, structure = jax.tree.flatten(args)
+    shapes = tuple(leaf.shape for leaf in leaves)
+    key = (function, self._about, how, structure, shapes)
     if key not in _programs:
       start = time.perf_counter()
       self.on_note(f'compiling {programs.NAMES[function]} ...')
-      run = functools.partial(function, self._about)
+      run = lambda *arrays: function(self._about, *arrays, *how)
       if self._about.mesh:
         specs = [_specs(arg) for arg in args]
         out = specs[state]

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The next token from logits: the likeliest one, or a sample."""
+"""The next token from logits: the likeliest one, or a sample.
+
+Axis letters: B rows, V vocabulary, S columns of the tokens so far, T thresholds
+of a probability.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -23,13 +27,46 @@ def choose(
   return jnp.where(temperature > 0, sampled_B, likeliest_B)
 
 
+def forbid_repeats(
+  logits_BV: jax.Array, seen_BS: jax.Array, last: jax.Array, count: int
+) -> jax.Array:
+  """-inf for each token with which the last `count` would have come before.
+
+  Args:
+    logits_BV: [B, V].
+    seen_BS: [B, S] int32 tokens so far, -1 for padding.
+    last: int32 scalar, the column of the newest token.
+    count: tokens in a row that may not come twice.
+  """
+  rows_B1 = jnp.arange(len(seen_BS))[:, None]
+  columns_1S = jnp.arange(seen_BS.shape[1])[None]
+  # A column that comes after the same tokens as the next one will.
+  old_1S = (columns_1S >= count - 1) & (columns_1S <= last)
+  hit_BS = old_1S & (seen_BS >= 0)
+  for back in range(1, count):
+    newest_B1 = jnp.take(seen_BS, last + 1 - back, axis=1)[:, None]
+    hit_BS &= jnp.roll(seen_BS, back, axis=1) == newest_B1
+    hit_BS &= newest_B1 >= 0
+  forbidden_BS = jnp.where(hit_BS, seen_BS, logits_BV.shape[1])
+  return logits_BV.at[rows_B1, forbidden_BS].set(-jnp.inf, mode='drop')
+
+
 def _keep_likeliest(scaled_BV, top_p):
-  """-inf for all but the likeliest tokens of total probability `top_p`."""
+  """-inf for all but the likeliest tokens of total probability `top_p`.
+
+  To sort a vocabulary takes longer than to read a layer: the least probability
+  that is kept is found four bits at a time. Those of positive numbers have the
+  order of the numbers, and the highest two of a probability are 0.
+  """
   probs_BV = jax.nn.softmax(scaled_BV, axis=-1)
-  sorted_BV = -jnp.sort(-probs_BV, axis=-1)
-  before_BV = jnp.cumsum(sorted_BV, axis=-1) - sorted_BV
-  # The least probability that is still needed to reach top_p.
-  kept_BV = jnp.where(before_BV < top_p, sorted_BV, 2.0)
-  least_B1 = jnp.min(kept_BV, axis=-1, keepdims=True)
-  least_B1 = jnp.minimum(least_B1, sorted_BV[:, :1])
-  return jnp.where(probs_BV >= least_B1, scaled_BV, -jnp.inf)
+  bits_BV = jax.lax.bitcast_convert_type(probs_BV, jnp.int32)
+  least_B1 = jnp.zeros((len(probs_BV), 1), jnp.int32)
+  for shift in range(28, -1, -4):
+    steps_T = jnp.arange(1, 4 if shift == 28 else 16) << shift
+    thresholds_BT = least_B1 + steps_T[None]
+    reached_BTV = bits_BV[:, None] >= thresholds_BT[..., None]
+    mass_BT = jnp.sum(jnp.where(reached_BTV, probs_BV[:, None], 0), axis=-1)
+    enough_B1 = jnp.sum(mass_BT >= top_p, axis=-1, keepdims=True)
+    least_B1 += (enough_B1 << shift).astype(jnp.int32)
+  least_B1 = jnp.minimum(least_B1, jnp.max(bits_BV, axis=-1, keepdims=True))
+  return jnp.where(bits_BV >= least_B1, scaled_BV, -jnp.inf)
