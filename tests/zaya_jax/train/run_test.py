@@ -391,9 +391,12 @@ def small_presets():
   ],
   ids=lambda path: path.stem,
 )
-def test_preset_makes_a_step(path, run, text, tmp_path):
+def test_preset_makes_a_step(path, run, straight, text, tmp_path):
+  # Refused without a model to go on from.
+  source = [f'--restore={straight}'] if path.stem == 'finetune' else []
   code, _, error = run(
     f'--flagfile={path}',
+    *source,
     f'--run_dir={tmp_path / "run"}',
     f'--data.input={text}',
     '--num_steps=1',
