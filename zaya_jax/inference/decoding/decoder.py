@@ -35,7 +35,7 @@ _STEPS = 16  # Of a program, on accelerators; divides _BUCKET.
 
 # A small model on a CPU has written its text before XLA has optimized it.
 _SMALL = 2**22  # Parameters.
-_UNOPTIMIZED = {'xla_backend_optimization_level': '0'}
+_UNOPTIMIZED: dict[str, str | bool] = {'xla_backend_optimization_level': '0'}
 
 # Compiled for all decoders: training makes one anew for every sample.
 _programs: dict[Any, Any] = {}
