@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batches of windows for training and evaluation.
 
-Training order is a function of (seed, global index) alone. The state of a
-loader is the one integer `global_next_index`: windows given out so far by all
-processes together. It holds at any batch size and number of processes.
+The state of a loader is the one integer `global_next_index`: windows given out
+so far by all processes together. It holds at any batch size and number of
+processes, as the order of training does (`order.windows`).
 """
 
 import itertools
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 import grain
 import numpy as np
 
-from pipelines import errors, manifest, mixture, pack, sources
+from pipelines import errors, manifest, mixture, order, pack, sources
 from pipelines import tokenizer as tokenizer_lib
 
 Batch = dict[str, np.ndarray]  # See `pack.model_inputs`.
@@ -40,7 +40,7 @@ class Loader:
     self.num_windows = sum(map(len, parts))
     self._parts = parts
     self._dataset, self._batch_size = dataset, batch_size
-    self._rows = _rows(batch_size, shard_index, shard_count)
+    self._rows = order.rows(batch_size, shard_index, shard_count)
     self._next = 0
 
   def __iter__(self) -> 'Loader':
@@ -121,14 +121,7 @@ def make_train_loader(
       raise errors.DataError(
         f'{folder.directory} has a single token to train on; give more text.'
       )
-  datasets = [
-    grain.MapDataset.source(part).seed(seed + i).shuffle().repeat(None)
-    for i, part in enumerate(parts)
-  ]
-  if len(datasets) == 1:
-    dataset = datasets[0]
-  else:
-    dataset = grain.MapDataset.mix(datasets, [p.weight for p in mixed])
+  dataset = order.windows(parts, [p.weight for p in mixed], seed=seed)
   return Loader(dataset, parts, data, batch_size, shard_index, shard_count)
 
 
@@ -213,12 +206,6 @@ def _check_shards(batch_size: int, shard_count: int) -> None:
     )
 
 
-def _rows(batch_size: int, shard_index: int, shard_count: int) -> range:
-  """The rows of a global batch that one process reads: neighbours."""
-  size = batch_size // shard_count
-  return range(shard_index * size, (shard_index + 1) * size)
-
-
 def _in_order(
   windows: sources.WindowSource | Sequence[np.ndarray],
   seq_len: int,
@@ -228,7 +215,7 @@ def _in_order(
 ) -> Iterator[np.ndarray]:
   """Yields this process's rows of each batch, int32 [B / shards, L + 1]."""
   for start in range(0, len(windows), batch_size):
-    rows = _rows(batch_size, shard_index, shard_count)
+    rows = order.rows(batch_size, shard_index, shard_count)
     batch = np.full((len(rows), seq_len + 1), pack.NO_TOKEN, np.int32)
     for row, index in enumerate(range(start + rows.start, start + rows.stop)):
       if index < len(windows):

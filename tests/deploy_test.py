@@ -16,7 +16,7 @@ from tests.support import fake_srun
 from zaya_jax import config as config_lib
 from zaya_jax.aegis.supervisor import hooks
 from zaya_jax.aegis.watch import watch
-from zaya_jax.runtime import launcher
+from zaya_jax.runtime import rank
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 DEPLOY = ROOT / 'deploy'
@@ -67,10 +67,10 @@ def starts(xla_flags):
 
 
 def test_jaxlib_accepts_every_flag(monkeypatch):
-  gpu = launcher.timeout_flags(60)
-  monkeypatch.setattr(launcher, '_has_accelerator', lambda: True)
-  assert launcher.timeout_flags(60) != gpu
-  ours = f'{gpu} {launcher.timeout_flags(60)}'
+  gpu = rank.timeout_flags(60)
+  monkeypatch.setattr(rank, '_has_accelerator', lambda: True)
+  assert rank.timeout_flags(60) != gpu
+  ours = f'{gpu} {rank.timeout_flags(60)}'
   assert starts(f'{settings()["XLA_FLAGS"]} {ours}')
 
 
@@ -137,7 +137,7 @@ def test_batch_job_starts_every_process_with_the_settings(sbatch, tmp_path):
     seen = (tmp_path / str(i)).read_text().splitlines()
     assert {f'{k}={v}' for k, v in settings().items()} <= set(seen)
     env = dict(line.split('=', 1) for line in seen if '=' in line)
-    place = launcher.find(config_lib.DistributedConfig(), env)
+    place = rank.find(config_lib.DistributedConfig(), env)
     assert (place.processes, place.process) == (4, i)
 
 
@@ -241,7 +241,7 @@ def test_jobset_starts_every_process():
   name = spec['metadata']['name']
   host = f'{name}-{group["name"]}-0-0.{name}'
   assert config.distributed.coordinator.partition(':')[0] == host
-  place = launcher.find(config.distributed, {'JOB_COMPLETION_INDEX': '3'})
+  place = rank.find(config.distributed, {'JOB_COMPLETION_INDEX': '3'})
   assert (place.processes, place.process) == (job['parallelism'], 3)
   # Exit codes are seen by Kubernetes only in pods that never restart.
   assert pod['restartPolicy'] == 'Never'

@@ -38,7 +38,7 @@ from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import seal_key
 from zaya_jax.config import checks, exit_codes
 from zaya_jax.config import help as help_lib
-from zaya_jax.runtime import launcher, rank
+from zaya_jax.runtime import rank, supervised
 
 _MODES = {
   'train': 'zaya_jax.train.run:train',
@@ -99,7 +99,7 @@ def _check_alone(config: config_lib.Config) -> None:
   # Those of a plan need not be there: only a launcher can have started them.
   planned = config.mode == 'plan'
   place = config_lib.DistributedConfig() if planned else config.distributed
-  count = launcher.find(place, os.environ).processes
+  count = rank.find(place, os.environ).processes
   if count > 1:
     raise config_lib.UsageError(
       f'--mode={config.mode} runs in one process, and this is one of {count}; '
@@ -144,7 +144,7 @@ def _run(config: config_lib.Config) -> int:
   module, _, function = _door(config).partition(':')
   try:
     run = getattr(importlib.import_module(module), function)
-    rank.wait()
+    supervised.wait()
     for number in _SIGNALS if __name__ == '__main__' else ():
       if signal.getsignal(number) != signal.SIG_IGN:
         # Until the training loop listens, SIGTERM ends as Ctrl-C does, tidily.

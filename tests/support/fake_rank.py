@@ -11,7 +11,7 @@ import time
 import zlib
 
 from zaya_jax.checkpoint import folders, seal
-from zaya_jax.runtime import beats, rank, stop
+from zaya_jax.runtime import beats, stop, supervised
 
 STEPS, EVERY = 40, 5
 
@@ -39,12 +39,12 @@ def save(run_dir: pathlib.Path, step: int, value: int) -> None:
 def main() -> int:
   """Trains; the exit code."""
   run_dir = pathlib.Path(sys.argv[1].partition('=')[2]).parents[1]
-  rank.wait()
-  place = rank.place()
+  supervised.wait()
+  place = supervised.place()
   ranks = int(place.environment['JAX_NUM_PROCESSES'])
   beats.enter('restore')
   start, value = newest(run_dir)
-  skipped = rank.batches_to_skip(start)
+  skipped = supervised.batches_to_skip(start)
   meet = run_dir / 'at' / str(place.generation)
   meet.mkdir(parents=True, exist_ok=True)
   with stop.StopSignal() as asked:
@@ -60,7 +60,7 @@ def main() -> int:
       stopping = any(path.read_text() for path in there)
       if step % EVERY == 0 or stopping:
         beats.enter('save', step)
-        rank.check_fence()
+        supervised.check_fence()
         if place.rank == 0:
           save(run_dir, step, value)
       if stopping:

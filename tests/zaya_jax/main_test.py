@@ -355,7 +355,7 @@ sys.meta_path.insert(0, Finder())
     ('absl', '--help'),
     ('zaya_jax.config.flags', '--help'),
     ('zaya_jax.config.help', '--help'),
-    ('zaya_jax.runtime.launcher', '--help'),
+    ('zaya_jax.runtime.rank', '--help'),
     # jaxlib aborts, with pages of text, when its import is interrupted.
     ('jax', '--mode=conform'),
   ],

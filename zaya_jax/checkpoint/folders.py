@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from zaya_jax.checkpoint import errors, seal
-from zaya_jax.runtime import durable, rank
+from zaya_jax.runtime import durable, supervised
 
 STATE = 'state'  # The arrays.
 META = 'meta'  # What the checkpoint says about itself, and the data position.
@@ -100,7 +100,7 @@ def amend(directory: str, metrics: Mapping[str, float]) -> None:
   if not os.path.exists(directory):
     return
   try:
-    rank.check_fence()
+    supervised.check_fence()
     body = seal.read(directory)
     files = body.pop('files')
     body['metrics'] = {**body.get('metrics', {}), **_finite(metrics)}

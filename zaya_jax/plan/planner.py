@@ -10,12 +10,14 @@ from zaya_jax.model import flops as flops_lib
 from zaya_jax.parallel import placement
 from zaya_jax.plan.compile import contracts, rocm
 from zaya_jax.plan.cost import (
+  collectives as collectives_lib,
+)
+from zaya_jax.plan.cost import (
   division,
   lint,
   memory,
   newton_schulz,
   timing,
-  traffic,
 )
 from zaya_jax.plan.show import picture, tables
 from zaya_jax.runtime import chips as chips_lib
@@ -54,7 +56,7 @@ def make(config: config_lib.Config) -> dict[str, Any]:
   """The plan as plain values, in bytes, FLOPs and seconds."""
   chip = chips_lib.CHIPS[config.plan.chip]
   layout = division.make(config)
-  collectives = traffic.plan(config, layout, chip)
+  collectives = collectives_lib.plan(config, layout, chip)
   times = timing.plan(config, layout, chip, collectives)
   count = flops_lib.per_token(config.model, config.data.seq_len)
   saved = memory.checkpoint_bytes(config, layout)
@@ -181,8 +183,8 @@ def _assumptions(chip, config) -> list[str]:
     f'--plan.efficiency={config.plan.efficiency:g} of that.',
     f'A device sends {chip.link / 1e9:g} GB/s {mesh} ({chip.node} devices) '
     f'and {chip.nic / 1e9:g} GB/s to other nodes; '
-    f'{traffic.EFFICIENCY:.0%} of it is reached, and a group of n adds '
-    f'{traffic.LATENCY * 1e6:g} us x log2 n.',
+    f'{collectives_lib.EFFICIENCY:.0%} of it is reached, and a group of n adds '
+    f'{collectives_lib.LATENCY * 1e6:g} us x log2 n.',
     'With FSDP the gradients of a layer are reduced behind the backward pass '
     'as far as there is time; no other message is hidden.',
     'Experts are evenly loaded; attention counts the keys before a token, '

@@ -24,7 +24,7 @@ import jax
 
 from zaya_jax import config as config_lib
 from zaya_jax.config import exit_codes
-from zaya_jax.runtime import beats, launcher, processes
+from zaya_jax.runtime import beats, processes, rank
 
 _ENDED = 'zaya/ended'
 _SPREAD_S = 1.0  # For the others to read why this process ends.
@@ -54,7 +54,7 @@ def join(config: config_lib.Config, text: str) -> Iterator[config_lib.Config]:
     UsageError: if the place of this process is incomplete.
     LostError: if the processes do not meet in time.
   """
-  place = launcher.find(config.distributed, os.environ)
+  place = rank.find(config.distributed, os.environ)
   where: dict[str, Any] = {'coordinator': '', 'processes': 0, 'process': -1}
   config = dataclasses.replace(
     config, distributed=dataclasses.replace(config.distributed, **where)
@@ -122,10 +122,8 @@ def log_file(run_dir: str) -> str:
   return os.path.join(run_dir, 'logs', f'process_{processes.process():05d}.log')
 
 
-def _connect(
-  place: launcher.Place, config: config_lib.DistributedConfig
-) -> None:
-  flags = launcher.timeout_flags(config.collective_timeout_s)
+def _connect(place: rank.Place, config: config_lib.DistributedConfig) -> None:
+  flags = rank.timeout_flags(config.collective_timeout_s)
   os.environ['XLA_FLAGS'] = f'{flags} {os.environ.get("XLA_FLAGS", "")}'
   jax.config.update('jax_cpu_collectives_implementation', 'gloo')
   # Signals are this program's own; jax would swallow SIGTERM.

@@ -16,7 +16,7 @@ from zaya_jax.optim import groups
 from zaya_jax.optim import optimizer as optimizer_lib
 from zaya_jax.parallel import mesh as mesh_lib
 from zaya_jax.report import overview
-from zaya_jax.runtime import processes, rank, run_files, session, stop
+from zaya_jax.runtime import processes, run_files, session, stop, supervised
 from zaya_jax.train import guard as guard_lib
 from zaya_jax.train import hooks as hooks_lib
 from zaya_jax.train import inherit, traced
@@ -83,7 +83,7 @@ def _must_agree(config) -> str:
 @contextlib.contextmanager
 def _lock(config) -> Iterator[None]:
   """Holds the run directory, unless the supervisor does."""
-  mine = processes.process() == 0 and not rank.place()
+  mine = processes.process() == 0 and not supervised.place()
   with lock.RunLock(config.run_dir) if mine else contextlib.nullcontext():
     processes.barrier('locked')
     yield

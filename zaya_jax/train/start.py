@@ -16,7 +16,7 @@ from zaya_jax.checkpoint.writing import manager
 from zaya_jax.data import corpus as corpus_lib
 from zaya_jax.hub import folder as hub_folder
 from zaya_jax.hub import names as hub_names
-from zaya_jax.runtime import beats, processes, rank
+from zaya_jax.runtime import beats, processes, supervised
 from zaya_jax.train import state as state_lib
 
 
@@ -96,7 +96,7 @@ def restore_or_init(
   resumed = f'resumed at step {newest} (data index {corpus.loader.state:,})'
   if copy:
     resumed += f' from {copy.where}'
-  if skipped := rank.batches_to_skip(newest):
+  if skipped := supervised.batches_to_skip(newest):
     corpus.loader.state += skipped * config.data.batch_size
     resumed += f', {skipped} batches are left out'
   return Start(

@@ -19,7 +19,7 @@ from typing import Any
 from zaya_jax import config as config_lib
 from zaya_jax.aegis.agent import starvation
 from zaya_jax.aegis.watch import rules, watch
-from zaya_jax.runtime import beats, rank
+from zaya_jax.runtime import beats, supervised
 
 _POLL_S = 0.1
 _STATUS_S = 0.5  # Between two reports.
@@ -41,7 +41,7 @@ class Process:
       command,
       stdin=subprocess.PIPE,
       stdout=sys.stderr,  # Standard output belongs to the protocol.
-      env={**os.environ, rank.STANDBY: f'{self.slot.file} {os.getpid()}'},
+      env={**os.environ, supervised.STANDBY: f'{self.slot.file} {os.getpid()}'},
       pass_fds=(self.slot.file,),
       start_new_session=True,
     )
@@ -49,12 +49,12 @@ class Process:
     self._starvation = starvation.Starvation(self.popen.pid)
     self._starved = False
 
-  def begin(self, place: rank.Place) -> None:
+  def begin(self, place: supervised.Place) -> None:
     """Gives it its place."""
     self.rank = place.rank
     self.slot.enter('import')
     with contextlib.suppress(BrokenPipeError):  # Its exit code will show why.
-      self.popen.stdin.write(rank.to_line(place).encode())
+      self.popen.stdin.write(supervised.to_line(place).encode())
       self.popen.stdin.close()
 
   def signal(self, number: int) -> None:
@@ -160,7 +160,7 @@ class Agent:
       process = old.pop() if old else Process(self._command)
       if several:
         place['environment']['JAX_LOCAL_DEVICE_IDS'] = str(local)
-      process.begin(rank.Place(**place))
+      process.begin(supervised.Place(**place))
       self._selector.register(process.watch, selectors.EVENT_READ)
       self._ranks.append(process)
     self._standby = old
@@ -248,7 +248,7 @@ def _letter(pid: int) -> str:
 
 def main() -> None:
   """Follows the supervisor at the other end of the standard input."""
-  rank.die_with_parent()
+  supervised.die_with_parent()
   # The supervisor decides what a signal of the terminal means.
   for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, signal.SIG_IGN)

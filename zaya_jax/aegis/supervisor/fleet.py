@@ -11,7 +11,7 @@ from typing import Any
 
 from zaya_jax import config as config_lib
 from zaya_jax.aegis.supervisor import link
-from zaya_jax.runtime import rank
+from zaya_jax.runtime import supervised
 
 
 class Fleet:
@@ -53,7 +53,7 @@ class Fleet:
         aegis=dataclasses.asdict(self._config),
       )
 
-  def begin(self, nodes: Sequence[str], place: rank.Place) -> None:
+  def begin(self, nodes: Sequence[str], place: supervised.Place) -> None:
     """Starts the ranks of a generation, in the order of its nodes.
 
     Args:

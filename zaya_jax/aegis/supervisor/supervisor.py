@@ -22,7 +22,7 @@ from zaya_jax.aegis.supervisor import account, fleet, incidents, seals, site
 from zaya_jax.aegis.watch import stragglers
 from zaya_jax.checkpoint import lock
 from zaya_jax.config import exit_codes, fields
-from zaya_jax.runtime import faults, fence, rank
+from zaya_jax.runtime import faults, fence, supervised
 
 _POLL_S = 0.1
 _PORTS, _PORT_COUNT = 61_440, 4096  # Above those that Linux hands out.
@@ -260,7 +260,7 @@ class Supervisor:
     (self._run_dir / 'aegis' / 'coordinator').write_text(coordinator)
     self._running, self._drain_until = False, None
     self._ledger.begin(state, self._seals.newest(), coordinator)
-    place = rank.Place(
+    place = supervised.Place(
       rank=-1,
       generation=state.generation,
       run_dir=self._config.run_dir,

@@ -27,7 +27,7 @@ from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import arrays, errors, fingerprint, folders, seal
 from zaya_jax.checkpoint.writing import copies, neighbours
 from zaya_jax.checkpoint.writing import parts as parts_lib
-from zaya_jax.runtime import processes, rank
+from zaya_jax.runtime import processes, supervised
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +66,7 @@ class FastTier:
       folder = folder.replace('{process}', str(self._process))
       self._tiers.append((copies.private(folder, run), int(every)))
     self._parts = parts_lib.Parts(mesh, like)
-    skip = rank.place().skip if rank.place() else (0, 0)
+    skip = supervised.place().skip if supervised.place() else (0, 0)
     # What must be equal for a copy to be of use. After a rollback `skip` is not
     # what it was, and what was copied before is of a past that is undone.
     self._about = {
@@ -101,7 +101,7 @@ class FastTier:
     if not due:
       return
     self.wait()
-    rank.check_fence()
+    supervised.check_fence()
     prints = fingerprint.of_tree(state)
     moves = self._moves if self._count > 1 else []
     cut = self._parts.cut(state, moves)

@@ -17,7 +17,7 @@ from zaya_jax.checkpoint import arrays, errors, folders, seal
 from zaya_jax.checkpoint.reading import finder, reader
 from zaya_jax.checkpoint.writing import failures, saver
 from zaya_jax.config import exit_codes
-from zaya_jax.runtime import fence, processes, rank
+from zaya_jax.runtime import fence, processes, supervised
 
 _HEADROOM = 1.2  # Free bytes that a save asks for, per byte of state.
 _PATIENCE_S = 5.0  # A save that is not urgent waits for the one before it.
@@ -108,7 +108,7 @@ class Manager:
       FencedError: if another generation goes on in the place of this one.
     """
     started = time.monotonic()
-    rank.check_fence()
+    supervised.check_fence()
     if not urgent and processes.first_says(self._is_busy):
       logging.warning(
         'Step %d is not saved: the save of step %d is still under way; raise '

@@ -25,7 +25,7 @@ from zaya_jax.checkpoint import (
   seal,
 )
 from zaya_jax.checkpoint.writing import handlers, retention
-from zaya_jax.runtime import durable, processes, rank
+from zaya_jax.runtime import durable, processes, supervised
 
 
 class Saver:
@@ -104,7 +104,7 @@ class Saver:
   def _name(self, step, aside, facts, known) -> str:
     """Seals what all have written and gives it its name; what failed, or ''."""
     try:
-      rank.check_fence()
+      supervised.check_fence()
       seal.write(aside, facts, known=known)
       os.rename(aside, self._directory(step))
       durable.sync(self._root)

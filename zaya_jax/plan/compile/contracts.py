@@ -10,7 +10,8 @@ import re
 from typing import Any
 
 from zaya_jax import config as config_lib
-from zaya_jax.plan.cost import division, lint, traffic
+from zaya_jax.plan.cost import collectives as collectives_lib
+from zaya_jax.plan.cost import division, lint
 from zaya_jax.runtime import chips as chips_lib
 
 _SMALL = 2**18  # Elements of all that is summed beside gradients.
@@ -67,7 +68,7 @@ def _messages(config, layout, chip, messages):
   """
   narrow = ('keys, values', 'Muon', 'updates of Muon')
   width = lambda c: chip.width if c.what in narrow else 4
-  planned = traffic.plan(config, layout, chip)
+  planned = collectives_lib.plan(config, layout, chip)
   for kind, what, slack in (
     ('reduce-scatter', 'gradients are summed once', 0),
     ('all-reduce', 'only what nothing divides is summed whole', _SMALL),

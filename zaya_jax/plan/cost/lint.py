@@ -5,7 +5,8 @@ import dataclasses
 import math
 
 from zaya_jax import config as config_lib
-from zaya_jax.plan.cost import division, traffic
+from zaya_jax.plan.cost import collectives as collectives_lib
+from zaya_jax.plan.cost import division
 from zaya_jax.runtime import chips as chips_lib
 
 _POWER = 64  # Powers of two beyond it bring nothing more.
@@ -28,7 +29,7 @@ def check(
   config: config_lib.Config,
   layout: division.Layout,
   chip: chips_lib.Chip,
-  collectives: list[traffic.Collective],
+  collectives: list[collectives_lib.Collective],
 ) -> list[Finding]:
   """All rules, those that hold too."""
   model, data = config.model, config.data

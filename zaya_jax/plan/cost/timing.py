@@ -10,7 +10,8 @@ import dataclasses
 
 from zaya_jax import config as config_lib
 from zaya_jax.model import flops as flops_lib
-from zaya_jax.plan.cost import division, memory, newton_schulz, traffic
+from zaya_jax.plan.cost import collectives as collectives_lib
+from zaya_jax.plan.cost import division, memory, newton_schulz
 from zaya_jax.runtime import chips as chips_lib
 
 _SCORE_PASSES = 8  # Reads and writes of attention's scores, both ways.
@@ -59,7 +60,7 @@ def plan(
   config: config_lib.Config,
   layout: division.Layout,
   chip: chips_lib.Chip,
-  collectives: list[traffic.Collective],
+  collectives: list[collectives_lib.Collective],
 ) -> Times:
   """The times of one step."""
   parts = _passes(config, layout, chip)

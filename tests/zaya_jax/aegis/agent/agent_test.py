@@ -12,12 +12,12 @@ import pytest
 from zaya_jax import config as config_lib
 from zaya_jax.aegis.agent import agent
 from zaya_jax.aegis.supervisor import link
-from zaya_jax.runtime import beats, rank
+from zaya_jax.runtime import beats, supervised
 
 WAIT = """
 import time
-from zaya_jax.runtime import rank
-rank.wait()
+from zaya_jax.runtime import supervised
+supervised.wait()
 time.sleep(600)
 """
 RANK = [sys.executable, '-c', WAIT]
@@ -36,7 +36,9 @@ def start():
     made.send('setup', **SETUP, aegis=AEGIS | changes)
     if ranks:
       places = [
-        rank.Place(rank=i, generation=1, run_dir='/nowhere', environment={})
+        supervised.Place(
+          rank=i, generation=1, run_dir='/nowhere', environment={}
+        )
         for i in range(ranks)
       ]
       made.generation = 1

@@ -12,9 +12,9 @@ import pytest
 from tests.support import fake_agent
 from zaya_jax import config as config_lib
 from zaya_jax.aegis.supervisor import fleet
-from zaya_jax.runtime import rank
+from zaya_jax.runtime import supervised
 
-PLACE = rank.Place(
+PLACE = supervised.Place(
   rank=-1, generation=3, run_dir='/run', environment={'JAX_NUM_PROCESSES': '4'}
 )
 

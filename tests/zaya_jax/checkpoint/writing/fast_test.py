@@ -20,7 +20,7 @@ from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import errors
 from zaya_jax.checkpoint.writing import fast, neighbours
 from zaya_jax.config import fields
-from zaya_jax.runtime import fence, rank
+from zaya_jax.runtime import fence, supervised
 
 RNG = np.random.default_rng(0)
 ROOT = pathlib.Path(__file__).parents[4]
@@ -136,7 +136,7 @@ def past_that_is_undone(run):
   for path in run.copies():
     seal = json.loads((path / 'SEAL.json').read_text())
     assert seal['body']['shared'] == 0
-  place = fast.rank.Place(
+  place = fast.supervised.Place(
     rank=0, generation=2, run_dir='', environment={}, skip=(1, 5)
   )
   return place
@@ -148,7 +148,7 @@ def past_that_is_undone(run):
 def test_copies_of_something_else_are_not_used(run, change, monkeypatch):
   run.save(2, 4)
   if place := change(run):
-    monkeypatch.setattr(fast.rank, 'place', lambda: place)
+    monkeypatch.setattr(fast.supervised, 'place', lambda: place)
   assert run.open().restore() is None
 
 
@@ -195,10 +195,10 @@ def test_full_memory_costs_a_warning_and_leaves_nothing_half(
 
 
 def test_fenced_off_process_copies_nothing(run, tmp_path, monkeypatch):
-  place = rank.Place(
+  place = supervised.Place(
     rank=0, generation=3, run_dir=str(tmp_path), environment={}
   )
-  monkeypatch.setattr(rank, '_place', place)
+  monkeypatch.setattr(supervised, '_place', place)
   run.save(2)
   fence.raise_to(str(tmp_path), 4)
   with pytest.raises(fence.FencedError):

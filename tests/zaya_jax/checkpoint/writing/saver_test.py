@@ -13,7 +13,7 @@ import pytest
 
 from tests.support import disk, hashes
 from zaya_jax.checkpoint import folders, seal
-from zaya_jax.runtime import fence, rank
+from zaya_jax.runtime import fence, supervised
 
 # Saves 16 MB at step 1, in arrays of which each is a write of its own.
 SAVE_ONCE = """
@@ -134,10 +134,10 @@ def test_checkpoint_gets_its_name_when_all_of_it_is_on_disk(
 def test_fenced_off_process_names_nothing_and_removes_nothing(
   saved, make_manager, make_state, tmp_path, monkeypatch
 ):
-  place = rank.Place(
+  place = supervised.Place(
     rank=0, generation=3, run_dir=str(tmp_path), environment={}
   )
-  monkeypatch.setattr(rank, '_place', place)
+  monkeypatch.setattr(supervised, '_place', place)
   facts = folders.facts
 
   def overtaken(*args):

@@ -4,7 +4,8 @@
 import pytest
 
 from tests.support import released
-from zaya_jax.plan.cost import division, lint, traffic
+from zaya_jax.plan.cost import collectives as collectives_lib
+from zaya_jax.plan.cost import division, lint
 from zaya_jax.runtime import chips
 
 
@@ -26,7 +27,7 @@ from zaya_jax.runtime import chips
 def test_each_rule_of_sizes_can_be_broken(words, rule):
   config = released.parse('--plan.devices=1024', *words)
   shape, chip = division.make(config), chips.CHIPS['mi300x']
-  messages = traffic.plan(config, shape, chip)
+  messages = collectives_lib.plan(config, shape, chip)
   found = lint.check(config, shape, chip, messages)
   broken = [f.rule for f in found if not f.good]
   assert bool(broken) == (rule is not None)

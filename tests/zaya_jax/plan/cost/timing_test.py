@@ -10,7 +10,8 @@ import dataclasses
 import pytest
 
 from tests.support import released
-from zaya_jax.plan.cost import division, timing, traffic
+from zaya_jax.plan.cost import collectives as collectives_lib
+from zaya_jax.plan.cost import division, timing
 from zaya_jax.runtime import chips
 
 TOKENS = 16_384
@@ -120,7 +121,7 @@ def test_gradients_hide_behind_the_backward_pass_and_no_further():
   config = released.parse('--plan.devices=1024')
   shape, chip = division.make(config), chips.CHIPS['mi300x']
   alone = timing.plan(config, shape, chip, [])
-  late = traffic.Collective(
+  late = collectives_lib.Collective(
     what='gradients', kind='reduce-scatter', axes=('replica',), count=1,
     bytes=1.0, seconds=2 * alone.compute, local=8, size=8, hidden=True,
   )  # fmt: skip

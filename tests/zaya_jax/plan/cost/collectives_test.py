@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from tests.support import released
-from zaya_jax.plan.cost import division, traffic
+from zaya_jax.plan.cost import collectives as collectives_lib
+from zaya_jax.plan.cost import division
 from zaya_jax.runtime import chips
 
 PARAMETERS = 8_840_488_784 + 256  # Layer 0 stores a vector it does not use.
@@ -18,7 +19,7 @@ def _layout(**sizes):
 
 def _list(shape, *words):
   config = released.parse(*words)
-  return traffic.plan(config, shape, chips.CHIPS['mi300x'])
+  return collectives_lib.plan(config, shape, chips.CHIPS['mi300x'])
 
 
 def _plan(shape, *words):
@@ -113,9 +114,9 @@ def test_context_gathers_512_values_a_token_and_layer():
 
 
 def test_network_by_hand():
-  chip, share = chips.CHIPS['mi300x'], traffic.EFFICIENCY
-  latency = lambda halvings: traffic.LATENCY * halvings
-  time = lambda shape, kind: traffic.seconds(
+  chip, share = chips.CHIPS['mi300x'], collectives_lib.EFFICIENCY
+  latency = lambda halvings: collectives_lib.LATENCY * halvings
+  time = lambda shape, kind: collectives_lib.seconds(
     shape, chip, kind, ('replica',), 1, 8e9
   )
   # Eight devices: seven links of 64 GB/s carry seven eighths.
@@ -164,11 +165,11 @@ def test_bytes_are_those_of_rings(n):
   chip, total = chips.CHIPS['h200'], 8e9
 
   def sent(kind):
-    took = traffic.seconds(
+    took = collectives_lib.seconds(
       _layout(replica=n), chip, kind, ('replica',), 1, total
     )
-    latency = traffic.LATENCY * np.log2(n)
-    return (took - latency) * 450e9 * traffic.EFFICIENCY / (total / n)
+    latency = collectives_lib.LATENCY * np.log2(n)
+    return (took - latency) * 450e9 * collectives_lib.EFFICIENCY / (total / n)
 
   x = np.random.default_rng(0).normal(size=(n, n, 3))
   whole = x.sum(0)
