@@ -30,15 +30,16 @@ def ended(event: events.Event) -> events.Progress | None:
 def behind(progress: tuple[events.Progress, ...]) -> tuple[str, ...]:
   """Nodes of the ranks that block the others; all of them if none stands out.
 
-  These are the ranks that have not entered the step that others have entered;
-  else those that are stopped or wait for a device; else those in the earliest
-  phase.
+  These are the ranks that a signal has stopped: no other rank can cause that.
+  Else those that have not entered the step that others have entered; else those
+  that wait for a device; else those in the earliest phase.
   """
   running = [p for p in progress if p.exit_code is None]
   last = max((p.entered for p in running), default=0)
   tests = (
+    lambda p: p.process in ('T', 't'),
     lambda p: p.entered < last,
-    lambda p: p.process in ('T', 't', 'D'),
+    lambda p: p.process == 'D',
     *(lambda p, phase=phase: p.phase == phase for phase in _EARLY),
   )
   for test in tests:

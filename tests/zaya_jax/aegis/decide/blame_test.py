@@ -15,8 +15,12 @@ HANGS = {
     dict(phases={0: 'compile', 3: 'restore'}),
     ('b',),
   ),
-  'who is behind explains who is stopped': (
+  'who is stopped explains who is behind': (
     dict(entered={3: 6}, processes={6: 'T'}),
+    ('d',),
+  ),
+  'who is behind explains who waits for a device': (
+    dict(entered={3: 6}, processes={6: 'D'}),
     ('b',),
   ),
   'two of one node': (dict(entered={2: 6, 3: 6}), ('b',)),
