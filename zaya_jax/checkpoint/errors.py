@@ -4,6 +4,7 @@
 import errno
 import os
 import re
+from collections.abc import Sequence
 from typing import Final, Literal
 
 from zaya_jax.config import exit_codes
@@ -63,4 +64,13 @@ def nothing(source: str) -> CheckpointError:
     f'{source} holds no complete checkpoint; name a run directory with '
     'checkpoints/STEP in it, or one such checkpoint.',
     USAGE,
+  )
+
+
+def not_finite(source: str, names: Sequence[str]) -> CheckpointError:
+  """A model of which some arrays hold NaN or Inf, by their names."""
+  more = f' and {len(names) - 3} more arrays' if len(names) > 3 else ''
+  return CheckpointError(
+    f'{source} holds NaN or Inf in {", ".join(names[:3])}{more}; name an older '
+    'checkpoint, or copy the folder again.'
   )

@@ -17,7 +17,7 @@ import numpy as np
 
 from pipelines import tokenizer as tokenizer_lib
 from zaya_jax import config as config_lib
-from zaya_jax.checkpoint import meta
+from zaya_jax.checkpoint import errors, meta
 from zaya_jax.checkpoint.reading import finder, lazy
 from zaya_jax.hub import aside, card, shards, weights
 from zaya_jax.hub import config as hub_config
@@ -45,6 +45,7 @@ class Source:
   Attributes:
     config: the model.
     leaves: 'params/PATH' and 'buffers/PATH' to arrays.
+    path: the checkpoint or Hugging Face folder.
     folder: the run or Hugging Face folder, where files of an import are.
     kept: the config.json of an import; empty: there was none.
     tokenizer: None: it did not come with the checkpoint.
@@ -54,6 +55,7 @@ class Source:
 
   config: config_lib.ModelConfig
   leaves: Mapping[str, Leaf]
+  path: str
   folder: str
   kept: dict[str, Any]
   tokenizer: tokenizer_lib.Tokenizer | None
@@ -67,7 +69,8 @@ def main(config: config_lib.Config) -> None:
   Raises:
     UsageError: if a flag is missing, `--output` is in use or in `--source`, or
       the layout cannot represent the model.
-    CheckpointError: if the checkpoint is missing or damaged.
+    CheckpointError: if the checkpoint is missing or damaged, or an array of the
+      model holds NaN or Inf.
     FolderError: if a Hugging Face folder cannot be read, or the disk is full.
   """
   source, output = config.source or config.run_dir, config.output
@@ -135,14 +138,19 @@ def plan(
       if dtype != 'auto':
         wanted = np.dtype('float32') if part == 'buffers' else np.dtype(dtype)
       for name, index in row.tensors(layout, leaf.shape):
-        read = functools.partial(_read, row, leaf, index)
+        read = functools.partial(_read, source, part, row, index)
         shape = row.shape_of(index, leaf.shape)
         found.append(shards.Tensor(name, shape, wanted, read))
   return found
 
 
-def _read(row: hub_names.Row, leaf: Leaf, index: tuple[int, ...]) -> np.ndarray:
-  return row.axes.write(leaf[index])
+def _read(source: Source, part: str, row: hub_names.Row, index) -> np.ndarray:
+  """The values of one tensor, none of them NaN or Inf."""
+  name = f'{part}/{row.path}'
+  values = source.leaves[name][index]
+  if not np.isfinite(values).all():
+    raise errors.not_finite(source.path, [name])
+  return row.axes.write(values)
 
 
 def _bytes_besides(source: Source, tensors: list[shards.Tensor]) -> int:
@@ -202,6 +210,7 @@ def _open_run(path: str) -> Source:
   return Source(
     config=meta.model_config(about),
     leaves=lazy.leaves(directory),
+    path=directory,
     folder=run_dir,
     kept=weights.read_json(kept) if os.path.exists(kept) else {},
     tokenizer=tokenizer if same else None,
@@ -220,6 +229,7 @@ def _open_folder(path: str) -> Source:
       for part, leaves in hub_folder.find_leaves(path, config).items()
       for name, leaf in leaves.items()
     },
+    path=path,
     folder=path,
     kept=weights.read_json(os.path.join(path, hub_folder.CONFIG)),
     tokenizer=hub_folder.read_tokenizer(path, config),

@@ -9,7 +9,9 @@ import pytest
 
 import zaya_jax
 from pipelines import tokenizer
+from tests.support import folders, runs, tiny
 from zaya_jax import config as config_lib
+from zaya_jax import main
 from zaya_jax.checkpoint import errors, meta
 from zaya_jax.checkpoint.writing import manager
 from zaya_jax.model import zaya
@@ -28,6 +30,13 @@ CONFIG = config_lib.Config(
     d_router=2,
   )
 )
+# What each mode needs besides a model.
+WORDS = {
+  'generate': ['--prompt=A'],
+  'eval': ['--eval.text={home}/text.txt'],
+  'report': ['--report.router', '--eval.text={home}/text.txt'],
+  'export': ['--output={home}/out'],
+}
 
 
 @pytest.fixture(scope='module')
@@ -87,3 +96,42 @@ def test_tokenizer_of_another_run_is_refused(saved, tmp_path):
 def test_no_folder_is_one_sentence(tmp_path):
   with pytest.raises(config_lib.UsageError, match='There is no folder'):
     zaya_jax.load(str(tmp_path / 'nothing'))
+
+
+@pytest.fixture(scope='module')
+def broken(tmp_path_factory):
+  """A run with one NaN, and a Hugging Face folder with one row of -Inf."""
+  home = tmp_path_factory.mktemp('broken')
+  shape = folders.model(attention_bias=False, head_bias=False)
+  values = folders.tensors(shape, 'native')
+  name = 'model.layers.2.mlp.gate.balancing_biases'
+  values[name] = np.full_like(values[name], -np.inf)
+  folders.write(home / 'hf', 'native', values, shape)
+  params, buffers = tiny.arrays(shape)
+  attn = params['layers']['attn']
+  attn['out'] = attn['out'].at[1, 0, 0].set(np.nan)
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(tiny, 'arrays', lambda _: (params, buffers))
+    runs.save(home / 'run', shape)
+  (home / 'text.txt').write_text('A text to read.')
+  return home
+
+
+@pytest.mark.parametrize(
+  'source, name',
+  [
+    ('run/checkpoints/70', 'params/layers/attn/out'),
+    ('hf', 'buffers/layers/router/balance_bias'),
+  ],
+)
+@pytest.mark.parametrize('mode', WORDS)
+def test_nan_and_inf_are_refused_by_name(broken, capsys, mode, source, name):
+  given = source.split('/')[0]  # Of a run, the newest checkpoint.
+  words = [f'--mode={mode}', f'--source={broken}/{given}', *WORDS[mode]]
+  before = sorted(broken.rglob('*'))
+  code = main.main(['zaya_jax', *(w.format(home=broken) for w in words)])
+  out, err = capsys.readouterr()
+  assert code == 3 and (out == '' or mode == 'export')  # It has notes.
+  assert err.startswith('zaya_jax: error: ') and err.count('\n') == 1
+  assert f'{broken}/{source} holds NaN or Inf in {name};' in err
+  assert sorted(broken.rglob('*')) == before
