@@ -69,7 +69,6 @@ LINES_OF_A_FUNCTION = {
   'ops/hopper/persistent.py:launch': 76,
   'zaya_jax/parallel/context/blocks.py:attention': 63,
   'zaya_jax/parallel/context/tree.py:partial': 67,
-  'zaya_jax/train/start.py:restore_or_init': 67,
 }
 
 

@@ -85,9 +85,17 @@ class OptimConfig:
     'all.',
   )
   lr: float = field(2e-3, 'Peak learning rate of Muon and AdamW.', minimum=0.0)
-  lr_final: float = field(2e-4, 'Learning rate of the last step.', minimum=0.0)
+  lr_final: float = field(
+    2e-4, 'Learning rate at the end of the schedule.', minimum=0.0
+  )
   schedule: Literal['cosine', 'wsd', 'constant'] = field(
     'cosine', 'Learning rate after warmup; wsd: constant, then linear decay.'
+  )
+  schedule_steps: int = field(
+    0,
+    'Steps of the schedule, warmup included; after them the learning rate '
+    'stays. 0: --num_steps or, when a run resumes, those of its checkpoint.',
+    minimum=0,
   )
   warmup_steps: int = field(20, 'Steps of linear warmup.', minimum=0)
   decay_steps: int = field(0, 'Steps of the decay of wsd.', minimum=0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run that starts from another model need not be told again."""
+"""What a run that starts from another model, or goes on, need not be told."""
 
 import dataclasses
 import os
@@ -10,6 +10,7 @@ from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import folders, meta
 from zaya_jax.checkpoint.reading import finder
 from zaya_jax.hub import folder as hub_folder
+from zaya_jax.optim import schedule as schedule_lib
 
 # Settings that a run may change: the arrays of its source fit all the same.
 _FREE = {
@@ -54,6 +55,36 @@ def settings(config: config_lib.Config) -> config_lib.Config:
   model = dataclasses.replace(model, **_said(config)).computed_as(config.model)
   given = config.given | open_  # Nothing is left open.
   return dataclasses.replace(config, model=model, data=data, given=given)
+
+
+def schedule(
+  config: config_lib.Config, about: dict[str, Any]
+) -> tuple[config_lib.Config, list[str]]:
+  """Keeps the schedule of a run that goes on to another number of steps.
+
+  Args:
+    config: whose `--optim.schedule_steps` decides, unless it is 0.
+    about: the meta of the checkpoint to go on from.
+
+  Returns:
+    The settings to go on with, and what to tell the user about them.
+  """
+  before, last = about['config'], config.num_steps
+  steps = before['optim'].get('schedule_steps') or before['num_steps']
+  if config.optim.schedule_steps or steps == last:
+    return config, []
+  optim = dataclasses.replace(config.optim, schedule_steps=steps)
+  config = dataclasses.replace(config, optim=optim)
+  rate = float(schedule_lib.make_schedule(optim, last)(last))
+  end = f'stays at {rate:g} after it' if steps < last else f'ends at {rate:g}'
+  change = 'stretches' if steps < last else 'shortens'
+  if optim.schedule == 'constant':
+    return config, []
+  note = (
+    f'the learning rate follows the schedule of {steps:,} steps that was run '
+    f'and {end}; --optim.schedule_steps={last} {change} it'
+  )
+  return config, [note]
 
 
 def _said(config: config_lib.Config) -> dict[str, Any]:

@@ -51,15 +51,16 @@ def train(config: config_lib.Config) -> int:
     config = inherit.settings(config)
     mesh = mesh_lib.make_mesh(config.mesh)
     state_lib.check(config, mesh)
-    optimizer = optimizer_lib.make_optimizer(config.optim, config.num_steps)
-    init = state_lib.make_init(config, optimizer)  # Of the model too.
-    step = step_lib.make_jitted(config, optimizer)
+    init = state_lib.make_init(config)  # Of model and optimizer.
     if config.ops != config_lib.OpsConfig():  # Named engines may not run.
       traced.trace(config, mesh)
     open_(_lock(config))
     corpus = open_(corpus_lib.Corpus(config, mesh_lib.data_shard(mesh)))
     saved = open_(manager.Manager(config.run_dir, config.checkpoint))
     start = start_lib.restore_or_init(config, mesh, init, corpus, saved)
+    config = start.config
+    optimizer = optimizer_lib.make_optimizer(config.optim, config.num_steps)
+    step = step_lib.make_jitted(config, optimizer)
     _describe(config, mesh, corpus, start)
     page = open_(overview.Live(config, wanted=processes.process() == 0))
     report = open_(_make_reporter(config, mesh, start))

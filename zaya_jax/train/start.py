@@ -17,6 +17,7 @@ from zaya_jax.data import corpus as corpus_lib
 from zaya_jax.hub import folder as hub_folder
 from zaya_jax.hub import names as hub_names
 from zaya_jax.runtime import beats, processes, supervised
+from zaya_jax.train import inherit
 from zaya_jax.train import state as state_lib
 
 
@@ -25,6 +26,7 @@ class Start:
   """Where a run begins.
 
   Attributes:
+    config: of the run, with the schedule that it goes on with.
     state: of `step` steps done.
     step: 0 unless the run goes on.
     tokens: trained on so far.
@@ -32,6 +34,7 @@ class Start:
     fast: where copies of states go; None: nowhere.
   """
 
+  config: config_lib.Config
   state: state_lib.TrainState
   step: int = 0
   tokens: int = 0
@@ -68,23 +71,13 @@ def restore_or_init(
   if newest is None:
     state = _initialize(init, mesh)
     if not config.restore:
-      return Start(state=state, fast=fast)
+      return Start(config=config, state=state, fast=fast)
     state, notes = _with_params_of(config, state, corpus)
-    return Start(state=state, notes=tuple(notes), fast=fast)
+    return Start(config=config, state=state, notes=tuple(notes), fast=fast)
   _check_goes_on(config, newest)
   about = copy.meta if copy else meta.read(saved.directory(newest))
-  if 'step' not in about['arrays']:
-    raise config_lib.UsageError(
-      f'--run_dir={config.run_dir} holds imported parameters and no optimizer; '
-      f'train in another --run_dir with --restore={config.run_dir}.'
-    )
-  if 'recent' not in about['arrays']:
-    raise config_lib.UsageError(
-      f'--run_dir={config.run_dir} holds checkpoints of an older zaya_jax, '
-      'which did not remember the loss and gradient norm of the last steps; go '
-      f'on from its parameters in another --run_dir with '
-      f'--restore={config.run_dir}.'
-    )
+  _check_arrays(config, about['arrays'])
+  config, kept = inherit.schedule(config, about)
   changes = meta.check_same_model(about, config)
   if about['dataset_sha256'] != corpus.sha256:
     changes.append('the shards: their content is not what it was')
@@ -100,10 +93,11 @@ def restore_or_init(
     corpus.loader.state += skipped * config.data.batch_size
     resumed += f', {skipped} batches are left out'
   return Start(
+    config=config,
     state=state,
     step=newest,
     tokens=about['tokens'],
-    notes=(resumed, *(f'changed: {change}' for change in changes)),
+    notes=(resumed, *(f'changed: {change}' for change in changes), *kept),
     fast=fast,
   )
 
@@ -119,6 +113,21 @@ def _check_goes_on(config, newest) -> None:
       f'--num_steps={config.num_steps} is less than the {newest} steps that '
       f'--run_dir={config.run_dir} has done; raise it, or choose another '
       '--run_dir.'
+    )
+
+
+def _check_arrays(config, arrays) -> None:
+  if 'step' not in arrays:
+    raise config_lib.UsageError(
+      f'--run_dir={config.run_dir} holds imported parameters and no optimizer; '
+      f'train in another --run_dir with --restore={config.run_dir}.'
+    )
+  if 'recent' not in arrays:
+    raise config_lib.UsageError(
+      f'--run_dir={config.run_dir} holds checkpoints of an older zaya_jax, '
+      'which did not remember the loss and gradient norm of the last steps; go '
+      f'on from its parameters in another --run_dir with '
+      f'--restore={config.run_dir}.'
     )
 
 

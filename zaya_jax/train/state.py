@@ -58,18 +58,9 @@ def check(config: config_lib.Config, device_mesh: jax.sharding.Mesh) -> None:
   zigzag.check(config.data.seq_len, sizes['context'], config.model.conv_context)
 
 
-def make_init(
-  config: config_lib.Config, optimizer: optimizer_lib.Optimizer | None = None
-) -> Callable[[], TrainState]:
-  """A function that makes the state of step 0; run it under jit.
-
-  Args:
-    config: of the run.
-    optimizer: whose state it has; None: the one of the config.
-  """
-  optimizer = optimizer or optimizer_lib.make_optimizer(
-    config.optim, config.num_steps
-  )
+def make_init(config: config_lib.Config) -> Callable[[], TrainState]:
+  """A function that makes the state of step 0; run it under jit."""
+  optimizer = optimizer_lib.make_optimizer(config.optim, config.num_steps)
 
   def init() -> TrainState:
     model_key, sample_key = jax.random.split(jax.random.key(config.seed))

@@ -64,6 +64,15 @@ def test_run_shorter_than_its_warmup_still_warms_up(name):
   np.testing.assert_allclose(found, PEAK * np.array([1, 2, 3]) / 3, rtol=1e-5)
 
 
+@pytest.mark.parametrize('num_steps', [1, 10 * STEPS])
+@pytest.mark.parametrize('name', SHAPES)
+def test_steps_of_the_schedule_win_over_those_of_the_run(name, num_steps):
+  steps = [*range(STEPS + 1), 10 * STEPS]
+  found = rates(steps, num_steps, schedule=name, schedule_steps=STEPS)
+  assert found == rates(steps, schedule=name)
+  assert found[-1] == pytest.approx(SHAPES[name](STEPS))  # It stays.
+
+
 def test_decay_longer_than_the_run_starts_after_warmup():
   found = rates([WARMUP, STEPS], schedule='wsd', decay_steps=1000)
   np.testing.assert_allclose(found, [PEAK, FINAL], rtol=1e-5)

@@ -104,6 +104,61 @@ def test_flagfile_says_what_was_said(tmp_path):
   assert found == inherit.settings(config)
 
 
+def about(num_steps, **optim):
+  """The meta of a checkpoint, as far as the schedule goes."""
+  optim = config_lib.OptimConfig(**optim)
+  config = config_lib.Config(num_steps=num_steps, optim=optim)
+  return {'config': json.loads(json.dumps(config.as_dict()))}
+
+
+@pytest.mark.parametrize(
+  'there, args, expected',
+  [
+    # Steps of the run and of its schedule there; the flags now; the steps now.
+    ((1000, 0), '--num_steps=1400', 1000),
+    ((1000, 0), '--num_steps=600', 1000),
+    ((1000, 0), '--num_steps=1000', 0),  # It need not be said.
+    ((1400, 1000), '--num_steps=1400', 1000),
+    ((1400, 1000), '--num_steps=2000', 1000),
+    ((1000, 0), '--num_steps=1400 --optim.schedule_steps=1400', 1400),
+    ((1400, 1000), '--num_steps=1400 --optim.schedule_steps=1200', 1200),
+  ],
+)
+def test_run_that_goes_on_keeps_its_schedule_unless_told(there, args, expected):
+  num_steps, schedule_steps = there
+  before = about(num_steps, schedule_steps=schedule_steps)
+  config = config_lib.Config.parse(args.split())
+  found, notes = inherit.schedule(config, before)
+  optim = dataclasses.replace(config.optim, schedule_steps=expected)
+  assert found == dataclasses.replace(config, optim=optim)
+  assert bool(notes) == (config.optim.schedule_steps != expected)
+
+
+def test_checkpoint_older_than_the_setting_has_the_schedule_of_its_steps():
+  before = about(1000)
+  del before['config']['optim']['schedule_steps']
+  found, _ = inherit.schedule(config_lib.Config(num_steps=1400), before)
+  assert found.optim.schedule_steps == 1000
+
+
+@pytest.mark.parametrize(
+  'num_steps, words',
+  [
+    (1400, 'stays at 0.0002 after it; --optim.schedule_steps=1400 stretches'),
+    # In the middle of a cosine without warmup: halfway from 2e-3 to 2e-4.
+    (500, 'ends at 0.0011; --optim.schedule_steps=500 shortens it'),
+  ],
+)
+def test_kept_schedule_is_told(num_steps, words):
+  optim = config_lib.OptimConfig(warmup_steps=0)
+  config = config_lib.Config(num_steps=num_steps, optim=optim)
+  _, (note,) = inherit.schedule(config, about(1000))
+  assert f'schedule of 1,000 steps that was run and {words}' in note
+  optim = dataclasses.replace(optim, schedule='constant')
+  config = dataclasses.replace(config, optim=optim)
+  assert inherit.schedule(config, about(1000))[1] == []
+
+
 def test_what_was_given_is_no_setting():
   config = config_lib.Config.parse(['--seed=3'])
   assert config.given == {'seed'}

@@ -226,6 +226,30 @@ def test_finished_run_has_nothing_left_to_do(straight, train):
   assert (straight / 'metrics.jsonl').read_bytes() == before
 
 
+def test_longer_run_keeps_the_schedule_unless_told(straight, train, tmp_path):
+  run_dir = shutil.copytree(straight, tmp_path / 'run')
+
+  def go_on(num_steps, *args):
+    """The learning rate of the last step, and what was printed."""
+    code, out, _ = train(
+      run_dir, *args, f'--num_steps={num_steps}', '--eval.batches=1'
+    )
+    assert code == 0
+    row = next(row for row in rows(run_dir) if row['step'] == num_steps)
+    return row['optim/lr'], out
+
+  kept = 'schedule of 30 steps that was run and stays at 0.0002 after it'
+  flags = f'--flagfile={run_dir}/config.flags'  # Has every setting.
+  rate, out = go_on(35, flags, f'--run_dir={run_dir}', '--mesh.replica=1')
+  assert rate == pytest.approx(2e-4) and kept in out
+  rate, out = go_on(40)  # As a supervisor does, from a checkpoint of 35 steps.
+  assert rate == pytest.approx(2e-4) and kept in out
+  rate, out = go_on(45, '--optim.schedule_steps=60')
+  cosine = (1 + np.cos(np.pi * (44 - 3) / (60 - 3))) / 2  # After 44 steps.
+  assert rate == pytest.approx(2e-4 + (1e-2 - 2e-4) * cosine, rel=1e-5)
+  assert 'that was run' not in out
+
+
 @pytest.mark.parametrize(
   'args, words',
   [
