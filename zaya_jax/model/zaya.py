@@ -88,12 +88,14 @@ class Zaya(nnx.Module):
       tokens_BL: [B, L] int32.
       attention_mask: [B, L], 0 for padding; None: no padding.
       segment_ids: [B, L] int, the document of each token, 0 for padding: no
-        token sees another document.
+        token sees another document. Where both are given, both hold.
       positions: [B, L] int for the rotary embedding; None: 0, 1, ... in each
         row, padding not counted.
       context_mode: of `cca.Context`, where tokens of a row are divided.
     """
     mask = None if attention_mask is None else attention_mask.astype(bool)
+    if mask is not None and segment_ids is not None:
+      segment_ids = jnp.where(mask, segment_ids, 0)
     context = _context(
       self.config, tokens_BL, mask, segment_ids, positions, context_mode
     )

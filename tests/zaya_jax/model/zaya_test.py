@@ -161,15 +161,19 @@ def test_documents_of_a_row_do_not_see_each_other():
   np.testing.assert_array_equal(found, np.tri(12, dtype=bool) & SAME_DOCUMENT)
 
 
+@pytest.mark.parametrize('hidden', [(), (0, 1, 9)])  # By attention_mask.
 @pytest.mark.parametrize('name', ['skip_identity', 'sliding', 'untied_biases'])
-def test_document_in_a_packed_row_equals_the_document_alone(name):
+def test_document_in_a_packed_row_equals_the_document_alone(name, hidden):
   model = tiny.config(**SHAPES[name])
   params, buffers = tiny.arrays(model)
   tokens = tokens_of(model, rows=1, length=12)
   inputs = {'segment_ids': SEGMENTS, 'positions': POSITIONS}
+  shown = ~np.isin(range(12), hidden)
+  if hidden:
+    inputs['attention_mask'] = shown[None]
   packed = tiny.logits(model, params, buffers, tokens, **inputs)[0]
   for document in (1, 2, 3):
-    here = SEGMENTS[0] == document
+    here = shown & (SEGMENTS[0] == document)
     alone = zaya_numpy.forward(model, params, buffers, tokens[0, here])
     assert alone.margin.min() > 1e-4
     close.assert_close(packed[here], alone.logits, close.FLOAT32_DEEP)
@@ -213,7 +217,12 @@ def test_leak_between_documents_is_caught(monkeypatch, patch):
 
 
 @pytest.mark.parametrize(
-  'inputs', [{'segment_ids': SEGMENTS}, {'attention_mask': SEGMENTS > 0}]
+  'inputs',
+  [
+    {'segment_ids': SEGMENTS},
+    {'attention_mask': SEGMENTS > 0},
+    {'attention_mask': SEGMENTS > 0, 'segment_ids': np.ones_like(SEGMENTS)},
+  ],
 )
 def test_load_leaves_padding_out(inputs):
   model = tiny.config()
