@@ -2,10 +2,12 @@
 """--mode=eval: how well a model predicts a text, as one JSON object.
 
 A run is scored with the data settings it was trained with, so that its
-held-out text gives the number that training reported. With `--eval.tasks` it
-is scored by lm-evaluation-harness instead, one JSON object for each task.
+held-out text gives the number that training reported; `--data.seq_len` and
+`--data.batch_size` change that. With `--eval.tasks` it is scored by
+lm-evaluation-harness instead, one JSON object for each task.
 """
 
+import dataclasses
 import math
 import os
 import sys
@@ -44,9 +46,8 @@ def main(config: config_lib.Config) -> None:
   source = config.source or config.run_dir
   if config.eval.tasks:
     return _tasks(config, source)
-  # A run says how it was trained; a folder gets what the flags say.
   model, trained = load_lib.load(source), _config_of(source)
-  data = trained.data if trained else config.data
+  data = _windows(config, trained)
   if config.eval.text:
     batches, num_bytes = _text(config.eval.text, model, data)
     nats, tokens = _score(model, data, batches)
@@ -127,6 +128,19 @@ def _config_of(source: str) -> config_lib.Config | None:
   flagfile = os.path.join(run_dir, 'config.flags')
   # The run may have been moved since.
   return config_lib.Config.from_flagfile(flagfile, run_dir=run_dir)
+
+
+def _windows(
+  config: config_lib.Config, trained: config_lib.Config | None
+) -> config_lib.DataConfig:
+  """As the run was trained, but for flags that were given; else as they say."""
+  if trained is None:
+    return config.data
+  names = ('seq_len', 'batch_size')
+  said = {
+    n: getattr(config.data, n) for n in names if f'data.{n}' in config.given
+  }
+  return dataclasses.replace(trained.data, **said)
 
 
 def _text(

@@ -14,9 +14,9 @@ import tokenizers
 import zaya_jax
 from pipelines import loader
 from pipelines import tokenizer as tokenizer_lib
-from tests.support import folders
+from tests.support import folders, runs, tiny
 from tests.support.reference import ours, zaya_numpy
-from zaya_jax import hub
+from zaya_jax import hub, main
 from zaya_jax.data import prepare
 from zaya_jax.inference import evaluate
 
@@ -97,6 +97,33 @@ def test_run_gives_the_number_that_training_reported(tmp_path, capsys):
   shards = str(tmp_path / 'moved' / 'data')
   with pytest.raises(zaya_jax.UsageError, match='has 259 different tokens'):
     run(capsys, source=str(GOLDEN), data={'dir': (shards,)})
+
+
+def test_windows_of_a_run_are_as_trained_unless_a_flag_is_given(
+  tmp_path, capsys
+):
+  (tmp_path / 'text').write_text('A text of more than one window of eight.')
+
+  def score(name, *words):
+    words = [f'--source={tmp_path / name}', *words]
+    words += ['--mode=eval', f'--eval.text={tmp_path / "text"}']
+    capsys.readouterr()
+    code = main.main(['zaya_jax', *words])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+  shape = tiny.config(vocab_size=260)
+  for name, seq_len in {'wide': 64, 'narrow': 8}.items():
+    run = runs.save(tmp_path / name, shape)
+    data = zaya_jax.DataConfig(seq_len=seq_len, record_tokens=64, batch_size=1)
+    trained = zaya_jax.Config(model=shape, data=data)
+    (run / 'config.flags').write_text(trained.to_flagfile())
+  narrow = score('narrow')
+  assert narrow[0] == 0 and 'windows of 8 tokens' in narrow[2]
+  assert score('wide', '--data.seq_len=8') == narrow
+  code, out, err = score('wide', '--data.seq_len=128')
+  assert (code, out) == (2, '')
+  assert '--data.seq_len=128 does not divide --data.record_tokens=64' in err
 
 
 def test_nothing_to_score_is_said(hf_folder, capsys):
