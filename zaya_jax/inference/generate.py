@@ -44,6 +44,7 @@ def main(config: config_lib.Config) -> None:
     load_lib.load(source), context=config.mesh.context, on_note=_note
   )
   rows = [_row(model, prompt, config.generate.chat) for prompt in prompts]
+  model = model.text_only()
   how = {
     'max_tokens': config.generate.max_tokens,
     'temperature': config.generate.temperature,

@@ -25,7 +25,7 @@ class Model:
 
   Attributes:
     config: the shape of the network.
-    params: nested dict of float32 arrays.
+    params: nested dict of float32 arrays; empty: there is only the decoder.
     buffers: nested dict, the balancing bias.
     tokenizer: None where a Hugging Face folder has none.
     stop_ids: tokens that end a text.
@@ -56,6 +56,12 @@ class Model:
       self.context,
     )
 
+  def text_only(self) -> 'Model':
+    """The same model for `generate` alone, without a second copy of weights."""
+    lean = dataclasses.replace(self, params={}, buffers={})
+    vars(lean)['decoder'] = self.decoder
+    return lean
+
   def __call__(
     self,
     tokens: Any,
@@ -75,8 +81,12 @@ class Model:
       [B, L, V] float32.
 
     Raises:
-      ValueError: if `tokens` is not [B, L] int.
+      ValueError: if `tokens` is not [B, L] int, or the model is `text_only`.
     """
+    if not self.params:
+      raise ValueError(
+        'The model is text_only: it has no logits; load another.'
+      )
     tokens = jnp.asarray(tokens)
     if tokens.ndim != 2 or not jnp.issubdtype(tokens.dtype, jnp.integer):
       raise ValueError(

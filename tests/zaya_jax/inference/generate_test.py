@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """--mode=generate from a Hugging Face folder: prompts, chats, stops, words."""
 
+import gc
 import json
 
+import jax
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -10,6 +12,7 @@ import safetensors.numpy
 from tests.support import tuning
 from zaya_jax import main
 from zaya_jax.inference import load as load_lib
+from zaya_jax.inference import model as model_lib
 
 HOW = ('--generate.max_tokens=8', '--generate.temperature=0')
 
@@ -85,6 +88,23 @@ def test_conversation_is_put_into_the_template(run, tmp_path, source):
   assert chat['text'] == expected[0] != plain['text']
   _, out, _ = run('--prompt=Say 3 twice.', '--generate.chat')
   assert out == f'{expected[0]}\n'
+
+
+def test_weights_are_there_once(run, monkeypatch):
+  def size(tree):
+    gc.collect()
+    return sum(array.nbytes for array in tree)
+
+  def generate(model, *_, **__):
+    weights = size(jax.tree.leaves(model.decoder.weights))
+    seen.append((size(jax.live_arrays()) - before) / weights)
+    with pytest.raises(ValueError, match='text_only'):
+      model([[1, 2]])
+
+  seen, before = [], size(jax.live_arrays())
+  monkeypatch.setattr(model_lib.Model, 'generate', generate)
+  assert run('--prompt=AB')[0] == 0
+  assert seen == pytest.approx([1], rel=0.01)
 
 
 def test_stop_text_ends_the_continuation(run):
