@@ -9,7 +9,7 @@ field = fields.field
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class AegisConfig:
+class AegisConfig(fields.Section, prefix='aegis.'):
   """Supervision (--mode=supervise): nodes, timeouts and restarts."""
 
   nodes: tuple[str, ...] = field(('local',), 'Names of the nodes, spares last.')
@@ -84,7 +84,7 @@ class AegisConfig:
   )
 
   def __post_init__(self) -> None:
-    fields.check(self, 'aegis.')
+    super().__post_init__()
     if len(set(self.nodes)) < len(self.nodes):
       raise fields.UsageError(
         f'--aegis.nodes={",".join(self.nodes)} names a node twice.'

@@ -5,7 +5,7 @@ import dataclasses
 import math
 import typing
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from zaya_jax.config import exit_codes
 
@@ -33,6 +33,19 @@ def field(
   """A dataclass field with its help text and its inclusive bounds."""
   bounds = {'minimum': minimum, 'maximum': maximum}
   return dataclasses.field(default=default, metadata={'help': help, **bounds})
+
+
+class Section:
+  """Base of dataclasses of `field`s, which are checked when they are made."""
+
+  _prefix: ClassVar[str]
+
+  def __init_subclass__(cls, *, prefix: str):
+    """Takes what stands before the flags of the section, as 'model.'."""
+    cls._prefix = prefix
+
+  def __post_init__(self) -> None:
+    check(self, self._prefix)
 
 
 def divisors(n: int) -> list[int]:

@@ -10,7 +10,7 @@ field = fields.field
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MeshConfig:
+class MeshConfig(fields.Section, prefix='mesh.'):
   """Devices along each axis of the mesh."""
 
   replica: int = field(
@@ -39,12 +39,9 @@ class MeshConfig:
     'passes them around, with two parts in memory at a time.',
   )
 
-  def __post_init__(self) -> None:
-    fields.check(self, 'mesh.')
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DistributedConfig:
+class DistributedConfig(fields.Section, prefix='distributed.'):
   """How the processes of a training run connect, and timeouts."""
 
   coordinator: str = field(
@@ -65,9 +62,6 @@ class DistributedConfig:
   collective_timeout_s: int = field(
     600, 'Seconds that devices wait for each other in a collective.', minimum=1
   )
-
-  def __post_init__(self) -> None:
-    fields.check(self, 'distributed.')
 
 
 # Engines that had another name.
@@ -109,7 +103,7 @@ class OpsConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class BenchConfig:
+class BenchConfig(fields.Section, prefix='bench.'):
   """Benchmarks of operations (--mode=bench)."""
 
   op: tuple[str, ...] = field((), 'Operations; default: all.')
@@ -123,12 +117,9 @@ class BenchConfig:
   )
   repeats: int = field(20, 'Timed calls; the median is reported.', minimum=1)
 
-  def __post_init__(self) -> None:
-    fields.check(self, 'bench.')
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PlanConfig:
+class PlanConfig(fields.Section, prefix='plan.'):
   """Machine that --mode=plan plans for; it need not be available."""
 
   chip: Literal['mi300x', 'h200', 'h100', 'cpu'] = field(
@@ -152,6 +143,3 @@ class PlanConfig:
     'rocm: also compiles the step for MI300X and compares; takes minutes, '
     'needs no GPU (make rocm-venv).',
   )
-
-  def __post_init__(self) -> None:
-    fields.check(self, 'plan.')

@@ -17,7 +17,7 @@ OF_THE_RUN = frozenset(
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ModelConfig:
+class ModelConfig(fields.Section, prefix='model.'):
   """Model architecture; letters are axes of arrays in the source code."""
 
   num_layers: int = field(4, 'N: layers, each CCA followed by MoE.', minimum=1)
@@ -103,7 +103,7 @@ class ModelConfig:
   )
 
   def __post_init__(self) -> None:
-    fields.check(self, 'model.')
+    super().__post_init__()
     if self.num_heads % self.num_kv_heads:
       raise UsageError(
         f'--model.num_kv_heads={self.num_kv_heads} does not divide '

@@ -10,7 +10,7 @@ field = fields.field
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class EvalConfig:
+class EvalConfig(fields.Section, prefix='eval.'):
   """Evaluation."""
 
   every: int = field(
@@ -35,12 +35,9 @@ class EvalConfig:
   )
   limit: int = field(0, 'Questions per task; 0: all.', minimum=0)
 
-  def __post_init__(self) -> None:
-    fields.check(self, 'eval.')
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class GenerateConfig:
+class GenerateConfig(fields.Section, prefix='generate.'):
   """Sampling, by --mode=generate and during training."""
 
   # The state of decoding is allocated for all of them.
@@ -77,12 +74,9 @@ class GenerateConfig:
     'object per prompt.',
   )
 
-  def __post_init__(self) -> None:
-    fields.check(self, 'generate.')
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ExportConfig:
+class ExportConfig(fields.Section, prefix='export.'):
   """Hugging Face folder that --mode=export writes."""
 
   layout: Literal['native', 'legacy'] = field(
@@ -94,12 +88,9 @@ class ExportConfig:
     'auto', 'Dtype of the tensors; auto: as in the checkpoint.'
   )
 
-  def __post_init__(self) -> None:
-    fields.check(self, 'export.')
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ReportConfig:
+class ReportConfig(fields.Section, prefix='report.'):
   """Pages of --mode=report."""
 
   router: bool = field(
@@ -111,6 +102,3 @@ class ReportConfig:
   port: int = field(
     8000, 'Port of --serve; 0: any free port.', minimum=0, maximum=65535
   )
-
-  def __post_init__(self) -> None:
-    fields.check(self, 'report.')

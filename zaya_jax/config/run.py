@@ -48,7 +48,7 @@ _MODES = Literal[
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Config:
+class Config(fields.Section, prefix=''):
   """Settings of the run."""
 
   mode: _MODES = field('train', 'What to run.')
@@ -111,7 +111,7 @@ class Config:
   )
 
   def __post_init__(self) -> None:
-    fields.check(self, '')
+    super().__post_init__()
     if self.data.batch_size % self.optim.accumulation:
       raise fields.UsageError(
         f'--optim.accumulation={self.optim.accumulation} does not divide '

@@ -11,7 +11,7 @@ field = fields.field
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DataConfig:
+class DataConfig(fields.Section, prefix='data.'):
   """Training data."""
 
   input: str = field(
@@ -53,7 +53,7 @@ class DataConfig:
   batch_size: int = field(16, 'B: sequences per global batch.', minimum=1)
 
   def __post_init__(self) -> None:
-    fields.check(self, 'data.')
+    super().__post_init__()
     if self.record_tokens % self.seq_len:
       fit = [
         d for d in fields.divisors(self.record_tokens) if d <= self.seq_len
@@ -76,7 +76,7 @@ class DataConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class OptimConfig:
+class OptimConfig(fields.Section, prefix='optim.'):
   """Optimizer, learning rate, and the balancing bias of the router."""
 
   name: Literal['muon', 'adamw'] = field(
@@ -156,7 +156,7 @@ class OptimConfig:
   )
 
   def __post_init__(self) -> None:
-    fields.check(self, 'optim.')
+    super().__post_init__()
     if self.schedule == 'wsd' and not self.decay_steps:
       raise UsageError(
         f'--optim.schedule=wsd needs --optim.decay_steps={self.decay_steps} '
@@ -165,7 +165,7 @@ class OptimConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class GuardConfig:
+class GuardConfig(fields.Section, prefix='guard.'):
   """Detection of bad steps and faulty devices."""
 
   spike_limit: float = field(
@@ -182,12 +182,9 @@ class GuardConfig:
     minimum=0,
   )
 
-  def __post_init__(self) -> None:
-    fields.check(self, 'guard.')
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CheckpointConfig:
+class CheckpointConfig(fields.Section, prefix='checkpoint.'):
   """Checkpoints: when they are saved, verified and deleted."""
 
   every: int = field(
@@ -237,7 +234,7 @@ class CheckpointConfig:
   )
 
   def __post_init__(self) -> None:
-    fields.check(self, 'checkpoint.')
+    super().__post_init__()
     for tier in self.fast:
       folder, _, steps = tier.rpartition('@')
       if not folder or not steps.isdecimal() or not int(steps):
@@ -248,7 +245,7 @@ class CheckpointConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LogConfig:
+class LogConfig(fields.Section, prefix='log.'):
   """Logs, samples and pages of a run."""
 
   every: int = field(10, 'Steps between rows of metrics.', minimum=1)
@@ -264,6 +261,3 @@ class LogConfig:
     'Peak TFLOP/s of a device, for MFU; 0: from the table of devices.',
     minimum=0.0,
   )
-
-  def __post_init__(self) -> None:
-    fields.check(self, 'log.')

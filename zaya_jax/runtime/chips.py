@@ -16,11 +16,11 @@ class Chip:
     achievable: share of `peak` that large products reach.
     memory: bytes.
     bandwidth: bytes read or written, as a streaming kernel reaches them.
-    node: devices of a node.
     link: bytes that one device sends to its node, to one peer if `mesh`.
-    mesh: whether each pair of devices of a node has a link of its own, so that
-      a device sends the faster the more peers take part.
+    mesh: whether each pair of devices of a node has its own link: then a device
+      sends the faster, the more peers take part.
     nic: bytes that one device sends to other nodes.
+    node: devices of a node.
     width: bytes of an element in matrix products.
   """
 
@@ -29,10 +29,10 @@ class Chip:
   achievable: float
   memory: float
   bandwidth: float
-  node: int
   link: float
-  mesh: bool
-  nic: float
+  mesh: bool = False
+  nic: float = 50e9
+  node: int = 8
   width: int = 2
 
   @property
@@ -46,7 +46,7 @@ class Chip:
 
 
 def _gpu(name: str, **known) -> Chip:
-  return Chip(name=name, peak=flops.peak_tflops(name) * 1e12, node=8, **known)
+  return Chip(name=name, peak=flops.peak_tflops(name) * 1e12, **known)
 
 
 CHIPS = {
@@ -57,25 +57,12 @@ CHIPS = {
     bandwidth=4.33e12,
     link=64e9,
     mesh=True,
-    nic=50e9,
   ),
   'h200': _gpu(
-    'H200',
-    achievable=0.70,
-    memory=141e9,
-    bandwidth=4.35e12,
-    link=450e9,
-    mesh=False,
-    nic=50e9,
+    'H200', achievable=0.70, memory=141e9, bandwidth=4.35e12, link=450e9
   ),
   'h100': _gpu(
-    'H100',
-    achievable=0.70,
-    memory=80e9,
-    bandwidth=3.036e12,
-    link=450e9,
-    mesh=False,
-    nic=50e9,
+    'H100', achievable=0.70, memory=80e9, bandwidth=3.036e12, link=450e9
   ),
   # Two cores of a laptop.
   'cpu': Chip(
@@ -84,9 +71,7 @@ CHIPS = {
     achievable=0.5,
     memory=16e9,
     bandwidth=20e9,
-    node=8,
     link=5e9,
-    mesh=False,
     nic=0.125e9,
     width=4,
   ),

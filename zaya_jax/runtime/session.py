@@ -214,10 +214,8 @@ _GONE = (
   'another process is gone; repeat the command to go on from the newest '
   'checkpoint'
 )
-_reason: list[Any] = [
-  _GONE,
-  exit_codes.STOPPED,
-]  # Why jax would abort; the exit code.
+# Why jax would abort; the exit code.
+_reason: list[Any] = [_GONE, exit_codes.STOPPED]
 
 
 @ctypes.CFUNCTYPE(None, ctypes.c_int)

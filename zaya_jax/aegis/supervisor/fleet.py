@@ -33,9 +33,7 @@ class Fleet:
     self._selector = selector
     self._links: dict[str, link.Link] = {}
     self.nodes: tuple[str, ...] = ()  # Of this generation.
-    self.gone: list[
-      str
-    ] = []  # Nodes whose agents were lost; the caller clears it.
+    self.gone: list[str] = []  # Nodes of lost agents; the caller clears it.
 
   def connect(self, node: str, *, spare: bool) -> None:
     """Starts the agent of a node, unless it runs."""
