@@ -10,6 +10,7 @@ import numpy as np
 
 import zaya_jax
 from tests.parity import pairs, peer
+from tests.support import folders
 from tests.support.reference import ours, zaya_numpy
 from zaya_jax.hub import names as hub_names
 
@@ -33,7 +34,7 @@ def test_gradient_of_every_tensor_agrees(pair, achieved):
   our_loss, found = ours.loss_and_gradients(pair.ours, pair.tokens, pair.mask)
   np.testing.assert_allclose(our_loss, their_loss, rtol=1e-5)
   errors = {}
-  for name, mine in hub_names.export(hub_names.PARAMS, found):
+  for name, mine in folders.export(hub_names.PARAMS, found):
     norm = np.linalg.norm(theirs[name])
     assert norm > 0, f'{name} has no gradient: nothing is compared'
     errors[name] = np.linalg.norm(mine - theirs.pop(name)) / norm

@@ -3,6 +3,7 @@
 
 import json
 import pathlib
+from collections.abc import Iterator
 from typing import Any
 
 import ml_dtypes
@@ -29,6 +30,20 @@ def model(**changes: Any) -> config_lib.ModelConfig:
   return tiny.config(**{**settings, **changes})
 
 
+def export(
+  rows: tuple[hub_names.Row, ...],
+  tree: dict[str, Any],
+  layout: hub_names.Layout = 'native',
+) -> Iterator[tuple[str, np.ndarray]]:
+  """Yields (their name, array with their axes) for every leaf of `tree`."""
+  leaves = hub_names.flatten(tree)
+  for row in rows:
+    if row.path in leaves:
+      leaf = np.asarray(leaves[row.path])
+      for name, index in row.tensors(layout, leaf.shape):
+        yield name, row.axes.write(leaf[index])
+
+
 def tensors(
   config: config_lib.ModelConfig, layout: hub_names.Layout, seed: int = 0
 ) -> dict[str, np.ndarray]:
@@ -36,9 +51,9 @@ def tensors(
   params, buffers = tiny.arrays(config, seed)
   found = {
     name: np.ascontiguousarray(value).astype(ml_dtypes.bfloat16)
-    for name, value in hub_names.export(hub_names.PARAMS, params, layout)
+    for name, value in export(hub_names.PARAMS, params, layout)
   }
-  biases = hub_names.export(hub_names.BUFFERS, buffers, layout)
+  biases = export(hub_names.BUFFERS, buffers, layout)
   return found | {name: np.ascontiguousarray(x) for name, x in biases}
 
 

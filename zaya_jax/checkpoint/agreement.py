@@ -53,5 +53,5 @@ def reach(
 
 
 def first(values: list[Any]) -> Any:
-  """Decides for what the first process has that has not None."""
+  """Decides for the first value that is not None."""
   return next((value for value in values if value is not None), None)

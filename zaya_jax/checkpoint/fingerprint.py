@@ -20,7 +20,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
-from zaya_jax.checkpoint import agreement, arrays
+from zaya_jax.checkpoint import agreement, arrays, seal
 
 _SMALL = 2**18  # Elements on the host: XLA would compile for longer.
 _HOST = 'cpu'  # The platform whose memory is the host's.
@@ -63,12 +63,10 @@ def of_part(x: jax.Array, start: Any, shape: tuple[int, ...]) -> jax.Array:
     index += place * jnp.uint32(stride % 2**32)
     stride *= shape[axis]
   word = _WORDS[x.dtype.itemsize]
-  bits = lax.bitcast_convert_type(x, word).astype(jnp.uint32)
-  if bits.ndim > x.ndim:  # Two words of 8 bytes.
-    bits = bits[..., 0] ^ _mix(bits[..., 1] + jnp.uint32(0x85EBCA6B))
-  mixed = _mix(bits ^ _mix(index + jnp.uint32(0x9E3779B9)))
-  again = _mix(mixed + jnp.uint32(0x7F4A7C15))
-  return jnp.stack([jnp.sum(h, dtype=jnp.uint32) for h in (mixed, again)])
+  words = lax.bitcast_convert_type(x, word).astype(jnp.uint32)
+  if words.ndim == x.ndim:
+    words = words[..., None]
+  return jnp.stack(_two_sums(words, index))
 
 
 def of_tree(tree: Any) -> Prints:
@@ -115,6 +113,13 @@ def differences(saved: dict[str, str], found: dict[str, str]) -> list[str]:
   """The paths at which two results of `to_json` differ."""
   paths = sorted(saved.keys() | found.keys())
   return [path for path in paths if saved.get(path) != found.get(path)]
+
+
+def check(directory: str, saved: dict[str, str], found: dict[str, str]) -> None:
+  """Raises BrokenError if a checkpoint holds other values than were saved."""
+  if bad := differences(saved, found):
+    what = f'the values of {bad[0]} are not those that were saved'
+    raise seal.BrokenError(directory, 'fingerprint', what)
 
 
 def _own(leaf: jax.Array) -> list[Any]:
@@ -175,20 +180,17 @@ def _of_small(x: np.ndarray, start: Any, shape: tuple[int, ...]) -> np.ndarray:
     stride *= shape[axis]
   words = np.ascontiguousarray(x).reshape(-1, 1)
   words = words.view(f'u{min(x.dtype.itemsize, 4)}').astype(np.uint32)
-  bits = words[:, :1]
-  if words.shape[1] > 1:  # Two words of 8 bytes.
-    bits = bits ^ _mix_small(words[:, 1:] + np.uint32(0x85EBCA6B))
-  index = index.reshape(-1, 1) + np.uint32(0x9E3779B9)
-  mixed = _mix_small(bits ^ _mix_small(index))
-  again = _mix_small(mixed + np.uint32(0x7F4A7C15))
-  return np.array([h.sum(dtype=np.uint32) for h in (mixed, again)])
+  return np.array(_two_sums(words, index.reshape(-1)))
 
 
-def _mix_small(h: np.ndarray) -> np.ndarray:
-  """As `_mix`."""
-  h = (h ^ (h >> np.uint32(16))) * np.uint32(0x85EBCA6B)
-  h = (h ^ (h >> np.uint32(13))) * np.uint32(0xC2B2AE35)
-  return h ^ (h >> np.uint32(16))
+def _two_sums(words: Any, index: Any) -> list[Any]:
+  """Both sums; `words` [..., 1 or 2] of each element, `index` in the whole."""
+  bits = words[..., 0]
+  if words.shape[-1] > 1:  # An element of 8 bytes.
+    bits = bits ^ _mix(words[..., 1] + np.uint32(0x85EBCA6B))
+  mixed = _mix(bits ^ _mix(index + np.uint32(0x9E3779B9)))
+  again = _mix(mixed + np.uint32(0x7F4A7C15))
+  return [h.sum(dtype=np.uint32) for h in (mixed, again)]
 
 
 def _total(sums: Any) -> np.ndarray:
@@ -200,10 +202,8 @@ def _hex(total: Any) -> str:
   return (np.asarray(total) % 2**32).astype('>u4').tobytes().hex()
 
 
-def _mix(h: jax.Array) -> jax.Array:
+def _mix(h: Any) -> Any:
   """MurmurHash3's finalizer: a permutation of the 32-bit words."""
-  h ^= h >> 16
-  h *= jnp.uint32(0x85EBCA6B)
-  h ^= h >> 13
-  h *= jnp.uint32(0xC2B2AE35)
-  return h ^ (h >> 16)
+  h = (h ^ (h >> np.uint32(16))) * np.uint32(0x85EBCA6B)
+  h = (h ^ (h >> np.uint32(13))) * np.uint32(0xC2B2AE35)
+  return h ^ (h >> np.uint32(16))

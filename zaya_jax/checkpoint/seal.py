@@ -139,12 +139,11 @@ def verify(
     files, sizes = body['files'], _scan(directory)
   except OSError as error:  # It is being removed, or the disk is dying.
     raise BrokenError(directory, 'missing', errors.cause(error)) from error
-  for names, reason in (
-    (files.keys() - sizes.keys(), 'missing'),
-    (sizes.keys() - files.keys(), 'extra'),
+  for names, reason, what in (
+    (files.keys() - sizes.keys(), 'missing', 'missing'),
+    (sizes.keys() - files.keys(), 'extra', 'not part of it'),
   ):
     if names:
-      what = 'missing' if reason == 'missing' else 'not part of it'
       raise BrokenError(directory, reason, f'{min(names)} is {what}')
   for name, (size, _) in files.items():
     if sizes[name] != size:

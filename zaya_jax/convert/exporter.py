@@ -17,7 +17,7 @@ import numpy as np
 
 from pipelines import tokenizer as tokenizer_lib
 from zaya_jax import config as config_lib
-from zaya_jax.checkpoint import errors, meta
+from zaya_jax.checkpoint import errors, folders, meta
 from zaya_jax.checkpoint.reading import finder, lazy
 from zaya_jax.hub import aside, card, shards, weights
 from zaya_jax.hub import config as hub_config
@@ -202,7 +202,7 @@ def _open_run(path: str) -> Source:
   """A run directory or one checkpoint."""
   directory = finder.resolve(path)
   about = meta.read(directory)
-  run_dir = os.path.dirname(os.path.dirname(directory))
+  run_dir = folders.run_of(directory)
   kept = os.path.join(run_dir, hub_folder.KEPT_CONFIG)
   file = os.path.join(run_dir, tokenizer_lib.FILE_NAME)
   tokenizer = tokenizer_lib.load(file if os.path.exists(file) else 'bytes')
@@ -214,7 +214,7 @@ def _open_run(path: str) -> Source:
     folder=run_dir,
     kept=weights.read_json(kept) if os.path.exists(kept) else {},
     tokenizer=tokenizer if same else None,
-    step=int(os.path.basename(directory)),
+    step=folders.step_of(directory),
     about=about,
   )
 

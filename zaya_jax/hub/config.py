@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Translates the `config.json` of a Hugging Face ZAYA folder, both directions.
 
-The native layout is here, that of the first releases in `hf_legacy`. What a
-side cannot represent is refused by name. Settings of training alone (dropout,
-initial temperature) are neither read nor written.
+The native layout is here, that of the first releases in `legacy`. A setting
+that the other side does not have is refused by name. Settings of training alone
+(dropout, initial temperature) are neither read nor written.
 """
 
 from typing import Any
@@ -173,7 +173,7 @@ def _check_types(file: str, hf: dict[str, Any]) -> None:
       f'{file}: layer_types has {len(types)} entries, but num_hidden_layers is '
       f'{hf["num_hidden_layers"]}; they must agree.'
     )
-  unknown = [t for t in types if t not in (*_ROPE_DEFAULTS,)]
+  unknown = [t for t in types if t not in [*_ROPE_DEFAULTS]]
   if unknown:
     raise errors.FolderError(
       f'{file}: layer_types has {unknown[0]!r}; only '
@@ -202,10 +202,7 @@ def _rope(
         f'{{"{kind}": {{"rope_theta": ...}}}}.'
       )
     hub_values.check_unscaled(file, f'{kind!r} layers', rope)
-    kinds = {
-      'rope_theta': (float, None),
-      'partial_rotary_factor': (float, 1.0),
-    }
+    kinds = {'rope_theta': (float, None), 'partial_rotary_factor': (float, 1.0)}
     rope = hub_values.read(file, rope, kinds)
     fractions.add(rope['partial_rotary_factor'])
     thetas[kind] = rope['rope_theta']

@@ -73,11 +73,11 @@ def defaults(
   tokenizer: tokenizer_lib.Tokenizer | None, seq_len: int
 ) -> dict[str, Any]:
   """Keys of `config.json` that are not the model's, without an import."""
-  ids = (None,) * 3 if tokenizer is None else tokenizer.special_ids
+  pad, bos, eos = tokenizer.special_ids if tokenizer else (None,) * 3
   return {
-    **dict(
-      zip(('pad_token_id', 'bos_token_id', 'eos_token_id'), ids, strict=True)
-    ),
+    'pad_token_id': pad,
+    'bos_token_id': bos,
+    'eos_token_id': eos,
     'max_position_embeddings': seq_len,
     'attention_dropout': 0.0,
     'use_cache': True,

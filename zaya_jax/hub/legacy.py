@@ -6,6 +6,7 @@ sub-layer (0 where it does not apply), and with plain numbers. Both are read,
 plain numbers are written.
 """
 
+import functools
 from typing import Any
 
 from zaya_jax import config as config_lib
@@ -44,6 +45,22 @@ _KINDS = {
   'rope_parameters': (dict, None),
   'zaya_layers': (list, None),
 }
+# Ours, of the keys that only change their name.
+_FIELDS = {
+  'd_model': 'hidden_size',
+  'conv_depthwise': 'cca_time0',
+  'conv_grouped': 'cca_time1',
+  'attention_bias': 'attention_bias',
+  'vocab_size': 'vocab_size',
+  'tie_embeddings': 'tie_word_embeddings',
+  'head_bias': 'lm_head_bias',
+  'norm_eps': 'norm_epsilon',
+  'init_std': 'initializer_range',
+  'rope_fraction': 'partial_rotary_factor',
+}
+# Keys of one number each, the first that a file has counts.
+_KV_HEADS = ('num_query_groups_list', 'num_query_groups', 'num_key_value_heads')
+_WIDTHS = ('ffn_hidden_size_list', 'ffn_hidden_size')
 _ONLY = {
   'cca': True,
   'activation_func': 'swiglu',
@@ -61,9 +78,9 @@ def fields(file: str, given: dict[str, Any]) -> dict[str, Any]:
   """Fields of our configuration. Raises FolderError, as `translate`."""
   hub_values.check_only(file, given, _ONLY)
   hf = hub_values.read(file, given, _KINDS)
+  one = functools.partial(_one, file, given)
+  # Heads of the full width, where the number of query heads has another key.
   heads = hf['num_attention_heads']
-  # Where queries have a key of their own, this counts heads of the full width.
-  queries = _one(file, given, 'cca_num_q_heads') or heads
   wide = hf['hidden_size'] // max(heads, 1)
   # The router had its epsilon from a key that no file has, and so from a
   # default of 1e-6; training, and all later code, used that of other norms.
@@ -74,36 +91,16 @@ def fields(file: str, given: dict[str, Any]) -> dict[str, Any]:
   theta = hf['rope_theta'] or hf['rotary_base'] or rope.get('rope_theta')
   if not theta:
     raise errors.FolderError(f'{file} has no rope_theta; add it.')
-  found = {
+  found = {ours: hf[theirs] for ours, theirs in _FIELDS.items()} | {
     'num_layers': _num_sublayers(file, hf) // 2,
-    'd_model': hf['hidden_size'],
-    'num_heads': queries,
-    'num_kv_heads': _one(
-      file,
-      given,
-      'num_query_groups_list',
-      'num_query_groups',
-      'num_key_value_heads',
-      default=2,
-    ),
+    'num_heads': one('cca_num_q_heads') or heads,
+    'num_kv_heads': one(*_KV_HEADS, default=2),
     'head_dim': hf['head_dim'] or hf['kv_channels'] or wide,
-    'conv_depthwise': hf['cca_time0'],
-    'conv_grouped': hf['cca_time1'],
-    'attention_bias': hf['attention_bias'],
-    'num_experts': _one(file, given, 'zaya_layers', 'num_experts', default=16),
+    'num_experts': one('zaya_layers', 'num_experts', default=16),
     # Gate and up projections are one matrix of twice the width.
-    'd_expert': _one(
-      file, given, 'ffn_hidden_size_list', 'ffn_hidden_size', default=4096
-    )
-    // 2,
-    'd_router': _one(file, given, 'zaya_mlp_expansion', default=256),
-    'vocab_size': hf['vocab_size'],
-    'tie_embeddings': hf['tie_word_embeddings'],
-    'head_bias': hf['lm_head_bias'],
-    'norm_eps': hf['norm_epsilon'],
-    'init_std': hf['initializer_range'],
+    'd_expert': one(*_WIDTHS, default=4096) // 2,
+    'd_router': one('zaya_mlp_expansion', default=256),
     'rope_theta': theta,
-    'rope_fraction': hf['partial_rotary_factor'],
   }
   if not hf['zaya_use_mod']:
     found['skip'] = 'off'
@@ -153,29 +150,20 @@ def to_hf(config: config_lib.ModelConfig) -> dict[str, Any]:
   }
   return {
     **_ONLY,
-    'vocab_size': config.vocab_size,
-    'hidden_size': config.d_model,
+    **{theirs: getattr(config, ours) for ours, theirs in _FIELDS.items()},
     'num_hidden_layers': 2 * config.num_layers,
     'num_attention_heads': config.num_heads,
     'num_query_groups': config.num_kv_heads,
     'num_key_value_heads': config.num_kv_heads,
     'head_dim': config.head_dim,
     'kv_channels': config.head_dim,
-    'cca_time0': config.conv_depthwise,
-    'cca_time1': config.conv_grouped,
-    'attention_bias': config.attention_bias,
     'num_experts': config.num_experts,
     'ffn_hidden_size': 2 * config.d_expert,
     'zaya_mlp_expansion': config.d_router,
     'zaya_use_mod': config.skip != 'off',
     'residual_in_fp32': True,
     'zaya_high_prec': True,
-    'tie_word_embeddings': config.tie_embeddings,
-    'lm_head_bias': config.head_bias,
-    'norm_epsilon': config.norm_eps,
-    'initializer_range': config.init_std,
     'rope_theta': config.rope_theta,
-    'partial_rotary_factor': config.rope_fraction,
     **(sliding if windows else {}),
   }
 

@@ -84,18 +84,6 @@ class Row:
     return self.axes.write(part).shape
 
 
-def export(
-  rows: tuple[Row, ...], tree: dict[str, Any], layout: Layout = 'native'
-) -> Iterator[tuple[str, np.ndarray]]:
-  """Yields (their name, array with their axes) for every leaf of `tree`."""
-  leaves = flatten(tree)
-  for row in rows:
-    if row.path in leaves:
-      leaf = np.asarray(leaves[row.path])
-      for name, index in row.tensors(layout, leaf.shape):
-        yield name, row.axes.write(leaf[index])
-
-
 def flatten(tree: dict[str, Any]) -> dict[str, Any]:
   """{'layers/attn/q': leaf, ...} of a nested dict."""
   leaves = jax.tree_util.tree_leaves_with_path(tree)

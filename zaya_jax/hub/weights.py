@@ -167,11 +167,8 @@ def _parse(file: str, entries: Any, start: int, size: int) -> list[Tensor]:
   entries.pop('__metadata__', None)
   found, end = [], 0
   for name, entry in sorted(entries.items(), key=_begin):
-    kind, shape, (first, last) = (
-      entry['dtype'],
-      tuple(entry['shape']),
-      entry['data_offsets'],
-    )
+    kind, shape = entry['dtype'], tuple(entry['shape'])
+    first, last = entry['data_offsets']
     if kind not in DTYPES:
       raise ValueError(
         f'tensor {name} is of type {kind}, and only {", ".join(DTYPES)} are '

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from pipelines import tokenizer as tokenizer_lib
-from tests.support import bits, legacy, runs, tiny
+from tests.support import bits, folders, legacy, runs, tiny
 from zaya_jax import config as config_lib
 from zaya_jax.checkpoint.reading import finder
 from zaya_jax.convert import exporter, importer
@@ -58,7 +58,7 @@ def native_folder(folder, model, dtype=FLOAT32, bias=FLOAT32) -> pathlib.Path:
   values = {
     name: value.astype(bias if 'balancing' in name else dtype)
     for rows, tree in tables
-    for name, value in hub_names.export(rows, tree)
+    for name, value in folders.export(rows, tree)
   }
   given = hub_config.to_hf(model, 'native') | {'max_position_embeddings': 77}
   legacy.write(folder, given, values)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+from tests.support import folders
 from zaya_jax import config as config_lib
 from zaya_jax.hub import config as hub_config
 from zaya_jax.hub import errors
@@ -77,7 +78,7 @@ def tensors_of(model) -> dict[str, np.ndarray]:
       (hub_names.PARAMS, params),
       (hub_names.BUFFERS, buffers),
     )
-    for name, value in hub_names.export(rows, tree)
+    for name, value in folders.export(rows, tree)
   }
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import zaya_jax
+from tests.support import folders
 from tests.support.reference import mutants, ours
 from zaya_jax.hub import names as hub_names
 
@@ -58,7 +59,7 @@ def test_loss_and_gradients_equal_the_stored_ones(name):
     ours.load(str(GOLDEN / name)), golden['tokens'], golden['mask']
   )
   np.testing.assert_allclose(loss, golden['loss'], rtol=1e-5)
-  found = dict(hub_names.export(hub_names.PARAMS, gradients))
+  found = dict(folders.export(hub_names.PARAMS, gradients))
   stored = [key for key in golden if key.startswith('model.')]
   assert len(stored) == 9
   for key in stored:

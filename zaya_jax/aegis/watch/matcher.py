@@ -79,7 +79,6 @@ class Matcher:
     *,
     time_s: float,
     count: int = 1,
-    rank: int | None = None,
   ) -> list[events.Event]:
     """The events of a line, mostly none.
 
@@ -88,7 +87,6 @@ class Matcher:
       line: of text; for 'metrics', the name of a counter that has risen.
       time_s: by a clock that does not step back.
       count: by how much the counter has risen.
-      rank: whose line it is, for 'trainer'.
     """
     understood = understand(source, line)
     if understood is None:
@@ -102,7 +100,7 @@ class Matcher:
       if match := rule.find(text):
         memory = self._memory(rule, match)
         memory.detail = text.encode('unicode_escape').decode()[:_DETAIL]
-        found += self._count(rule, memory, count, time_s, rank)
+        found += self._count(rule, memory, count, time_s)
     return found
 
   def due(self, time_s: float) -> list[events.Event]:
@@ -113,7 +111,7 @@ class Matcher:
       if rule.grace_s
       for memory in self._memories[rule.name].values()
       if memory.due_at is not None and memory.due_at <= time_s
-      for event in self._tell(rule, memory, time_s, None)
+      for event in self._tell(rule, memory, time_s)
     ]
 
   def _memory(self, rule: rules_lib.Rule, match: re.Match) -> _Memory:
@@ -123,7 +121,7 @@ class Matcher:
       del memories[next(iter(memories))]  # The oldest.
     return memories.setdefault(key, _Memory())
 
-  def _count(self, rule, memory, count, time_s, rank) -> list[events.Event]:
+  def _count(self, rule, memory, count, time_s) -> list[events.Event]:
     if rule.grace_s:
       if memory.due_at is None:
         memory.due_at = time_s + rule.grace_s
@@ -133,9 +131,9 @@ class Matcher:
     memory.times = (times + [time_s] * min(count, rule.count))[-rule.count :]
     if len(memory.times) < rule.count:
       return []
-    return self._tell(rule, memory, time_s, rank)
+    return self._tell(rule, memory, time_s)
 
-  def _tell(self, rule, memory, time_s, rank) -> list[events.Event]:
+  def _tell(self, rule, memory, time_s) -> list[events.Event]:
     memory.due_at, memory.times = None, []
     told = self._told[rule.name]
     if time_s < memory.quiet_until or (
@@ -149,7 +147,6 @@ class Matcher:
         time_s=time_s,
         kind=rule.name,
         node=None if rule.scope == 'job' else self._node,
-        rank=rank if rule.scope == 'rank' else None,
         source=rule.source,
         action=rule.action,
         detail=memory.detail,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from zaya_jax import config as config_lib
-from zaya_jax.checkpoint import errors, fingerprint, kinds, meta, seal
+from zaya_jax.checkpoint import errors, fingerprint, kinds, meta
 from zaya_jax.checkpoint.reading import finder, lazy
 
 
@@ -18,13 +18,6 @@ def fingerprints(directory: str) -> dict[str, str]:
     path: fingerprint.of_host(leaf.blocks(), leaf.shape)
     for path, leaf in lazy.leaves(directory).items()
   }
-
-
-def check_fingerprints(directory: str, saved: dict[str, str]) -> None:
-  """Raises BrokenError if the arrays are not those that were saved."""
-  if bad := fingerprint.differences(saved, fingerprints(directory)):
-    what = f'the values of {bad[0]} are not those that were saved'
-    raise seal.BrokenError(directory, 'fingerprint', what)
 
 
 def main(config: config_lib.Config, source: str) -> Iterator[dict[str, Any]]:

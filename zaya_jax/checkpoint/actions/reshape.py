@@ -15,7 +15,15 @@ import jax
 import numpy as np
 
 from zaya_jax import config as config_lib
-from zaya_jax.checkpoint import arrays, errors, folders, lock, meta, seal
+from zaya_jax.checkpoint import (
+  arrays,
+  errors,
+  fingerprint,
+  folders,
+  lock,
+  meta,
+  seal,
+)
 from zaya_jax.checkpoint.actions import compare
 from zaya_jax.checkpoint.reading import finder, lazy, reader
 from zaya_jax.checkpoint.writing import stream
@@ -52,7 +60,7 @@ def main(config: config_lib.Config, source: str) -> Iterator[dict[str, Any]]:
       target = os.path.join(folders.root(partial), step)
       stream.write(target, _tree(directory, ranks), meta.read(directory))
       saved = seal.read(directory).get('fingerprint', {})
-      compare.check_fingerprints(target, saved)
+      fingerprint.check(target, saved, compare.fingerprints(target))
       os.remove(os.path.join(partial, '.lock'))
       os.rename(partial, output)
     except BaseException:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from zaya_jax import config as config_lib
-from zaya_jax.checkpoint import errors, folders, lock, meta, seal
+from zaya_jax.checkpoint import errors, fingerprint, folders, lock, meta, seal
 from zaya_jax.checkpoint.actions import compare, listing
 from zaya_jax.checkpoint.reading import finder
 from zaya_jax.checkpoint.writing import retention
@@ -24,7 +24,8 @@ def verify(config: config_lib.Config, source: str) -> Lines:
     found: dict[str, Any] = {'checkpoint': directory}
     try:
       body = folders.check(directory)
-      compare.check_fingerprints(directory, body.get('fingerprint', {}))
+      saved = body.get('fingerprint', {})
+      fingerprint.check(directory, saved, compare.fingerprints(directory))
       sizes = [size for size, _ in body['files'].values()]
       found |= {'valid': True, 'files': len(sizes), 'bytes': sum(sizes)}
     except errors.CheckpointError as error:

@@ -39,17 +39,13 @@ class Leaf:
     Raises:
       CheckpointError: if a file is damaged.
     """
-    try:
-      if not index:
-        return self._store.read().result()
-      if index[0] not in range(self._rows.start or 0, self._rows.stop):
-        size = max(1, self._store.chunk_layout.read_chunk.shape[0])
-        first = index[0] // size * size
-        self._block = None  # Not both at once.
-        self._rows = slice(first, min(first + size, self.shape[0]))
-        self._block = self._store[self._rows].read().result()
-    except errors.FAILURES as error:
-      raise errors.damaged(self._directory, error) from error
+    if not index:
+      return self._read(...)
+    if index[0] not in range(self._rows.start or 0, self._rows.stop):
+      first = index[0] // self.rows * self.rows
+      self._block = None  # Not both at once.
+      self._rows = slice(first, min(first + self.rows, self.shape[0]))
+      self._block = self._read(self._rows)
     return self._block[(index[0] - self._rows.start, *index[1:])]
 
   @property
@@ -74,12 +70,14 @@ class Leaf:
       return
     rows = rows or self.rows
     for first in range(0, self.shape[0], rows):
-      place = slice(first, min(first + rows, self.shape[0]))
-      try:
-        block = self._store[place].read().result()
-      except errors.FAILURES as error:
-        raise errors.damaged(self._directory, error) from error
+      block = self._read(slice(first, min(first + rows, self.shape[0])))
       yield (first, *(0,) * (len(self.shape) - 1)), block
+
+  def _read(self, place: Any) -> np.ndarray:
+    try:
+      return self._store[place].read().result()
+    except errors.FAILURES as error:
+      raise errors.damaged(self._directory, error) from error
 
 
 def leaves(directory: str) -> dict[str, Leaf]:

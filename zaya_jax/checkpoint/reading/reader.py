@@ -136,9 +136,7 @@ def _compare(directory: str, found: Any, abstract: Any) -> None:
   same = {k: v for k, v in saved.items() if wanted.get(k) == stored_as.get(k)}
   prints = fingerprint.to_json(fingerprint.of_tree(found))
   prints = {k: v for k, v in prints.items() if k in same}
-  if bad := fingerprint.differences(same, prints):
-    what = f'the values of {bad[0]} are not those that were saved'
-    raise seal.BrokenError(directory, 'fingerprint', what)
+  fingerprint.check(directory, same, prints)
 
 
 def _check(directory: str, saved: dict[str, str], abstract: Any) -> None:

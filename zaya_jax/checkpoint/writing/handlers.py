@@ -18,7 +18,6 @@ from zaya_jax.checkpoint import errors, folders, seal
 from zaya_jax.runtime import processes
 
 _LARGE = 2**28  # Bytes of an array of which each layer can be read alone.
-_GB = 10**9
 
 
 class Parts:

@@ -18,6 +18,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from zaya_jax.checkpoint import arrays
+from zaya_jax.parallel import placement
 
 Move = tuple[int, int]  # From one process to another, perhaps itself.
 
@@ -46,7 +47,7 @@ class Parts:
   def num_bytes(self) -> int:
     """Of the part of one process."""
     sizes = self._mesh.shape
-    count = lambda spec: math.prod(sizes[a] for a in _axes(spec))
+    count = lambda spec: math.prod(sizes[a] for a in placement.axes_of(spec))
     pairs = zip(self._like, self._specs, strict=True)
     device = sum(leaf.nbytes // count(spec) for leaf, spec in pairs)
     return device * len(self._places[0])
@@ -164,9 +165,8 @@ def _divide(leaf, sizes) -> P:
     (d,) if isinstance(d, str) else tuple(d or ()) for d in leaf.sharding.spec
   ]
   spec += [()] * (len(leaf.shape) - len(spec))
-  axes = [
-    a for a in sizes if a not in _axes(leaf.sharding.spec) and sizes[a] > 1
-  ]
+  taken = placement.axes_of(leaf.sharding.spec)
+  axes = [a for a in sizes if a not in taken and sizes[a] > 1]
   for count in range(len(axes), 0, -1):
     for dim, size in enumerate(leaf.shape):
       more = (*spec[dim], *axes[:count])
@@ -174,8 +174,3 @@ def _divide(leaf, sizes) -> P:
         spec[dim] = more
         return P(*(d if len(d) > 1 else d[0] if d else None for d in spec))
   return leaf.sharding.spec
-
-
-def _axes(spec: P) -> set[str]:
-  named = [(d,) if isinstance(d, str) else d or () for d in spec]
-  return {axis for axes in named for axis in axes}
