@@ -172,7 +172,8 @@ class GuardConfig(fields.Section, prefix='guard.'):
     20.0,
     'Refuses a step whose loss or gradient norm exceeds the median of the '
     'last 32 by this many median absolute deviations (of at least 0.1 nats, '
-    'and of half the median norm); 0: refuses NaN and Inf only.',
+    'and of half the median norm), unless the jump lasts for half of '
+    '--optim.max_bad_steps; 0: refuses NaN and Inf only.',
     minimum=0.0,
   )
   vote_every: int = field(

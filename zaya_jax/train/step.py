@@ -79,8 +79,7 @@ def make_train_step(
     )
     grad_norm = optax.tree.norm(grads)
     now_2 = jnp.stack([loss, grad_norm])
-    good = jnp.all(jnp.isfinite(now_2))
-    good &= ~spikes.is_spike(state.recent, now_2, config.guard.spike_limit)
+    good = _is_good(config, state.recent, now_2)
     apply = good & (state.held == 0)
     updates, opt_state = optimizer.params.update(
       grads, state.opt_state, partition.divide(state.params), apply=apply
@@ -112,6 +111,13 @@ def make_train_step(
     return new, measured
 
   return train_step
+
+
+def _is_good(config, recent_2W, now_2):
+  """Whether loss and gradient norm are finite and no spike."""
+  limit, max_refused = config.guard.spike_limit, config.optim.max_bad_steps
+  spike = spikes.is_spike(recent_2W, now_2, limit, max_refused)
+  return jnp.all(jnp.isfinite(now_2)) & ~spike
 
 
 def _told(state, load_NX, num_experts):

@@ -10,13 +10,13 @@ import pytest
 
 from zaya_jax.optim import spikes
 
-LIMIT = 20.0
+LIMIT, REFUSED = 20.0, 10
 RNG = np.random.default_rng(0)
 
 
-@functools.partial(jax.jit, static_argnums=2)
-def is_spike(recent, now, limit=LIMIT):
-  return spikes.is_spike(recent, now, limit)
+@functools.partial(jax.jit, static_argnums=(2, 3))
+def is_spike(recent, now, limit=LIMIT, max_refused=REFUSED):
+  return spikes.is_spike(recent, now, limit, max_refused)
 
 
 remember = jax.jit(spikes.remember)
@@ -30,13 +30,16 @@ def window(losses, norms):
 
 
 def expected_limits(losses, norms):
-  """Of the last 32, in float64; the upper of two medians."""
+  """In float64, the larger of those of the last 32 and of the last 9 steps."""
+  middle = lambda values: np.sort(values)[len(values) // 2]
   limits = []
-  for values, least in ((losses, 0.1), (norms, 0.5 * np.sort(norms)[16])):
-    median = np.sort(values)[16]
-    far = np.sort(np.abs(values - median))[16]
-    limits.append(median + LIMIT * max(far, least))
-  return limits
+  for count in (32, 9):
+    for values, nats, share in ((losses, 0.1, 0), (norms, 0, 0.5)):
+      last = values[-count:]
+      far = middle(np.abs(last - middle(last)))
+      far = max(far, nats, share * middle(last))
+      limits.append(middle(last) + LIMIT * far)
+  return np.max(np.reshape(limits, (2, 2)), axis=0)
 
 
 @pytest.mark.parametrize('noise', [0.01, 0.5])
@@ -44,7 +47,7 @@ def test_limit_is_that_of_numpy(noise):
   losses = 3 + noise * RNG.normal(size=40)
   norms = np.exp(2 * noise * RNG.normal(size=40))
   recent = window(losses, norms)
-  loss, norm = expected_limits(losses[-32:], norms[-32:])
+  loss, norm = expected_limits(losses, norms)
   for now, expected in (
     ((0.999 * loss, 0.999 * norm), False),
     ((1.001 * loss, 0.5), True),
@@ -74,12 +77,32 @@ def test_nan_is_not_remembered_and_a_spike_moves_the_limit_little():
   assert not is_spike(spiked, jnp.float32([4.9, 1.0]))
 
 
-def test_what_lasts_is_no_spike():
-  recent, refused = window(np.full(40, 3.0), np.full(40, 1.0)), 0
+# The median of the last 9 steps (10, and an odd number of them) is new when 5
+# are; of the whole window at the latest.
+@pytest.mark.parametrize(
+  'max_refused, expected',
+  [(1, 1), (2, 1), (3, 2), (4, 2), (9, 5), (10, 5), (32, 16), (1000, 16)],
+)
+@pytest.mark.parametrize('level', [(3.0, 50.0), (9.0, 1.0)])
+def test_what_lasts_is_no_spike(max_refused, expected, level):
+  recent, refused = window(np.full(40, 3.0), np.full(40, 1.0)), []
   for _ in range(40):
-    refused += bool(is_spike(recent, jnp.float32([3.0, 50.0])))
-    recent = remember(recent, jnp.float32([3.0, 50.0]))
-  assert refused == spikes.WINDOW // 2
+    now = jnp.float32(level)
+    refused.append(bool(is_spike(recent, now, max_refused=max_refused)))
+    recent = remember(recent, now)
+  assert refused == [True] * expected + [False] * (40 - expected)
+  assert max_refused == 1 or expected < max_refused
+
+
+def test_fewer_spikes_than_half_are_no_level():
+  recent = window(np.full(40, 3.0), np.full(40, 1.0))
+  for wild in 2 * [True, False]:
+    now = jnp.float32([9.0, 1.0] if wild else [3.0, 1.0])
+    assert is_spike(recent, now) == wild
+    recent = remember(recent, now)
+  for _ in range(2):  # The third and fourth of nine.
+    assert is_spike(recent, jnp.float32([9.0, 1.0]))
+    recent = remember(recent, jnp.float32([9.0, 1.0]))
 
 
 def test_learning_fast_with_a_lognormal_norm_is_not_refused():
@@ -93,7 +116,7 @@ def test_learning_fast_with_a_lognormal_norm_is_not_refused():
   now = jnp.float32(np.stack([losses, norms], axis=1))
 
   def step(recent, now_2):
-    spike = spikes.is_spike(recent, now_2, LIMIT)
+    spike = spikes.is_spike(recent, now_2, LIMIT, REFUSED)
     return spikes.remember(recent, now_2), spike
 
   _, refused = jax.lax.scan(step, spikes.init(), now)

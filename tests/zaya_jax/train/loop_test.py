@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a run does between its steps: it evaluates, saves and samples."""
 
+import itertools
+import json
 import math
 import os
 
@@ -13,6 +15,7 @@ from zaya_jax import main
 from zaya_jax.checkpoint import seal
 from zaya_jax.inference import model as model_lib
 from zaya_jax.inference import score
+from zaya_jax.parallel import batch as batch_lib
 
 TEXT = ''.join(
   f'{i} times {j} is {i * j}.\n' for i in range(30) for j in range(30)
@@ -77,6 +80,24 @@ def test_step_that_could_not_be_saved_is_not_told_as_saved(train, monkeypatch):
   log = (run_dir / 'log.txt').read_text()
   told = [line.split()[2] for line in log.splitlines() if 'saved step' in line]
   assert told == ['4', '6'] and sorted(saved(run_dir)) == [4, 6]
+
+
+def test_run_goes_on_at_a_new_level_of_its_loss(train, monkeypatch):
+  put, count = batch_lib.put_batch, itertools.count(1)
+
+  def put_batch(mesh, batch):
+    """From step 25 on each token is followed by one that was never seen."""
+    if next(count) >= 25:
+      batch = {**batch, 'targets': np.full_like(batch['targets'], 255)}
+    return put(mesh, batch)
+
+  monkeypatch.setattr(batch_lib, 'put_batch', put_batch)
+  args = '--num_steps=35 --optim.lr=1e-2 --guard.spike_limit=5'.split()
+  run_dir = train(*args, '--log.sample_every=0', '--checkpoint.every=0')
+  lines = (run_dir / 'incidents.jsonl').read_text().splitlines()
+  told = [(row['kind'], row['step']) for row in map(json.loads, lines)]
+  # Half of --optim.max_bad_steps=10; the sixth is taken, and those after it.
+  assert told == [('loss_spike', step) for step in range(25, 30)]
 
 
 class OutOfMemory(Exception):
