@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The order in which a program forces files to disk and renames them."""
+"""The order in which a program forces files to disk, and disks that fill."""
 
+import contextlib
 import os
+import resource
+from collections.abc import Iterator
 from typing import Any
 
 Event = tuple[str, str]  # 'fsync' of a path, or 'name': a path got its name.
@@ -27,6 +30,20 @@ def in_order(events: list[Event], *wanted: Event) -> bool:
   """Whether events are there, each after the one before it."""
   rest = iter(events)
   return all(event in rest for event in wanted)
+
+
+@contextlib.contextmanager
+def full(size: int) -> Iterator[None]:
+  """Inside, files of this process end at `size` bytes: of a line, a part fits.
+
+  The system says 'File too large' where a full disk is 'No space left'.
+  """
+  soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+  resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+  try:
+    yield
+  finally:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def _told(events, rename):

@@ -4,9 +4,11 @@
 Whether there is a bar, and colour, is decided here: on a terminal only.
 """
 
+import contextlib
 import os
 import pathlib
 import sys
+from collections.abc import Iterator
 from typing import Any, TextIO
 
 import rich.console
@@ -14,6 +16,7 @@ import rich.progress
 import rich.text
 
 from zaya_jax.metrics import text
+from zaya_jax.runtime import durable
 
 
 class Console:
@@ -21,7 +24,8 @@ class Console:
 
   def __init__(self, path: pathlib.Path, stream: TextIO | None = None):
     self._stream = stream or sys.stdout
-    self._file = path.open('a', encoding='utf-8', errors='replace')
+    self._name, self._log = path.name, durable.Lines(path)
+    self._failed: set[str] = set()
     self._terminal = (
       rich.console.Console(file=self._stream, highlight=False)
       if self._stream.isatty()
@@ -34,12 +38,26 @@ class Console:
 
   def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
     self.end_bar()
-    self._file.close()
+    self._log.close()
+
+  @contextlib.contextmanager
+  def trying(self, name: str) -> Iterator[None]:
+    """Inside, the file `name` may fail, on a full disk say; it is told once."""
+    try:
+      yield
+    except OSError as error:
+      if name in self._failed:
+        return
+      self._failed.add(name)
+      self.line(
+        f'{name} cannot be written ({error.strerror or error}); the run goes '
+        'on, and what is not written is lost'
+      )
 
   def line(self, words: str, *, bold: str = '', style: str = '') -> None:
     """Writes `bold` and then `words`; on a terminal above the bar."""
-    self._file.write(f'{bold}{words}\n')
-    self._file.flush()
+    with self.trying(self._name):
+      self._log.write(f'{bold}{words}\n'.encode('utf-8', 'replace'))
     if not self._terminal:
       # A pipe may not know every letter that a model writes.
       known = self._stream.encoding or 'utf-8'
@@ -86,8 +104,9 @@ class Console:
   def _print(self, words: str) -> None:
     try:
       print(words, file=self._stream, flush=True)
-    except BrokenPipeError:
-      # Nobody reads any more. The run goes on, and log.txt has it all.
+    except OSError:
+      # Nobody reads the pipe any more, or the disk of the file is full. The
+      # run goes on, and log.txt has it all.
       nowhere = os.open(os.devnull, os.O_WRONLY)
       os.dup2(nowhere, self._stream.fileno())
       os.close(nowhere)

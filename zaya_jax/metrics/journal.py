@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""metrics.jsonl: one JSON object a line, each line written once.
+"""metrics.jsonl: one JSON object a line, each line written once and whole.
 
 A run that resumes at step s computes the steps after s again, so their old
 lines go. A line torn by a killed process goes too.
@@ -31,16 +31,16 @@ class Journal:
     kept = b''.join(map(_encode, self.history))
     if kept != old:
       durable.replace(path, kept)
-    self._file = path.open('ab')
+    self._lines = durable.Lines(path)
+    self.close = self._lines.close
 
   def write(self, row: dict[str, Any]) -> None:
-    """Appends one row and hands it to the operating system."""
-    self._file.write(_encode(row))
-    self._file.flush()
+    """Appends one row and hands it to the operating system.
 
-  def close(self) -> None:
-    """Closes the file."""
-    self._file.close()
+    Raises:
+      OSError: if it cannot be written; nothing of it is in the file.
+    """
+    self._lines.write(_encode(row))
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:

@@ -19,9 +19,8 @@ from typing import Any
 import numpy as np
 
 from zaya_jax import config as config_lib
-from zaya_jax.metrics import console, experts, journal, summary, text, window
+from zaya_jax.metrics import console, experts, recorder, summary, text, window
 from zaya_jax.model import flops
-from zaya_jax.runtime import clock
 
 _BEST, _ZLIB = 'val/bpb', 'val/zlib_bpb'
 
@@ -97,25 +96,22 @@ class Reporter:
     self._open = contextlib.ExitStack()
 
   def __enter__(self) -> 'Reporter':
-    nowhere = pathlib.Path(os.devnull)
-    rows = self._run_dir / 'metrics.jsonl' if self._first else nowhere
-    self._journal = journal.Journal(rows, last_step=self._step)
-    self._open.callback(self._journal.close)
-    self._experts = experts.ExpertLog(
-      self._run_dir / 'experts.jsonl' if self._first else nowhere,
-      last_step=self._step,
-      num_steps=self._config.num_steps,
-      every=self._config.log.every,
-    )
-    self._open.callback(self._experts.close)
-    self._events = self._open_tensorboard()
+    nowhere = None if self._first else open(os.devnull, 'w')
+    if nowhere:
+      self._open.callback(nowhere.close)
     self._console = self._open.enter_context(
-      console.Console(
-        self._run_dir / self._log,
-        None if self._first else self._open.enter_context(nowhere.open('w')),
+      console.Console(self._run_dir / self._log, nowhere)
+    )
+    self._recorder = self._open.enter_context(
+      recorder.Recorder(
+        self._config,
+        self._run_dir,
+        last_step=self._step,
+        first=self._first,
+        trying=self._console.trying,
       )
     )
-    scored = [row for row in self._journal.history if row.get(_BEST)]
+    scored = [row for row in self._recorder.history if row.get(_BEST)]
     self._best = min(scored, key=lambda row: row[_BEST], default=None)
     for line in self._opening:
       self.note(line)
@@ -188,7 +184,7 @@ class Reporter:
     done_at = done.done_at or time.monotonic()
     step_s, self._mark = done_at - self._mark, done_at
     self._step, self._tokens = done.step, self._tokens + done.tokens
-    self._experts.add(done.step, done.measured)
+    self._recorder.routes(done.step, done.measured)
     self._window.add(
       values, tokens=done.tokens, step_s=step_s, data_s=done.data_s
     )
@@ -207,8 +203,9 @@ class Reporter:
         'val/zlib_bpb', what zlib needs for the same text.
     """
     self.flush()
-    row, total = self._write(step, values), self._config.num_steps
-    line = f'{text.place("eval", step, total)}  loss {values["val/loss"]:7.4f}'
+    row = self._recorder.row(step, self._tokens, values)
+    place = text.place('eval', step, self._config.num_steps)
+    line = f'{place}  loss {values["val/loss"]:7.4f}'
     if _BEST in values:
       line += f'  bpb {values[_BEST]:.3f}'
       if self._best is None or values[_BEST] < self._best[_BEST]:
@@ -221,18 +218,17 @@ class Reporter:
   def sample(self, step: int, prompt: str, continuation: str) -> None:
     """Shows what the model makes of `prompt` and writes it to samples/."""
     self.flush()
-    whole = prompt + continuation
-    path = self._run_dir / 'samples' / f'step_{step:06d}.txt'
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(whole, encoding='utf-8', errors='replace')
-    if self._events:
-      self._events.text('sample', f'```\n{whole}\n```', step)
+    self._recorder.sample(step, prompt + continuation)
     self._console.sample(f'sample at step {step}:', prompt, continuation)
 
   def paused(self, step: int, seconds: float) -> None:
     """Records that training stood still `seconds` for a save of `step`."""
     self.flush()
-    self._write(step, {'time/checkpoint_s': seconds})
+    self._recorder.row(step, self._tokens, {'time/checkpoint_s': seconds})
+
+  def trying(self, name: str) -> contextlib.AbstractContextManager[None]:
+    """Inside, the file `name` may fail; it is told once."""
+    return self._console.trying(name)
 
   def note(self, line: str) -> None:
     """Shows one line, above the bar where there is one."""
@@ -257,19 +253,6 @@ class Reporter:
     for line in lines:
       self._console.line(line)
 
-  def _open_tensorboard(self) -> Any:
-    """The TensorBoard writer; None where it is not wanted."""
-    if not self._config.log.tensorboard or not self._first:
-      return None
-    # Here: nobody who turns it off waits for it.
-    from zaya_jax.metrics import tensorboard
-
-    opened = tensorboard.Events(
-      self._run_dir / 'tensorboard', last_step=self._step
-    )
-    self._open.callback(opened.close)
-    return opened
-
   def _advance(self, loss: float) -> None:
     """Moves the progress bar."""
     rate = text.short(self._window.tokens_per_second)
@@ -292,19 +275,6 @@ class Reporter:
     if self._peak:
       rate = values['throughput/tokens_per_second']
       values['throughput/mfu'] = rate * self._flops_per_token / self._peak
-    row = self._write(self._step, values)
+    row = self._recorder.row(self._step, self._tokens, values)
     line = text.step_line(row, total=self._config.num_steps, eta_s=eta_s)
     self._console.line(line)
-
-  def _write(self, step: int, values: Mapping[str, float]) -> dict[str, Any]:
-    """Writes a row to metrics.jsonl and TensorBoard; returns it."""
-    row = {
-      'step': step,
-      'tokens': self._tokens,
-      **values,
-      **clock.stamps(),
-    }
-    self._journal.write(row)
-    if self._events:
-      self._events.scalars(values, step)
-    return row

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that are there whole or not at all, also after a loss of power."""
+"""Files, and lines of files, that are there whole or not at all.
+
+Files are so after a loss of power, too; lines while the machine runs.
+"""
 
 import contextlib
 import os
@@ -34,3 +37,27 @@ def sync(folder: str | os.PathLike[str]) -> None:
     os.fsync(handle)
   finally:
     os.close(handle)
+
+
+class Lines:
+  """A file to which lines are appended."""
+
+  def __init__(self, path: str | os.PathLike[str]):
+    # A buffer would try again what has failed.
+    self._file = open(path, 'ab', buffering=0)
+    self.close = self._file.close
+
+  def write(self, line: bytes) -> None:
+    """Hands a line, its end included, to the operating system.
+
+    Raises:
+      OSError: if it cannot be written; the file is as before.
+    """
+    size, rest = os.fstat(self._file.fileno()).st_size, memoryview(line)
+    try:
+      while rest:  # The last of a disk takes a part.
+        rest = rest[self._file.write(rest) :]
+    except OSError:
+      with contextlib.suppress(OSError):
+        self._file.truncate(size)
+      raise

@@ -126,14 +126,15 @@ def _incidents(config, report) -> guard_lib.Tell:
   def tell(kind, step, seen, process, good_step):
     report.note(seen)
     if processes.process() == 0:
-      run_files.incident(
-        config.run_dir,
-        kind=kind,
-        step=step,
-        seen=seen,
-        rank=process,
-        good_step=good_step,
-        source='trainer',
-      )
+      with report.trying('incidents.jsonl'):
+        run_files.incident(
+          config.run_dir,
+          kind=kind,
+          step=step,
+          seen=seen,
+          rank=process,
+          good_step=good_step,
+          source='trainer',
+        )
 
   return tell

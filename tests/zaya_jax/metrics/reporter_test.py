@@ -11,6 +11,7 @@ import sys
 import numpy as np
 import pytest
 
+from tests.support import disk
 from zaya_jax import config, metrics
 
 # What a row of training steps holds.
@@ -290,6 +291,66 @@ def test_best_of_before_the_resume_is_remembered(tmp_path, capsys):
   assert 'best so far' not in shown
 
 
+def test_best_after_a_resume_is_not_the_newest(tmp_path, capsys):
+  _finish(tmp_path, capsys, 2, None)  # 2.25, then 2.5.
+  with _reporter(tmp_path, num_steps=3, start_step=2) as report:
+    _push(report, 3, 3)
+    report.evaluation(3, {'val/loss': 1.5, 'val/bpb': 2.4})
+    report.finish(checkpoint=None)
+  shown = capsys.readouterr().out
+  assert 'best so far' not in shown
+  assert '2.250 bits per byte at step 1' in shown
+
+
+def test_tie_is_not_better(tmp_path, capsys):
+  with _reporter(tmp_path, num_steps=2) as report:
+    for step in (1, 2):
+      _push(report, step, step)
+      report.evaluation(step, {'val/loss': 1.5, 'val/bpb': 2.25})
+    report.finish(checkpoint=None)
+  shown = capsys.readouterr().out
+  assert shown.count('best so far') == 1
+  assert '2.250 bits per byte at step 1' in shown
+
+
+def test_full_disk_costs_lines_and_no_run(tmp_path, capsys):
+  def push(first, last):
+    for step in range(first, last + 1):
+      experts = {
+        'moe/load': Scalar([[1.0] * 16]),
+        'moe/bias': Scalar([[0.0] * 16]),
+      }
+      report.push(step, {**_measured(), **experts}, tokens=64, data_s=0.01)
+    report.flush()
+
+  with _reporter(tmp_path, tensorboard=True, log={'every': 1}) as report:
+    push(1, 3)
+    with disk.full(2000):
+      push(4, 30)
+      report.evaluation(30, {'val/loss': 1.5, 'val/bpb': 2.25})
+      report.sample(30, 'def f(', 'x' * 3000)
+      with report.trying('incidents.jsonl'):
+        raise OSError(28, 'No space left on device')
+    push(31, 40)
+    report.sample(40, 'def f(', 'x):')
+    report.finish(checkpoint=None)
+
+  shown = capsys.readouterr().out.splitlines()
+  told = [line.split()[0] for line in shown if 'cannot be written' in line]
+  kept = ['metrics.jsonl', 'experts.jsonl', 'log.txt']
+  others = ['tensorboard/', 'samples/', 'incidents.jsonl']
+  assert sorted(told) == sorted(kept + others)
+  for name in kept:  # No line is torn, and later ones are there again.
+    assert (tmp_path / name).read_text().endswith('\n')
+  for name in ('metrics.jsonl', 'experts.jsonl'):
+    rows = [json.loads(x) for x in (tmp_path / name).read_text().splitlines()]
+    steps = [row['step'] for row in rows]
+    assert steps[:3] == [1, 2, 3] and steps[-10:] == [*range(31, 41)]
+    assert len(steps) < 40
+  assert {*(tmp_path / 'log.txt').read_text().splitlines()} < {*shown}
+  assert os.listdir(tmp_path / 'samples') == ['step_000040.txt']
+
+
 def test_log_has_the_lines_of_the_pipe(tmp_path, capsys):
   with _reporter(tmp_path) as report:
     report.note('a note')
@@ -402,4 +463,16 @@ def test_run_outlives_the_reader_of_its_output(tmp_path):
   process.stdout.close()
   _, complaints = process.communicate()
   assert (process.returncode, complaints) == (0, b'')
+  assert 'done: 3 of 3 steps' in (tmp_path / 'log.txt').read_text()
+
+
+def test_run_outlives_the_disk_of_its_output(tmp_path):
+  with open('/dev/full', 'w') as full:
+    done = subprocess.run(
+      [sys.executable, '-c', RUN, str(tmp_path)],
+      stdout=full,
+      stderr=subprocess.PIPE,
+      check=False,
+    )
+  assert (done.returncode, done.stderr) == (0, b'')
   assert 'done: 3 of 3 steps' in (tmp_path / 'log.txt').read_text()

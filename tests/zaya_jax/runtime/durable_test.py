@@ -40,3 +40,17 @@ def test_failure_leaves_the_old_file_and_nothing_else(
   with pytest.raises(OSError, match='No space left'):
     durable.replace(str(path), b'new')
   assert os.listdir(tmp_path) == ['file'] and path.read_bytes() == b'old'
+
+
+def test_line_is_whole_or_absent(tmp_path):
+  path = tmp_path / 'lines'
+  path.write_bytes(b'first\n')
+  lines = durable.Lines(path)
+  with disk.full(10):
+    for _ in range(2):
+      with pytest.raises(OSError, match='too large'):
+        lines.write(b'second\n')
+      assert path.read_bytes() == b'first\n'
+  lines.write(b'third\n')
+  assert path.read_bytes() == b'first\nthird\n'
+  lines.close()

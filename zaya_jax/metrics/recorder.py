@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run keeps of its steps: rows, TensorBoard's events, samples.
+
+None of it is worth a run: what cannot be written is lost, and said once.
+"""
+
+import contextlib
+import os
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from zaya_jax import config as config_lib
+from zaya_jax.metrics import experts, journal
+from zaya_jax.runtime import clock, durable
+
+# A context in which a file, by its name, may fail.
+Trying = Callable[[str], contextlib.AbstractContextManager[None]]
+
+
+class Recorder:
+  """The files of a run; use it in a `with` block.
+
+  Attributes:
+    history: the rows of metrics.jsonl that were kept, oldest first.
+  """
+
+  def __init__(
+    self,
+    config: config_lib.Config,
+    run_dir: pathlib.Path,
+    *,
+    last_step: int,
+    first: bool,
+    trying: Trying,
+  ):
+    """Opens the files.
+
+    Args:
+      config: of the run.
+      run_dir: where they lie.
+      last_step: steps done before; rows of later ones are dropped.
+      first: whether this process records; of the others nothing is kept.
+      trying: what fails inside is told, and the run goes on.
+
+    Raises:
+      OSError: if there is no room for rows already.
+    """
+    self._run_dir, self._trying = run_dir, trying
+    self._open = contextlib.ExitStack()
+    nowhere = pathlib.Path(os.devnull)
+    self._journal = journal.Journal(
+      run_dir / 'metrics.jsonl' if first else nowhere, last_step=last_step
+    )
+    self._open.callback(self._journal.close)
+    self.history = self._journal.history
+    self._experts = experts.ExpertLog(
+      run_dir / 'experts.jsonl' if first else nowhere,
+      last_step=last_step,
+      num_steps=config.num_steps,
+      every=config.log.every,
+    )
+    self._open.callback(self._experts.close)
+    self._events: Any = None
+    if config.log.tensorboard and first:
+      with trying('tensorboard/'):
+        self._open_tensorboard(last_step)
+
+  def __enter__(self) -> 'Recorder':
+    return self
+
+  def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+    self._open.close()
+
+  def row(
+    self, step: int, tokens: int, values: Mapping[str, float]
+  ) -> dict[str, Any]:
+    """Writes a row to metrics.jsonl and TensorBoard; returns it."""
+    row = {'step': step, 'tokens': tokens, **values, **clock.stamps()}
+    with self._trying('metrics.jsonl'):
+      self._journal.write(row)
+    self._event(lambda events: events.scalars(values, step))
+    return row
+
+  def routes(self, step: int, measured: Mapping[str, Any]) -> None:
+    """Takes what a step has measured of its experts."""
+    with self._trying('experts.jsonl'):
+      self._experts.add(step, measured)
+
+  def sample(self, step: int, words: str) -> None:
+    """Writes a sample to samples/ and TensorBoard."""
+    path = self._run_dir / 'samples' / f'step_{step:06d}.txt'
+    with self._trying('samples/'):
+      path.parent.mkdir(exist_ok=True)
+      durable.replace(path, words.encode('utf-8', 'replace'))
+    self._event(
+      lambda events: events.text('sample', f'```\n{words}\n```', step)
+    )
+
+  def _open_tensorboard(self, last_step: int) -> None:
+    # Here: nobody who turns it off waits for it.
+    from zaya_jax.metrics import tensorboard
+
+    events = tensorboard.Events(
+      self._run_dir / 'tensorboard', last_step=last_step
+    )
+    self._events = events
+
+    def close():
+      with self._trying('tensorboard/'):
+        events.close()
+
+    self._open.callback(close)
+
+  def _event(self, write: Callable[[Any], None]) -> None:
+    """Writes to TensorBoard, until that fails."""
+    # Behind an event that is not whole nothing can be read.
+    events, self._events = self._events, None
+    if events:
+      with self._trying('tensorboard/'):
+        write(events)
+        self._events = events
