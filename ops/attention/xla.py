@@ -18,50 +18,29 @@ _MAX_BLOCKS = 4
 _MIN_ROWS = 128
 
 
-def attention(
-  q_BLHC,
-  k_BSKC,
-  v_BSKC,
-  *,
-  q_segments_BL=None,
-  k_segments_BS=None,
-  offset=0,
-  window=None,
-) -> jax.Array:
+def attention(q_BLHC, k_BSKC, v_BSKC, **options) -> jax.Array:
   """See `ops.attention`. What it does not take, the reference does."""
-  if api.unsupported(q_BLHC, k_BSKC, offset) is not None:
-    return reference.attention(
-      q_BLHC,
-      k_BSKC,
-      v_BSKC,
-      q_segments_BL=q_segments_BL,
-      k_segments_BS=k_segments_BS,
-      offset=offset,
-      window=window,
-    )
+  if api.unsupported(q_BLHC, k_BSKC, options.get('offset', 0)) is not None:
+    return reference.attention(q_BLHC, k_BSKC, v_BSKC, **options)
+  q_segments_BL, window = options.get('q_segments_BL'), options.get('window')
   batch, length, heads, channels = q_BLHC.shape
   kv_heads = k_BSKC.shape[2]
   scaled = (q_BLHC * channels**-0.5).astype(q_BLHC.dtype)
   q_BKGLC = scaled.reshape(
     batch, length, kv_heads, heads // kv_heads, channels
   ).transpose(0, 2, 3, 1, 4)
-  k_BKSC, v_BKSC = k_BSKC.swapaxes(1, 2), v_BSKC.swapaxes(1, 2)
+  keys = k_BSKC.swapaxes(1, 2), v_BSKC.swapaxes(1, 2)
   rows = max(_MIN_ROWS, -(-length // _MAX_BLOCKS))
   out = []
   for start in range(0, length, rows):
     end = min(start + rows, length)
     segments = (None, None)
     if q_segments_BL is not None:
+      k_segments_BS = options['k_segments_BS']
       segments = q_segments_BL[:, start:end], k_segments_BS[:, :end]
     visible = reference.visible_keys(end - start, end, *segments, start, window)
-    out.append(
-      _block(
-        q_BKGLC[:, :, :, start:end],
-        k_BKSC[:, :, :end],
-        v_BKSC[:, :, :end],
-        visible[:, None, None],
-      )
-    )
+    q, k, v = q_BKGLC[:, :, :, start:end], *(x[:, :, :end] for x in keys)
+    out.append(_block(q, k, v, visible[:, None, None]))
   o_BKGLC = jnp.concatenate(out, axis=3)
   return o_BKGLC.transpose(0, 3, 1, 2, 4).reshape(q_BLHC.shape)
 

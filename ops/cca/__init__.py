@@ -62,13 +62,9 @@ def cca_prologue(
   """
   groups, channels, mixed = kernel_GCX.shape
   kv_heads = len(temperature_K)
-  heads, spare = groups - kv_heads, mixed % channels
-  if (
-    spare
-    or heads < 1
-    or heads % kv_heads
-    or (z_BLZ.shape[-1] != groups * channels)
-  ):
+  heads = groups - kv_heads
+  fits = z_BLZ.shape[-1] == groups * channels and mixed % channels == 0
+  if not fits or heads < 1 or heads % kv_heads:
     raise ValueError(
       f'cca_prologue: z {z_BLZ.shape}, kernel {kernel_GCX.shape} and '
       f'{kv_heads} key heads do not fit.'

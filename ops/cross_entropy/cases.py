@@ -21,10 +21,9 @@ def _case(
     target[0], weight = vocab - 1, rng.random(tokens, np.float32)
     weight[:weightless] = 0
     head = draw(vocab, d_model).astype(dtype)
-    x = (3 * d_model**-0.5 * draw(tokens, d_model)).astype(
-      dtype
-    )  # Of some units.
-    return (x, head, target, weight, draw(vocab) if bias else None), {}
+    x = 3 * d_model**-0.5 * draw(tokens, d_model)  # Logits of some units.
+    bias_V = draw(vocab) if bias else None
+    return (x.astype(dtype), head, target, weight, bias_V), {}
 
   product = 2.0 * tokens * d_model * vocab
   matrices = 2.0 * (tokens + vocab) * d_model

@@ -45,9 +45,8 @@ def _forward(x_TD, head_VD, target_T, weight_T, bias_V):
     logits = _logits(x, head_VD, bias_V)
     log_z = jax.nn.logsumexp(logits, axis=1, keepdims=True)
     nats = log_z[:, 0] - _pick(logits, target)
-    hit = (
-      jax.lax.broadcasted_iota(jnp.int32, logits.shape, 1) == target[:, None]
-    )
+    column = jax.lax.broadcasted_iota(jnp.int32, logits.shape, 1)
+    hit = column == target[:, None]
     d_logits = (jnp.exp(logits - log_z) - hit) * weight[:, None]
     if d_bias is not None:
       d_bias += jnp.sum(d_logits, axis=0)
@@ -83,8 +82,7 @@ def _scan(f, init, chunks):
   """lax.scan, without the loop where there is one chunk."""
   if chunks[0].shape[0] > 1:
     return jax.lax.scan(f, init, chunks)
-  carry, out = f(init, jax.tree.map(lambda a: a[0], chunks))
-  return carry, out
+  return f(init, jax.tree.map(lambda a: a[0], chunks))
 
 
 def _logits(x, head_VD, bias_V):

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Experts of a few tokens, where reading the matrices is all the time.
 
-Matrices are [out, in]: a GPU reads such rows three times as fast when there is
-one token. Up to `PICKED` tokens each read the matrices of their own expert;
-more of them meet all experts at once, which costs a memory-bound program
-nothing as long as nearly every expert has a token.
+Arguments are those of `ops.expert_mlp_rows`: matrices are [out, in], as a GPU
+reads such rows three times as fast for one token. Up to `PICKED` tokens each
+read the matrices of their own expert; more of them meet all experts at once,
+which costs a memory-bound program nothing as long as nearly every expert has a
+token.
 """
 
 import jax
@@ -16,12 +17,7 @@ PICKED = 4
 DENSE = 256
 
 
-def picked(
-  x_TD: jax.Array,
-  expert_T: jax.Array,
-  gate_up_EFD: jax.Array,
-  down_EDF: jax.Array,
-) -> jax.Array:
+def picked(x_TD, expert_T, gate_up_EFD, down_EDF) -> jax.Array:
   """Each token alone through its expert; [T, D] float32."""
   experts = gate_up_EFD.shape[0]
   rows = []
@@ -35,12 +31,7 @@ def picked(
   return jnp.stack(rows)
 
 
-def dense(
-  x_TD: jax.Array,
-  expert_T: jax.Array,
-  gate_up_EFD: jax.Array,
-  down_EDF: jax.Array,
-) -> jax.Array:
+def dense(x_TD, expert_T, gate_up_EFD, down_EDF) -> jax.Array:
   """All tokens through all experts, of which one counts; [T, D] float32."""
   h_ETF = _dot('TD,EFD->ETF', x_TD, gate_up_EFD)
   experts = jnp.arange(gate_up_EFD.shape[0], dtype=expert_T.dtype)

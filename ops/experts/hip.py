@@ -14,9 +14,7 @@ from ops.experts import api, sorting
 ROWS = 256  # Of a tile.
 
 
-def unsupported(
-  x_TD: jax.Array, expert_T: jax.Array, gate_up: jax.Array, down: jax.Array
-) -> str | None:
+def unsupported(x_TD, expert_T, gate_up, down) -> str | None:
   """Why it cannot run."""
   del expert_T
   if down.shape[1] >= 2**22:  # Of 256 rows of gate and up.

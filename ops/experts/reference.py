@@ -11,12 +11,7 @@ def swiglu(h_TF: jax.Array) -> jax.Array:
   return jax.nn.silu(gate) * up
 
 
-def expert_mlp(
-  x_TD: jax.Array,
-  expert_T: jax.Array,
-  gate_up_EDF: jax.Array,
-  down_EFD: jax.Array,
-) -> jax.Array:
+def expert_mlp(x_TD, expert_T, gate_up_EDF, down_EFD) -> jax.Array:
   """See `ops.expert_mlp`; costs E times the work."""
   h_ETF = jnp.einsum('TD,EDF->ETF', x_TD, gate_up_EDF)
   y_ETD = jnp.einsum('ETF,EFD->ETD', swiglu(h_ETF), down_EFD)

@@ -19,20 +19,13 @@ from ops.experts import api, reference
 from ops.experts.sorting import permute, sort_by_expert
 
 
-def unsupported(
-  x_TD: jax.Array, expert_T: jax.Array, gate_up: jax.Array, down: jax.Array
-) -> str | None:
+def unsupported(x_TD, expert_T, gate_up, down) -> str | None:
   """Why it cannot run."""
   del expert_T, down
   return api.uncounted(x_TD, gate_up)
 
 
-def expert_mlp(
-  x_TD: jax.Array,
-  expert_T: jax.Array,
-  gate_up_EDF: jax.Array,
-  down_EFD: jax.Array,
-) -> jax.Array:
+def expert_mlp(x_TD, expert_T, gate_up_EDF, down_EFD) -> jax.Array:
   """See `ops.expert_mlp`."""
   order_T, inverse_T, starts = sort_by_expert(expert_T, gate_up_EDF.shape[0])
   sorted_TD = permute(x_TD, order_T, inverse_T)
@@ -40,12 +33,7 @@ def expert_mlp(
   return permute(y_TD, inverse_T, order_T)
 
 
-def expert_mlp_rows(
-  x_TD: jax.Array,
-  expert_T: jax.Array,
-  gate_up_EFD: jax.Array,
-  down_EDF: jax.Array,
-) -> jax.Array:
+def expert_mlp_rows(x_TD, expert_T, gate_up_EFD, down_EDF) -> jax.Array:
   """See `ops.expert_mlp_rows`."""
   order_T, inverse_T, starts = sort_by_expert(expert_T, gate_up_EFD.shape[0])
   sorted_TD = permute(x_TD, order_T, inverse_T)

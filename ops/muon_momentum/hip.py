@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """All tensors in one launch: ops/native/muon_momentum.hip."""
 
-from collections.abc import Sequence
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,13 +10,7 @@ from ops import native
 GRADS, AHEAD = ('bfloat16', 'float32'), ('bfloat16', 'float16', 'float32')
 
 
-def unsupported(
-  momenta: Sequence[jax.Array],
-  grads: Sequence[jax.Array],
-  *,
-  dtype: jnp.dtype,
-  **_,
-) -> str | None:
+def unsupported(momenta, grads, *, dtype, **_) -> str | None:
   """Why it cannot run."""
   if reason := native.unavailable('muon_momentum'):
     return reason
@@ -32,14 +24,7 @@ def unsupported(
 
 
 def muon_momentum(
-  momenta: Sequence[jax.Array],
-  grads: Sequence[jax.Array],
-  *,
-  decay: float,
-  nesterov: bool,
-  dtype: jnp.dtype,
-  scale: jax.Array | float,
-  apply: jax.Array | None,
+  momenta, grads, *, decay, nesterov, dtype, scale, apply
 ) -> tuple[list[jax.Array], list[jax.Array]]:
   """See `ops.muon_momentum`."""
   n = len(momenta)

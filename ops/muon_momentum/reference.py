@@ -1,21 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The meaning of `ops.muon_momentum`, and its engine in plain XLA."""
 
-from collections.abc import Sequence
-
 import jax
 import jax.numpy as jnp
 
 
 def muon_momentum(
-  momenta: Sequence[jax.Array],
-  grads: Sequence[jax.Array],
-  *,
-  decay: float,
-  nesterov: bool,
-  dtype: jnp.dtype,
-  scale: jax.Array | float,
-  apply: jax.Array | None,
+  momenta, grads, *, decay, nesterov, dtype, scale, apply
 ) -> tuple[list[jax.Array], list[jax.Array]]:
   """See `ops.muon_momentum`."""
   grads = [g.astype(m.dtype) for m, g in zip(momenta, grads, strict=True)]

@@ -13,12 +13,7 @@ EPS = 1e-7
 
 
 def newton_schulz(
-  x: jax.Array,
-  *,
-  steps: int,
-  dtype: jnp.dtype,
-  coefficients: str = 'jordan',
-  gram: bool = False,
+  x, *, steps, dtype, coefficients='jordan', gram=False
 ) -> jax.Array:
   """See `ops.newton_schulz`."""
   schedule = coefficients_lib.schedule(coefficients, steps)

@@ -49,15 +49,10 @@ def residual_rms_norm(
   Raises:
     ValueError: if the shapes do not fit.
   """
-  shape, vectors = (
-    x_TD.shape,
-    (
-      branch_scale_D,
-      branch_bias_D,
-      residual_scale_D,
-      residual_bias_D,
-      norm_scale_D,
-    ),
+  shape = x_TD.shape
+  vectors = (
+    *(branch_scale_D, branch_bias_D, residual_scale_D, residual_bias_D),
+    norm_scale_D,
   )
   if branch_TD.shape != shape or {v.shape for v in vectors} != {shape[-1:]}:
     raise ValueError(

@@ -91,17 +91,7 @@ def _backward(z, dy, kernel, temperature, segments):
   return dz, parts
 
 
-def unnormalize(
-  q: jax.Array,
-  unit: jax.Array,
-  scale: jax.Array,
-  kernel: jax.Array,
-  temperature: jax.Array,
-  cos: jax.Array,
-  sin: jax.Array,
-  d_q: jax.Array,
-  d_k: jax.Array,
-) -> tuple[jax.Array, jax.Array, jax.Array]:
+def unnormalize(q, unit, scale, kernel, temperature, cos, sin, d_q, d_k):
   """See `api.Kernels`; `q` and `d_q` are [B, L, H * C], keys likewise."""
   groups, channels, _ = kernel.shape
   like_z = jax.ShapeDtypeStruct((*q.shape[:2], groups * channels), q.dtype)

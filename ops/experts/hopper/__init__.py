@@ -16,9 +16,7 @@ from ops.hopper import warp_groups
 from ops.once import once
 
 
-def unsupported(
-  x_TD: jax.Array, expert_T: jax.Array, gate_up: jax.Array, down: jax.Array
-) -> str | None:
+def unsupported(x_TD, expert_T, gate_up, down) -> str | None:
   """Why it cannot run."""
   del expert_T
   return warp_groups.unavailable() or api.unsupported(

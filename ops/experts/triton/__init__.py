@@ -15,9 +15,7 @@ from ops.triton import tiles
 KERNELS = ('up', 'down', 'd_up', 'd_x', 'd_weights')
 
 
-def unsupported(
-  x_TD: jax.Array, expert_T: jax.Array, gate_up: jax.Array, down: jax.Array
-) -> str | None:
+def unsupported(x_TD, expert_T, gate_up, down) -> str | None:
   """Why it cannot run."""
   del expert_T
   types = 'bfloat16', 'float16', 'float32'

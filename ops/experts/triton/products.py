@@ -23,13 +23,7 @@ from ops.triton import launch, tiles
 _LOG2_E = 1.4426950408889634
 
 
-def up(
-  x_SD: jax.Array,
-  places: tuple[jax.Array, jax.Array],
-  gate_up_EDG: jax.Array,
-  *,
-  save: bool,
-) -> list[jax.Array]:
+def up(x_SD, places, gate_up_EDG, *, save) -> list[jax.Array]:
   """[T, F] and, to `save`, [T, G].
 
   Rows are read where they are: sorted ones are never in memory.
@@ -67,13 +61,7 @@ def up(
   return programs.call(kernel, 'experts_up', size, starts, shapes, inputs)
 
 
-def matmul(
-  x_TK: jax.Array,
-  places: tuple[jax.Array, jax.Array],
-  w: jax.Array,
-  *,
-  transposed: bool = False,
-) -> jax.Array:
+def matmul(x_TK, places, w, *, transposed=False) -> jax.Array:
   """[S, N]; `w` is [E, K, N], if `transposed` [E, N, K], read as it lies."""
   order_T, starts = places
   width = w.shape[1 if transposed else 2]
@@ -90,12 +78,7 @@ def matmul(
   return programs.call(kernel, name, size, starts, shapes, inputs)[0]
 
 
-def d_up(
-  dy_TD: jax.Array,
-  slopes_TG: jax.Array,
-  places: tuple[jax.Array, jax.Array],
-  down_EFD: jax.Array,
-) -> jax.Array:
+def d_up(dy_TD, slopes_TG, places, down_EFD) -> jax.Array:
   """[T, G]."""
   half = slopes_TG.shape[1] // 2
   size = _tile('experts_d_up', dy_TD, half, dy_TD.shape[1])
@@ -112,9 +95,7 @@ def d_up(
   )[0]
 
 
-def d_weights(
-  x_TK: jax.Array, dy_TN: jax.Array, places: tuple[jax.Array, jax.Array]
-) -> jax.Array:
+def d_weights(x_TK, dy_TN, places) -> jax.Array:
   """[E, K, N]; of no rows, zeros."""
   _, starts = places
   tokens, height = x_TK.shape
