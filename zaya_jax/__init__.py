@@ -8,10 +8,6 @@ and its sections need no jax. `train` is a package that can be called.
 import importlib
 from typing import Any
 
-from zaya_jax.runtime import (
-  clock as clock,  # First: its zero is the start of the run.
-)
-
 _CONFIG = (
   'CheckpointConfig',
   'Config',

@@ -38,7 +38,7 @@ from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import seal_key
 from zaya_jax.config import checks, exit_codes
 from zaya_jax.config import help as help_lib
-from zaya_jax.runtime import rank, supervised
+from zaya_jax.runtime import clock, rank, supervised
 
 _MODES = {
   'train': 'zaya_jax.train.run:train',
@@ -67,6 +67,7 @@ def main(argv: Sequence[str]) -> int:
   Returns:
     The exit code.
   """
+  clock.start()
   try:
     if about := _about(argv[1:]):
       print(about, flush=True)

@@ -1,18 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When the process began, for the seconds that users wait.
+"""When the command began, for the seconds that users wait.
 
-The package imports this first, so that the seconds count what comes before
-the first step too: imports, preparing data, compiling.
+Who takes a command starts the clock: the seconds count what comes before the
+first step too (imports, preparing data, compiling), and neither what the same
+process did before nor the time that it stood by.
 """
 
 import time
 
-START = time.monotonic()
+_start: float | None = None
+
+
+def start() -> None:
+  """The command begins now."""
+  global _start
+  _start = time.monotonic()
 
 
 def elapsed() -> float:
-  """Seconds since the package was first imported."""
-  return time.monotonic() - START
+  """Seconds since `start`; where nobody has called it, since the first look."""
+  if _start is None:
+    start()
+  assert _start is not None
+  return time.monotonic() - _start
 
 
 def stamps() -> dict[str, float]:

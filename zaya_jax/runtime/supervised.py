@@ -13,7 +13,7 @@ import pathlib
 import signal
 import sys
 
-from zaya_jax.runtime import beats, fence
+from zaya_jax.runtime import beats, clock, fence
 
 # Set where an agent starts a process: its slot and the agent's process id.
 STANDBY = 'ZAYA_JAX_STANDBY'
@@ -58,6 +58,7 @@ def wait() -> None:
   line = sys.stdin.readline()
   if not line or os.getppid() != int(agent):  # Nobody needs this process.
     os._exit(0)
+  clock.start()
   _place = Place(**json.loads(line))
   os.environ.update(_place.environment)
   inject = None

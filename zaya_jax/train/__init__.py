@@ -8,6 +8,7 @@ import sys
 import types
 
 from zaya_jax.config import checks
+from zaya_jax.runtime import clock
 
 
 class _Package(types.ModuleType):
@@ -15,6 +16,7 @@ class _Package(types.ModuleType):
 
   def __call__(self, config) -> int:
     """Trains as `run.train` does."""
+    clock.start()
     checks.check(config)
     from zaya_jax.train import run
 

@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a rank knows of its generation, and that an old one saves nothing."""
 
+import io
 import json
+import os
+import sys
+import time
 
 import pytest
 
-from zaya_jax.runtime import fence, supervised
+from zaya_jax.runtime import clock, fence, supervised
 
 
 @pytest.fixture
@@ -45,3 +49,15 @@ def test_a_place_is_one_line(place):
   line = supervised.to_line(place)
   assert line.count('\n') == 1
   assert supervised.Place(**json.loads(line)).generation == 3
+
+
+def test_time_that_a_spare_stands_by_is_nobodys(place, monkeypatch):
+  monkeypatch.setenv(supervised.STANDBY, f'0 {os.getppid()}')
+  monkeypatch.setattr(sys, 'stdin', io.StringIO(supervised.to_line(place)))
+  monkeypatch.setattr(supervised, 'die_with_parent', lambda: None)
+  monkeypatch.setattr(supervised.beats, 'join', lambda *_: None)
+  monkeypatch.setattr(supervised.beats, 'enter', lambda *_: None)
+  monkeypatch.setattr(clock, '_start', time.monotonic() - 1000.0)
+  supervised.wait()
+  assert supervised.place().generation == 3
+  assert clock.elapsed() < 500.0
