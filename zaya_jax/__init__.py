@@ -6,7 +6,10 @@ and its sections need no jax. `train` is a package that can be called.
 """
 
 import importlib
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # Importing it takes longer than all else before main.py.
+  from typing import Any
 
 _CONFIG = (
   'CheckpointConfig',
@@ -32,7 +35,7 @@ _LAZY = {
 __all__ = [*_LAZY, 'train']
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> 'Any':
   """Imports what `_LAZY` names, or the package `train`, on first use."""
   if name == 'train':
     return importlib.import_module('zaya_jax.train')

@@ -352,6 +352,7 @@ sys.meta_path.insert(0, Finder())
 @pytest.mark.parametrize(
   'at, words',
   [
+    ('typing', '--help'),
     ('absl', '--help'),
     ('zaya_jax.config.flags', '--help'),
     ('zaya_jax.config.help', '--help'),

@@ -349,6 +349,8 @@ def test_full_disk_costs_lines_and_no_run(tmp_path, capsys):
     assert len(steps) < 40
   assert {*(tmp_path / 'log.txt').read_text().splitlines()} < {*shown}
   assert os.listdir(tmp_path / 'samples') == ['step_000040.txt']
+  (events,) = (tmp_path / 'tensorboard').iterdir()
+  assert b'def f(x):' not in events.read_bytes()  # Nobody could read it.
 
 
 def test_log_has_the_lines_of_the_pipe(tmp_path, capsys):
