@@ -17,8 +17,9 @@ class EvalConfig(fields.Section, prefix='eval.'):
     100, 'Steps between evaluations; 0: only after the last.', minimum=0
   )
   batches: int = field(
-    0,
-    'Batches per evaluation during training; 0: the whole held-out set.',
+    64,
+    'Batches per evaluation during training, the first ones of each folder '
+    'that holds text out; 0: all.',
     minimum=0,
   )
   text: str = field(

@@ -5,7 +5,7 @@ import functools
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -15,7 +15,7 @@ from pipelines import manifest as manifest_lib
 from pipelines import mixture
 from pipelines import tokenizer as tokenizer_lib
 from zaya_jax import config as config_lib
-from zaya_jax.data import prepare
+from zaya_jax.data import held_out, prepare
 from zaya_jax.runtime import processes
 
 
@@ -25,8 +25,8 @@ class Corpus:
   Attributes:
     loader: endless iterator of training batches.
     tokenizer: of the shards.
-    val: what is known of the held-out text of the first folder; None: it has
-      none.
+    held_out: what is evaluated, folder by folder.
+    notes: what to tell the user.
   """
 
   def __init__(
@@ -49,14 +49,15 @@ class Corpus:
       'shard_count': shard[1],
     }
     dirs = config.data.dir or (os.path.join(config.run_dir, 'data'),)
-    self._val_dir = mixture.parse(dirs)[0].directory
+    parts = mixture.parse(dirs)
+    self._first = parts[0].directory
     if config.data.input:
-      _check_planned_vocabulary(config, self._val_dir)
+      _check_planned_vocabulary(config, self._first)
       processes.first_says(
-        lambda: bool(prepare.shards(config.data, self._val_dir))
+        lambda: bool(prepare.shards(config.data, self._first))
       )
-    self.tokenizer = manifest_lib.load_tokenizer(self._val_dir)
-    _check_tokenizer_flag(config.data, self._val_dir)
+    self.tokenizer = manifest_lib.load_tokenizer(self._first)
+    _check_tokenizer_flag(config.data, self._first)
     _check_vocabulary(config, self.tokenizer.name, self.tokenizer.vocab_size)
     self.loader = loader_lib.make_train_loader(
       dirs,
@@ -65,7 +66,8 @@ class Corpus:
       seed=config.seed,
       **self._shard,
     )
-    self.val = self.loader.manifests[0].splits.get('val')
+    self.held_out = held_out.find(parts, self.loader.manifests)
+    self.notes = _notes(parts, self.held_out)
 
   def __enter__(self) -> Self:
     return self
@@ -88,17 +90,15 @@ class Corpus:
     return hashlib.sha256(json.dumps(shards).encode()).hexdigest()
 
   def val_batches(
-    self, max_batches: int = 0
+    self, folder: held_out.HeldOut
   ) -> Iterator[dict[str, np.ndarray]]:
-    """Held-out windows in order; 0: all of them."""
+    """The first held-out windows, as many as `--eval.batches` says."""
     data = self._config.data
-    return loader_lib.eval_batches(
-      self._val_dir,
+    return folder.batches(
       seq_len=data.seq_len,
       batch_size=data.batch_size,
-      max_batches=max_batches,
+      max_batches=self._config.eval.batches,
       **self._shard,
-      data=self.loader.manifests[0],
     )
 
   def check_tokenizer(self, sha256: str) -> None:
@@ -109,11 +109,26 @@ class Corpus:
     """
     if sha256 != self.tokenizer.sha256:
       raise config_lib.UsageError(
-        f'{self._val_dir} was tokenized with {self.tokenizer.name} (sha256 '
+        f'{self._first} was tokenized with {self.tokenizer.name} (sha256 '
         f'{self.tokenizer.sha256[:12]}) and the checkpoint in --run_dir='
         f'{self._config.run_dir} with another tokenizer ({sha256[:12]}); use '
         'the shards of that run, or another --run_dir.'
       )
+
+
+def _notes(
+  parts: Sequence[mixture.Part], found: Sequence[held_out.HeldOut]
+) -> list[str]:
+  """Says what cannot be evaluated."""
+  scored = {folder.directory for folder in found}
+  silent = [p.directory for p in parts if p.directory not in scored]
+  if not silent:
+    return []
+  then = 'the other folders are evaluated' if scored else 'nothing is evaluated'
+  return [
+    f'no text is held out of {", ".join(silent)} (--data.val_fraction, when it '
+    f'was prepared): {then}'
+  ]
 
 
 def _check_planned_vocabulary(config: config_lib.Config, folder: str) -> None:

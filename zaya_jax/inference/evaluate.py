@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """--mode=eval: how well a model predicts a text, as one JSON object.
 
-A run is scored with the data settings it was trained with, so that its
-held-out text gives the number that training reported; `--data.seq_len` and
-`--data.batch_size` change that. With `--eval.tasks` it is scored by
-lm-evaluation-harness instead, one JSON object for each task.
+A run is scored on all of its held-out text with the data settings it was
+trained with: the number that training reports with `--eval.batches=0`.
+`--data.seq_len` and `--data.batch_size` change that. With `--eval.tasks` it is
+scored by lm-evaluation-harness instead, one JSON object for each task.
 """
 
 import dataclasses
 import math
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -20,6 +20,7 @@ import numpy as np
 from pipelines import loader, manifest, mixture
 from zaya_jax import config as config_lib
 from zaya_jax.checkpoint.reading import finder
+from zaya_jax.data import held_out
 from zaya_jax.hub import folder as hub_folder
 from zaya_jax.inference import load as load_lib
 from zaya_jax.inference import model as model_lib
@@ -34,7 +35,8 @@ _LONGEST = 131072
 def main(config: config_lib.Config) -> None:
   """Scores `--eval.text`, `--eval.tasks`, or the held-out text of the run.
 
-  Prints bits_per_byte, nll (nats per token), tokens and bytes; of a task the
+  Prints bits_per_byte, nll (nats per token), tokens and bytes; of a mixture the
+  means by its weights, and bits_per_byte/NAME of each folder; of a task the
   metrics that it defines.
 
   Raises:
@@ -50,26 +52,27 @@ def main(config: config_lib.Config) -> None:
   data = _windows(config, trained)
   if config.eval.text:
     batches, num_bytes = _text(config.eval.text, model, data)
-    nats, tokens = _score(model, data, batches)
+    ((nats, tokens),) = _score(model, data, [batches])
+    result = _numbers(nats, tokens, num_bytes)
   else:
-    folder = _folder(config, trained)
-    found = manifest.verify(folder)
-    batches, bytes_per_token = _held_out(folder, found, model, data)
-    nats, tokens = _score(model, data, batches)
-    num_bytes = tokens * bytes_per_token
+    result = _held_out(_folders(config, trained), model, data)
   print(
     f'note: scored in windows of {data.seq_len} tokens (--data.seq_len); only '
     'scores of equal windows compare.',
     file=sys.stderr,
   )
+  rows.Rows().print(result)
+
+
+def _numbers(nats: float, tokens: float, num_bytes: float) -> dict[str, Any]:
+  """What is printed of one text."""
   nll = nats / tokens
-  result = {
+  return {
     'bits_per_byte': score.bits_per_byte(nll, num_bytes / tokens),
     'nll': nll,
     'tokens': int(tokens),
     'bytes': round(num_bytes),
   }
-  rows.Rows().print(result)
 
 
 def _tasks(config: config_lib.Config, source: str) -> None:
@@ -159,53 +162,66 @@ def _text(
   return batches, len(text.encode())
 
 
-def _folder(
+def _folders(
   config: config_lib.Config, trained: config_lib.Config | None
-) -> str:
-  """The shards whose held-out part is scored."""
+) -> list[held_out.HeldOut]:
+  """The folders of shards whose held-out part is scored."""
   chosen = config.data.dir or (trained.data.dir if trained else ())
   if not chosen and trained is None:
     raise config_lib.UsageError(
       '--mode=eval of a Hugging Face folder needs a text: --eval.text=FILE, or '
       '--data.dir=DIR of shards that its tokenizer made.'
     )
-  if not chosen:
-    return os.path.join(trained.run_dir, 'data')
-  return mixture.parse(chosen)[0].directory
+  parts = mixture.parse(chosen or (os.path.join(trained.run_dir, 'data'),))
+  data = [manifest.verify(part.directory) for part in parts]
+  mixture.check_same_tokenizer(parts, data)
+  folders = held_out.find(parts, data)
+  if not folders:
+    raise config_lib.UsageError(
+      f'{parts[0].directory} holds nothing out (--data.val_fraction=0); name a '
+      'text with --eval.text=FILE.'
+    )
+  return folders
 
 
 def _held_out(
-  folder: str,
-  found: manifest.Manifest,
+  folders: Sequence[held_out.HeldOut],
   model: model_lib.Model,
   data: config_lib.DataConfig,
-) -> tuple[Iterable[dict[str, np.ndarray]], float]:
-  """Batches of the held-out part of a folder, and its bytes per token."""
+) -> dict[str, Any]:
+  """What is printed of all folders: the means weighted, as in training."""
+  found = folders[0].data  # All have the same tokenizer.
   if model.tokenizer is not None:
     found.check_tokenizer(model.tokenizer)
   if found.vocab_size > model.config.vocab_size:
     raise config_lib.UsageError(
-      f'{folder} has {found.vocab_size} different tokens ({found.tokenizer}) '
-      f'and the model only {model.config.vocab_size}; prepare the text with '
-      'the tokenizer of the model.'
+      f'{folders[0].directory} has {found.vocab_size} different tokens '
+      f'({found.tokenizer}) and the model only {model.config.vocab_size}; '
+      'prepare the text with the tokenizer of the model.'
     )
-  if 'val' not in found.splits:
-    raise config_lib.UsageError(
-      f'{folder} holds nothing out (--data.val_fraction=0); name a text with '
-      '--eval.text=FILE.'
+  windows = {'seq_len': data.seq_len, 'batch_size': data.batch_size}
+  texts = [folder.batches(**windows) for folder in folders]
+  each = [
+    _numbers(nats, tokens, tokens * folder.text.bytes_per_token)
+    for folder, (nats, tokens) in zip(
+      folders, _score(model, data, texts), strict=True
     )
-  batches = loader.eval_batches(
-    folder, seq_len=data.seq_len, batch_size=data.batch_size, data=found
-  )
-  return batches, found.splits['val'].bytes_per_token
+  ]
+  result = score.mean(each, [folder.weight for folder in folders])
+  for name in ('tokens', 'bytes'):
+    result[name] = sum(one[name] for one in each)
+  if len(folders) > 1:
+    for folder, one in zip(folders, each, strict=True):
+      result[f'bits_per_byte/{folder.name}'] = one['bits_per_byte']
+  return result
 
 
 def _score(
   model: model_lib.Model,
   data: config_lib.DataConfig,
-  batches: Iterable[dict[str, np.ndarray]],
-) -> tuple[float, float]:
-  """Sums of nats and tokens, on as many devices as divide a batch."""
+  texts: Sequence[Iterable[dict[str, np.ndarray]]],
+) -> list[tuple[float, float]]:
+  """Of each text nats and tokens, on as many devices as divide a batch."""
   devices = math.gcd(jax.device_count(), data.batch_size)
   mesh = mesh_lib.make_mesh(config_lib.MeshConfig(replica=devices))
   params, buffers = jax.device_put(
@@ -213,4 +229,4 @@ def _score(
   )
   with jax.set_mesh(mesh):
     eval_step = jax.jit(score.make_eval_step(model.config))
-    return score.score(eval_step, mesh, params, buffers, batches)
+    return [score.score(eval_step, mesh, params, buffers, b) for b in texts]

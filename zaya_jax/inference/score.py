@@ -2,7 +2,7 @@
 """How well a model predicts a text."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -70,6 +70,17 @@ def score(
 def bits_per_byte(nats_per_token: float, bytes_per_token: float) -> float:
   """The loss in a unit that does not depend on the tokenizer."""
   return nats_per_token / math.log(2) / bytes_per_token
+
+
+def mean(
+  texts: Sequence[Mapping[str, float]], weights: Sequence[float]
+) -> dict[str, float]:
+  """The weighted mean of each number that all texts have."""
+  return {
+    name: float(np.average([text[name] for text in texts], weights=weights))
+    for name in texts[0]
+    if all(name in text for text in texts)
+  }
 
 
 def read_text(path: str) -> str:

@@ -162,25 +162,35 @@ class Hooks:
     )
 
   def _evaluate(self, now):
-    val = self._corpus.val
-    if val is None:
+    folders = self._corpus.held_out
+    if not folders:
       return
     beats.enter('eval')
     with self._report.aside('evaluating'), jax.set_mesh(self._mesh):
-      nats, tokens = score.score(
-        self._eval_step,
-        self._mesh,
-        now.state.params,
-        now.state.buffers,
-        self._corpus.val_batches(self._config.eval.batches),
-      )
-    loss = nats / tokens
-    bpb = score.bits_per_byte(loss, val.bytes_per_token)
-    values = {'val/loss': loss, 'val/bpb': bpb}
-    self._saved.amend(now.step, values)
-    if val.zlib_bits_per_byte:
-      values['val/zlib_bpb'] = val.zlib_bits_per_byte
+      found = [self._score(now.state, folder) for folder in folders]
+    values = score.mean(found, [folder.weight for folder in folders])
+    kept = {name: values[name] for name in ('val/loss', 'val/bpb')}
+    self._saved.amend(now.step, kept)
+    if len(folders) > 1:
+      for folder, one in zip(folders, found, strict=True):
+        values[f'val/bpb/{folder.name}'] = one['val/bpb']
     self._report.evaluation(now.step, values)
+
+  def _score(self, state, folder):
+    """What one folder gives, under the names of metrics.jsonl."""
+    nats, tokens = score.score(
+      self._eval_step,
+      self._mesh,
+      state.params,
+      state.buffers,
+      self._corpus.val_batches(folder),
+    )
+    loss, text = nats / tokens, folder.text
+    bpb = score.bits_per_byte(loss, text.bytes_per_token)
+    values = {'val/loss': loss, 'val/bpb': bpb}
+    if text.zlib_bits_per_byte:
+      values['val/zlib_bpb'] = text.zlib_bits_per_byte
+    return values
 
   def _sample(self, now):
     """Process 0 samples; the others wait for it."""

@@ -64,6 +64,8 @@ def train(config: config_lib.Config) -> int:
     _describe(config, mesh, corpus, start)
     page = open_(overview.Live(config, wanted=processes.process() == 0))
     report = open_(_make_reporter(config, mesh, start))
+    for note in corpus.notes:
+      report.note(note)
     guard = guard_lib.Guard(config, mesh, _incidents(config, report))
     hooks = hooks_lib.Hooks(
       config, mesh, corpus, saved, start.fast, guard, report, page

@@ -43,7 +43,44 @@ def test_run_prepares_once_and_finds_its_shards_again(tmp_path, text):
   os.remove(text)
   with corpus.Corpus(config) as second:
     assert second.sha256 == first.sha256
-    assert second.val.bytes > 0
+    (folder,) = second.held_out
+    assert folder.text.bytes > 0 and second.notes == []
+
+
+def windows(batches):
+  """The tokens of all windows, without the rows that fill the last batch."""
+  return np.concatenate(
+    [batch['tokens'][batch['segment_ids'].any(axis=1)] for batch in batches]
+  )
+
+
+def test_each_folder_of_a_mixture_is_held_out_by_its_name(tmp_path, text):
+  for folder in ('wiki', 'code', 'old/code', 'none'):
+    fraction = 0.0 if folder == 'none' else 0.4
+    prepare(text, tmp_path / folder, val_fraction=fraction)
+  dirs = ['wiki@3', 'code', 'none@2', 'old/code@0.5']
+  dirs = tuple(str(tmp_path / name) for name in dirs)
+  config = make_config(tmp_path, dir=dirs)
+  limited = dataclasses.replace(config, eval=config_lib.EvalConfig(batches=2))
+  with corpus.Corpus(config) as data, corpus.Corpus(limited) as first:
+    found = [(folder.name, folder.weight) for folder in data.held_out]
+    code, old = str(tmp_path / 'code'), str(tmp_path / 'old/code')
+    assert found == [('wiki', 3.0), (code, 1.0), (old, 0.5)]
+    whole = windows(data.val_batches(data.held_out[0]))
+    part = windows(first.val_batches(first.held_out[0]))
+    assert len(whole) > len(part) == 4
+    np.testing.assert_array_equal(part, whole[:4])
+  (note,) = data.notes
+  assert f'held out of {tmp_path}/none (' in note
+  assert note.endswith('the other folders are evaluated')
+
+
+def test_nothing_held_out_is_told(tmp_path, text):
+  config = make_config(tmp_path, input=text, val_fraction=0.0)
+  with corpus.Corpus(config) as data:
+    assert data.held_out == []
+    (note,) = data.notes
+    assert note.endswith('nothing is evaluated')
 
 
 def test_folder_name_may_hold_an_at(tmp_path, text):

@@ -159,6 +159,29 @@ def test_tasks_need_the_harness_and_nothing_else(hf_folder, monkeypatch):
     evaluate.main(zaya_jax.Config(mode='eval', source=hf_folder, eval=asked))
 
 
+def test_mixture_is_scored_by_its_weights(hf_folder, tmp_path, capsys):
+  def shards(name, text):
+    (tmp_path / 'text.txt').write_text(text * 60)
+    settings = {'tokenizer': hf_folder, 'record_tokens': 64, 'seq_len': 8}
+    settings['val_fraction'] = 0.1
+    data = zaya_jax.DataConfig(input=str(tmp_path / 'text.txt'), **settings)
+    prepare.shards(data, str(tmp_path / name))
+    return str(tmp_path / name)
+
+  a, b = shards('a', 'one two three '), shards('b', 'five five four five ')
+  of_a, of_b, both = (
+    run(capsys, source=hf_folder, data={'dir': dirs})
+    for dirs in ((a,), (b,), (f'{a}@3', b))
+  )
+  assert set(both) - set(of_a) == {'bits_per_byte/a', 'bits_per_byte/b'}
+  for name in ('bits_per_byte', 'nll'):
+    assert of_a[name] != of_b[name]
+    expected = (3 * of_a[name] + of_b[name]) / 4
+    np.testing.assert_allclose(both[name], expected, rtol=1e-6)
+  assert both['bits_per_byte/b'] == pytest.approx(of_b['bits_per_byte'])
+  assert both['tokens'] == of_a['tokens'] + of_b['tokens']
+
+
 @pytest.mark.parametrize('layout', ['native', 'legacy'])
 def test_shards_are_scored_by_either_layout(tmp_path, capsys, layout):
   shape = folders.model()

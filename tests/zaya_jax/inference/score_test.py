@@ -23,6 +23,13 @@ def test_batches_are_summed_over_all_devices():
   assert found == (3.0 * 48 + 3 * 0.5, 48.0)
 
 
+def test_mean_is_of_what_all_texts_have():
+  texts = [{'val/bpb': 1.0, 'val/zlib_bpb': 2.0}, {'val/bpb': 5.0}]
+  assert score.mean(texts, [3.0, 1.0]) == {'val/bpb': 2.0}
+  one = {'val/bpb': 0.1 + 0.2}
+  assert score.mean([one], [1.0]) == one  # To the bit.
+
+
 def test_long_sums_do_not_lose_small_terms():
   mesh = mesh_lib.make_mesh(config_lib.MeshConfig(replica=1))
   # In float32 2^24 + 1 is 2^24.

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 
+import pipelines.prepare
 from tests.support import tiny
 from zaya_jax import main
 from zaya_jax.checkpoint import seal
@@ -80,6 +81,33 @@ def test_step_that_could_not_be_saved_is_not_told_as_saved(train, monkeypatch):
   log = (run_dir / 'log.txt').read_text()
   told = [line.split()[2] for line in log.splitlines() if 'saved step' in line]
   assert told == ['4', '6'] and sorted(saved(run_dir)) == [4, 6]
+
+
+def test_every_folder_of_a_mixture_is_evaluated(train, text, monkeypatch):
+  """By hand: of scores 1 and 2 nats with the weights 3 and 1."""
+  nats = iter([2.0, 1.0])
+  monkeypatch.setattr(score, 'score', lambda *_: (next(nats), 1.0))
+  parts = [train.run_dir.parent / name for name in ('code', 'wiki')]
+  for part in parts:
+    pipelines.prepare.prepare(
+      str(text), part, record_tokens=1024, val_fraction=0.1
+    )
+  train(
+    f'--data.dir={parts[0]},{parts[1]}@3', '--data.input=', '--eval.every=0'
+  )
+  rows = (train.run_dir / 'metrics.jsonl').read_text().splitlines()
+  (row,) = [r for r in map(json.loads, rows) if 'val/bpb' in r]
+  assert row['val/loss'] == 1.25
+  (saved_,) = saved(train.run_dir).values()
+  assert saved_['val/loss'] == 1.25 and saved_['val/bpb'] == row['val/bpb']
+  code, wiki = row['val/bpb/code'], row['val/bpb/wiki']
+  assert code == pytest.approx(2 * wiki)
+  assert row['val/bpb'] == pytest.approx((code + 3 * wiki) / 4)
+
+
+def test_run_that_evaluates_nothing_says_so(train, capsys):
+  train('--data.val_fraction=0')
+  assert capsys.readouterr().out.count('nothing is evaluated') == 1
 
 
 def test_run_goes_on_at_a_new_level_of_its_loss(train, monkeypatch):
