@@ -71,6 +71,16 @@ def test_end_of_turn(tmp_path, name, token):
   assert _template(tmp_path, name).end_of_turn == token
 
 
+def test_longest_token_that_fits_ends_a_turn():
+  template = chat.Template(
+    name='mine',
+    source='{% for m in messages %}{{ m.content }}<end>2{% endfor %}',
+    special_tokens={},
+    added_tokens=frozenset({'<end>', '<end>2', '<end>23', '2'}),
+  )
+  assert template.end_of_turn == '<end>2'
+
+
 def test_without_a_template_chatml_needs_its_tokens(tmp_path):
   folder = chats.tokenizer_folder(tmp_path / 'a')
   named = chat.Template.load(folder)

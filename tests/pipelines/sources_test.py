@@ -48,7 +48,7 @@ def test_padding_fills_no_window(shards):
 @pytest.mark.parametrize(
   'record, sentence',
   [
-    ([65] * 63 + [300], 'has token 300, but the vocabulary has 259'),
+    ([65] * 63 + [259], 'has token 259, but the vocabulary has 259'),
     ([65] * 60, 'has 120 bytes, not 128'),
     ([], 'has 0 bytes, not 128'),
   ],

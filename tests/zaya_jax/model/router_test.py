@@ -45,6 +45,22 @@ def test_skipped_tokens_pass_or_vanish():
     close.assert_close(found, np.array(rows), close.FLOAT32)
 
 
+def test_weighing_rounds_once():
+  rng = np.random.default_rng(0)
+  y = jnp.asarray(rng.normal(size=(1, 500, 1)), jnp.bfloat16)
+  weight = jnp.asarray(rng.uniform(0.1, 1, (1, 500)), jnp.float32)
+  routes = router.Routes(
+    choice=jnp.zeros((1, 500), jnp.int32),
+    weight=weight,
+    probs=weight[..., None],
+    state=jnp.zeros((1, 500, 1)),
+  )
+  found = np.asarray(moe.weigh(y, y, routes, 'zero'), np.float64)[..., 0]
+  exact = np.asarray(y, np.float64)[..., 0] * np.asarray(weight, np.float64)
+  # Half of the last of 8 bits; a weight of 8 bits would add as much.
+  assert np.abs(found / exact - 1).max() <= 1.001 * 2**-8
+
+
 @pytest.mark.parametrize('dtype', [jnp.bfloat16, jnp.float32])
 def test_every_product_is_exact_where_gpus_round_float32(dtype):
   model = tiny.config()

@@ -10,7 +10,7 @@ import pytest
 
 from ops.attention import reference as attention
 from ops.cca import reference as cca_ops
-from tests.support import close, tiny
+from tests.support import close, tiny, tracing
 from tests.support.reference import zaya_numpy
 from zaya_jax import config as config_lib
 from zaya_jax.model import flops, zaya
@@ -253,7 +253,7 @@ def test_layers_may_be_written_out():
 
 
 def test_recomputing_changes_neither_loss_nor_gradients():
-  found = []
+  found, products, norms = [], [], []
   for remat in ('none', 'cheap', 'block'):
     model = tiny.config(remat=remat)
     params, buffers = tiny.arrays(model)
@@ -262,10 +262,16 @@ def test_recomputing_changes_neither_loss_nor_gradients():
     ).mean()
     grad = jax.value_and_grad(loss)
     found.append(jax.jit(grad)(params))
-    recomputes = 'remat' in str(jax.make_jaxpr(grad)(params))
-    assert recomputes == (remat != 'none')
+    traced = tracing.equations(jax.make_jaxpr(grad)(params))
+    names = [equation.primitive.name for equation in traced]
+    products.append(names.count('dot_general'))
+    norms.append(names.count('rsqrt'))
   for other in found[1:]:
     close.assert_close(found[0], other, close.FLOAT32_DEEP)
+  none, cheap, block = products
+  assert none == cheap < block  # What is dear is saved,
+  none, cheap, block = norms
+  assert none < cheap == block  # and the rest is computed again.
 
 
 def test_bfloat16_model_is_close_and_gives_float32_logits():

@@ -9,11 +9,12 @@ import jax
 import numpy as np
 import pytest
 
-from tests.support import close, meshes
+from tests.support import close, meshes, tracing
 from zaya_jax import config as config_lib
 from zaya_jax.parallel import batch as batch_lib
 from zaya_jax.parallel import expert_exchange, partition
 from zaya_jax.parallel.context import halo
+from zaya_jax.train import gradients
 from zaya_jax.train import state as state_lib
 
 # Of every parameter and every state of the optimizer after one step, and of
@@ -113,6 +114,27 @@ def test_state_keeps_its_types_and_its_place(name):
   after, _ = meshes.compile_step(config)(before, batch)
   found = jax.tree.map(lambda a: (jax.typeof(a), a.sharding), after)
   assert found == types
+
+
+@pytest.mark.parametrize('name', ['fsdp_2', 'zero_2'])
+def test_gradients_are_summed_in_float32(name):
+  """Of a model that computes in bfloat16, on a CPU: what is traced."""
+  config = meshes.config_of(**meshes.SHAPES[name])
+  model = dataclasses.replace(config.model, dtype='bfloat16')
+  config = dataclasses.replace(config, model=model)
+  mesh, state = meshes.mesh_of(config), meshes.first_state(config)
+  with jax.set_mesh(mesh):
+    traced = jax.make_jaxpr(
+      lambda *args: gradients.loss_and_grads(config, *args)
+    )(state.params, state.buffers, batch_lib.put_batch(mesh, meshes.BATCH))
+  summed = [
+    e.invars[0].aval
+    for e in tracing.equations(traced)
+    if e.primitive.name == 'reduce_scatter'
+  ]
+  experts = state.params['layers']['experts']['gate_up'].shape[1:]
+  assert experts in {a.shape[-3:] for a in summed}
+  assert {a.dtype for a in summed} == {np.dtype(np.float32)}
 
 
 def test_shares_of_memory():
