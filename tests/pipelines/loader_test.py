@@ -70,10 +70,6 @@ def _take(batches, count):
   return _rows(next(batches) for _ in range(count))
 
 
-def _key(row):
-  return (tuple(row['tokens']), tuple(row['targets']))
-
-
 def test_evaluation_gives_every_window_in_order(shards):
   for split in ('train', 'val'):
     expected = _expected(shards, split)
@@ -130,25 +126,6 @@ def test_text_is_evaluated_like_a_document():
 def test_empty_text_is_refused():
   with pytest.raises(errors.DataError, match='empty'):
     loader.text_batches('', tokenizer.load('bytes'), seq_len=4, batch_size=1)
-
-
-def test_each_epoch_gives_every_window_once_in_another_order(shards):
-  expected = _expected(shards, 'train')
-  with _train(shards, batch_size=1) as batches:
-    assert batches.num_windows == len(expected)
-    epochs = [_take(batches, len(expected)) for _ in range(2)]
-  for epoch in epochs:
-    assert sorted(map(_key, epoch)) == sorted(map(_key, expected))
-  assert epochs[0] != epochs[1]
-  assert epochs[0] != expected
-
-
-def test_order_follows_the_seed(shards):
-  first, same, other = (
-    _take(_train(shards, seed=seed), 8) for seed in (3, 3, 4)
-  )
-  assert first == same
-  assert first != other
 
 
 def test_one_integer_resumes(shards):
@@ -219,40 +196,6 @@ def test_other_number_of_processes_consumes_the_same_stream(shards):
     rows += [*one, *two]
   assert [part.state for part in parts] == [40, 40]
   assert rows == expected
-
-
-def test_mixture_follows_its_weights_and_resumes(tmp_path, shards):
-  text = tmp_path / 'z.txt'
-  text.write_text('z' * 2000)
-  prepare.prepare(str(text), tmp_path / 'z', record_tokens=64)
-
-  def make():
-    return loader.make_train_loader(
-      [f'{shards}@3', f'{tmp_path / "z"}@1'],
-      seq_len=L,
-      batch_size=4,
-      seed=0,
-    )
-
-  with make() as batches:
-    rows = _take(batches, 100)
-  assert sum(row['targets'][0] == ord('z') for row in rows) == 100
-  with make() as batches:
-    batches.state = 200
-    assert _take(batches, 50) == rows[200:]
-
-
-def test_parts_of_a_mixture_have_orders_of_their_own(tmp_path, shards):
-  shutil.copytree(shards, tmp_path / 'copy')
-  with loader.make_train_loader(
-    [str(shards), str(tmp_path / 'copy')], seq_len=L, batch_size=2, seed=0
-  ) as batches:
-    rows = _take(batches, 10)
-  assert rows[0::2] != rows[1::2]
-
-
-def test_large_seeds_are_accepted(shards):
-  _take(_train(shards, seed=2**32 - 2), 1)
 
 
 def _refused(sentence, exit_code, function, *args, **kwargs):

@@ -16,8 +16,8 @@ BOUNDS = {
     num_steps model.sliding_window model.norm_eps model.init_std
     data.train_tokenizer optim.lr optim.lr_final optim.warmup_steps
     optim.schedule_steps optim.decay_steps optim.weight_decay optim.clip_norm
-    optim.adam_eps optim.balance_lr guard.spike_limit guard.vote_every mesh.replica
-    distributed.processes checkpoint.every checkpoint.keep_every
+    optim.adam_eps optim.balance_lr guard.spike_limit guard.vote_every
+    mesh.replica distributed.processes checkpoint.every checkpoint.keep_every
     checkpoint.host_memory_gb eval.every eval.batches eval.limit
     generate.temperature plan.tokens aegis.spares aegis.step_limit_s
     aegis.grace_s aegis.restarts_per_hour log.sample_every log.peak_tflops""",
