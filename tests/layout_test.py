@@ -65,7 +65,6 @@ LINES_OF_A_FUNCTION = {
   'ops/attention/hopper/keys.py:_of_keys': 68,
   'ops/attention/hopper/queries.py:_of_queries': 69,
   'ops/hopper/persistent.py:launch': 76,
-  'zaya_jax/parallel/context/blocks.py:attention': 63,
   'zaya_jax/parallel/context/tree.py:partial': 67,
 }
 

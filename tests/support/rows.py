@@ -5,7 +5,7 @@ import jax
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
-from zaya_jax.parallel import zigzag as zigzag_lib
+from zaya_jax.parallel import zigzag
 
 B, H, K, C = 2, 4, 2, 8
 # Of the spread of the result: float32 sums in another order.
@@ -57,7 +57,14 @@ def on_devices(local, n, in_specs, out_specs=CHUNKED):
   )
 
 
-def divided(local, n, zigzag, *, whole=()):
+def restore(tree, n):
+  """Inverse of `zigzag.divide`."""
+  return jax.tree.map(
+    lambda a: a[:, np.argsort(zigzag.order(a.shape[1], n))], tree
+  )
+
+
+def divided(local, n, *, whole=()):
   """`local` on n devices as a function of whole rows in natural order.
 
   Arguments and results [B, L, ...] are put in the order of the devices and
@@ -65,17 +72,12 @@ def divided(local, n, zigzag, *, whole=()):
   """
 
   def run(*args):
-    args = [
-      zigzag_lib.divide(a, n, zigzag=zigzag) if hasattr(a, 'shape') else a
-      for a in args
-    ]
+    args = [zigzag.divide(a, n) if hasattr(a, 'shape') else a for a in args]
     # Weights are trees, the same on all devices.
     specs = tuple(
       CHUNKED if hasattr(a, 'shape') and i not in whole else P()
       for i, a in enumerate(args)
     )
-    return zigzag_lib.restore(
-      on_devices(local, n, specs)(*args), n, zigzag=zigzag
-    )
+    return restore(on_devices(local, n, specs)(*args), n)
 
   return jax.jit(run)

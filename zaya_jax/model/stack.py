@@ -42,7 +42,7 @@ def run(
 
 @jax.custom_vjp
 def _unstack(stack):
-  """The parts; their gradients are put together in one pass."""
+  """The parts; their gradients are stacked in one pass."""
   return tuple(stack)
 
 
@@ -51,7 +51,7 @@ def _unstack_fwd(stack):
 
 
 def _unstack_bwd(_, gradients):
-  # XLA would put them together anew in each pass of the optimizer.
+  # Otherwise XLA re-stacks the gradients in every pass of the optimizer.
   return (jax.lax.optimization_barrier(jnp.stack(gradients)),)
 
 

@@ -3,12 +3,12 @@
 
 Axes, outermost first: `replica` copies the model, `fsdp` divides parameters,
 `expert` divides experts, `context` divides the tokens of a row; the first three
-divide the rows of a batch. Neighbours along the last axes are neighbours in a
-node: what talks most stands last.
+divide the rows of a batch. Axes that communicate most come last, so that their
+devices share a node.
 
 Axes are explicit: the sharding of an array is part of its type. The loss and
-its gradients run in one `on_each`, where every message is written out. Outside
-of a mesh (a notebook that calls the model) every helper does the plain thing.
+its gradients run in one `on_each`, where every message is written out. Without
+a mesh, as in a notebook that calls the model, every helper is a no-op.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -69,15 +69,13 @@ def make_mesh(
   )
 
 
-def make_context_mesh(
-  size: int, devices: Sequence[jax.Device] | None = None
-) -> jax.sharding.Mesh:
+def make_context_mesh(size: int) -> jax.sharding.Mesh:
   """The mesh of decoding, one axis 'context' over `size` devices.
 
   Raises:
     UsageError: if there are fewer devices.
   """
-  devices = list(jax.devices() if devices is None else devices)
+  devices = jax.devices()
   if size > len(devices):
     raise config_lib.UsageError(
       f'--mesh.context={size} needs as many devices and there are '
@@ -146,11 +144,11 @@ def on_each(
 ) -> Callable[..., Any]:
   """`f` on each device, of its part of the arguments; it sends what it needs.
 
-  A gradient that `f` takes is that of this device's tokens, and summed only
-  where `f` says so; hence nothing that sums over devices may be differentiated.
-  `f` vouches that what `out_specs` calls equal on several devices is. (The
-  check of jax, `check_vma`, follows sums but not what has been gathered, and
-  refuses the gradient of the error function in jax 0.12.)
+  A gradient inside of `f` is that of this device's tokens, until `f` sums it;
+  so nothing that sums over devices may be differentiated. What `out_specs` says
+  is replicated, `f` must make equal. (The check of jax, `check_vma`, follows
+  sums but not gathers, and refuses the gradient of the error function in jax
+  0.12.)
 
   Args:
     f: a function of arrays.

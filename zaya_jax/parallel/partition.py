@@ -75,10 +75,10 @@ def gather(tree: Any, whole: Any, prefix: str = '') -> Any:
 
 
 def sum_gradients(grads: Any, params: Any) -> Any:
-  """Of each gradient the sum over devices, this device's part of it.
+  """Sums each gradient over devices; returns this device's part of the sums.
 
-  Inside of `mesh.on_each`. One reduce-scatter for each leaf, or for each layer
-  of a large one, in the type of the parameters.
+  Inside of `mesh.on_each`. One reduce-scatter per leaf, or per layer of a large
+  leaf, in the type of the parameters.
 
   Args:
     grads: of this device's tokens, shaped as its parameters.

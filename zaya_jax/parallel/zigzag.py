@@ -3,8 +3,7 @@
 
 Zig-zag: the row is cut into 2n chunks and device r holds chunks r and
 2n - 1 - r. A late chunk meets many keys and an early one few, so that causal
-attention costs every device the same. Contiguous: device r holds chunk r of n,
-and the last one has most of the work.
+attention costs every device the same.
 """
 
 from typing import Any
@@ -15,22 +14,20 @@ import numpy as np
 from zaya_jax import config as config_lib
 
 
-def order(length: int, n: int, *, zigzag: bool = True) -> np.ndarray:
+def order(length: int, n: int) -> np.ndarray:
   """[length] int32: the row that stands at each place, device after device.
 
   Raises:
     UsageError: if the chunks of `n` devices would not be equal.
   """
-  chunks = n * (1 + zigzag)
+  chunks = 2 * n
   if length < 1 or length % chunks:
     raise config_lib.UsageError(
       f'--mesh.context={n} cuts a sequence into {chunks} equal chunks and '
       f'--data.seq_len={length} is no multiple of {chunks}; change either.'
     )
   rows = np.arange(length, dtype=np.int32).reshape(chunks, -1)
-  if zigzag:
-    rows = np.stack([rows[:n], rows[: n - 1 : -1]], axis=1)
-  return rows.reshape(-1)
+  return np.stack([rows[:n], rows[: n - 1 : -1]], axis=1).reshape(-1)
 
 
 def check(length: int, n: int, look_back: int) -> None:
@@ -52,19 +49,10 @@ def check(length: int, n: int, look_back: int) -> None:
     )
 
 
-def divide(batch: Any, n: int, *, zigzag: bool = True) -> Any:
+def divide(batch: Any, n: int) -> Any:
   """A batch whose arrays [B, L, ...] stand in the order of the devices.
 
   Cut into `n` equal parts along L, part r is what device r holds. Positions and
   segments travel with the tokens, so that a loss does not notice the order.
   """
-  return jax.tree.map(
-    lambda a: a[:, order(a.shape[1], n, zigzag=zigzag)], batch
-  )
-
-
-def restore(batch: Any, n: int, *, zigzag: bool = True) -> Any:
-  """Inverse of `divide`."""
-  return jax.tree.map(
-    lambda a: a[:, np.argsort(order(a.shape[1], n, zigzag=zigzag))], batch
-  )
+  return jax.tree.map(lambda a: a[:, order(a.shape[1], n)], batch)

@@ -4,8 +4,8 @@
 `gather` and `ring_attention` bring the keys here. Queries and keys are cut into
 blocks of rows that follow each other; of each pair of blocks the start of both
 in the whole row says what is visible. Pairs wholly in the future or beyond the
-window are skipped. The softmax is taken online; the backward pass makes the
-scores anew from the saved log-sum-exp, so that no score outlives its block.
+window are skipped. The softmax is taken online; the backward pass recomputes
+the scores from the saved log-sum-exp, so that no score outlives its block.
 
 Axis letters: B sequences, L rows of this device, H query heads, K key/value
 heads, G = H/K, C channels of a head, N blocks of queries, M of keys, R rows of
@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 
 from ops.attention import reference
-from zaya_jax.parallel import zigzag as zigzag_lib
+from zaya_jax.parallel import zigzag
 
 # Rows of a block: the scores of one pair are B * H * _ROWS**2 float32.
 _ROWS = 2048
@@ -36,11 +36,10 @@ def attention(
   axis: str,
   segments_BS: jax.Array | None = None,
   window: jax.Array | int | None = None,
-  zigzag: bool = True,
 ) -> jax.Array:
   """`ops.attention` of whole rows of which each device holds a part.
 
-  Runs inside `jax.shard_map`. The device holds the L rows that `layout.order`
+  Runs inside `jax.shard_map`. The device holds the L rows that `zigzag.order`
   gives it; all heads are present.
 
   Args:
@@ -56,7 +55,6 @@ def attention(
       after device, on every device: gathered once, they serve all layers.
       None: all the same.
     window: keys that a query sees, its own included; None: all.
-    zigzag: whether the order is zig-zag.
 
   Returns:
     [B, L, H, C] in the type of `v_BLKC`.
@@ -72,7 +70,7 @@ def attention(
       f'those of k {k_BLKC.shape} and v {v_BLKC.shape} [B, L, heads, C].'
     )
   n = jax.lax.axis_size(axis)
-  chunk = length // (1 + zigzag)
+  chunk = length // 2
   rows = next(r for r in range(min(_ROWS, chunk), 0, -1) if chunk % r == 0)
   cut = lambda x, *shape: x.reshape(batch, -1, rows, *shape)
   q_NBKGRC = cut(q_BLHC, kv_heads, heads // kv_heads, channels).transpose(
@@ -80,9 +78,7 @@ def attention(
   )
   kv_BLKX = jnp.concatenate([k_BLKC, v_BLKC], axis=-1)
   kv_MBKSX = cut(kv_BLKX, kv_heads, 2 * channels).transpose(1, 0, 3, 2, 4)
-  starts_DM = zigzag_lib.order(n * length, n, zigzag=zigzag)[::rows].reshape(
-    n, -1
-  )
+  starts_DM = zigzag.order(n * length, n)[::rows].reshape(n, -1)
   # For each device, then each of its blocks.
   places = {'start': jnp.asarray(starts_DM)}
   if segments_BS is not None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a layer asks of other devices where they share the tokens of each row.
 
-Inside of `mesh.on_each`; rows are in zig-zag order (`layout`). Axis letters: B
+Inside of `mesh.on_each`; rows are in zig-zag order (`zigzag`). Axis letters: B
 sequences, L rows of this device, n devices, T tokens that convolutions look
 back, H query heads, K key/value heads, C channels of a head, X features.
 """
@@ -72,7 +72,7 @@ def make(
   count: int,
   mode: str,
 ) -> Divided | None:
-  """Asks once what serves all layers; None on a mesh that divides no row.
+  """Gathers once what all layers need; None on a mesh that divides no row.
 
   Args:
     segments_BL: [B, L] int, the document of each token.

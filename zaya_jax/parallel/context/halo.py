@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tokens that stand before a device's chunks and lie on another device.
 
-Every function here runs inside `jax.shard_map`; L rows of a device are one
-chunk, or with zig-zag two (`layout`).
+Every function here runs inside `jax.shard_map`; the L rows of a device are two
+chunks (`zigzag`).
 
-Axis letters: B sequences, L rows of this device, N chunks of this device (1, or
-2 with zig-zag), T tokens of the halo, X features.
+Axis letters: B sequences, L rows of this device, N = 2 chunks of this device, T
+tokens of the halo, X features.
 """
 
 from collections.abc import Callable
@@ -17,19 +17,16 @@ import jax.numpy as jnp
 from zaya_jax import config as config_lib
 
 
-def left(
-  x_BLX: jax.Array, count: int, *, axis: str, zigzag: bool = True
-) -> jax.Array:
+def left(x_BLX: jax.Array, count: int, *, axis: str) -> jax.Array:
   """The last `count` tokens before each chunk of this device.
 
-  One message to the right; with zig-zag also one to the left, at the same time,
-  as the second chunks run from the last device to the first.
+  One message to the right and, at the same time, one to the left: the second
+  chunks run from the last device to the first.
 
   Args:
     x_BLX: [B, L, ...].
     count: tokens, at most those of a chunk.
     axis: the mesh axis over which rows are divided.
-    zigzag: whether a device holds two chunks.
 
   Returns:
     [B, N, count, ...], zeros before the first chunk of all.
@@ -38,7 +35,7 @@ def left(
     UsageError: if a chunk is shorter than the halo.
   """
   n, index = jax.lax.axis_size(axis), jax.lax.axis_index(axis)
-  x_BNLX = _chunks(x_BLX, zigzag)
+  x_BNLX = _chunks(x_BLX)
   if x_BNLX.shape[2] < count:
     raise config_lib.UsageError(
       f'--mesh.context={n} leaves {x_BNLX.shape[2]} tokens in a chunk and the '
@@ -46,23 +43,20 @@ def left(
     )
   last_BNTX = x_BNLX[:, :, x_BNLX.shape[2] - count :]
   right = [(i, i + 1) for i in range(n - 1)]
-  halos = [jax.lax.ppermute(last_BNTX[:, 0], axis, right)]
-  if zigzag:
-    back = [(i + 1, i) for i in range(n - 1)]
-    late = jax.lax.ppermute(last_BNTX[:, 1], axis, back)
-    # The last device holds the two chunks in the middle.
-    halos.append(jnp.where(index == n - 1, last_BNTX[:, 0], late))
-  return jnp.stack(halos, axis=1)
+  early = jax.lax.ppermute(last_BNTX[:, 0], axis, right)
+  back = [(i + 1, i) for i in range(n - 1)]
+  late = jax.lax.ppermute(last_BNTX[:, 1], axis, back)
+  # The last device holds the two chunks in the middle.
+  late = jnp.where(index == n - 1, last_BNTX[:, 0], late)
+  return jnp.stack([early, late], axis=1)
 
 
-def segments(
-  segments_BL: jax.Array, count: int, *, axis: str, zigzag: bool = True
-) -> jax.Array:
+def segments(segments_BL: jax.Array, count: int, *, axis: str) -> jax.Array:
   """[B, N, count] the segments of `left`: -1 where there is no token.
 
   They are the same for all layers: ask once a step.
   """
-  return left(segments_BL + 1, count, axis=axis, zigzag=zigzag) - 1
+  return left(segments_BL + 1, count, axis=axis) - 1
 
 
 def apply(
@@ -72,7 +66,6 @@ def apply(
   before_BNT: jax.Array,
   *here_BLX: jax.Array,
   axis: str,
-  zigzag: bool = True,
 ) -> Any:
   """`f` of the whole row, as far as it is this device's.
 
@@ -86,16 +79,15 @@ def apply(
     before_BNT: [B, N, T] what `segments` returns.
     *here_BLX: [B, L, ...] of which f looks at no other token: zero before.
     axis: as in `left`.
-    zigzag: as in `left`.
 
   Returns:
     [B, L, ...], or some of them.
   """
   batch, chunks, count = before_BNT.shape
-  halo_BNTX = left(x_BLX, count, axis=axis, zigzag=zigzag)
-  behind = lambda halo, x: jnp.concatenate(
-    [halo, _chunks(x, zigzag)], axis=2
-  ).reshape(batch * chunks, -1, *x.shape[2:])
+  halo_BNTX = left(x_BLX, count, axis=axis)
+  behind = lambda halo, x: jnp.concatenate([halo, _chunks(x)], axis=2).reshape(
+    batch * chunks, -1, *x.shape[2:]
+  )
   nothing = lambda x: jnp.zeros((batch, chunks, count, *x.shape[2:]), x.dtype)
   out = f(
     behind(halo_BNTX, x_BLX),
@@ -106,5 +98,5 @@ def apply(
   return jax.tree.map(own, out)
 
 
-def _chunks(x_BLX, zigzag):
-  return x_BLX.reshape(x_BLX.shape[0], 1 + zigzag, -1, *x_BLX.shape[2:])
+def _chunks(x_BLX):
+  return x_BLX.reshape(x_BLX.shape[0], 2, -1, *x_BLX.shape[2:])

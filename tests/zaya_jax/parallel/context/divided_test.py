@@ -17,17 +17,17 @@ from zaya_jax.parallel import zigzag as zigzag_lib
 from zaya_jax.parallel.context import blocks, gather, ring_attention
 
 MODES = {'gather': gather, 'ring': ring_attention}
-# Devices, length, packing, window, zig-zag, rows of a block.
+# Devices, length, packing, window, rows of a block.
 DRAWS = [
-  (2, 16, 'one', None, True, 64),
-  (2, 24, 'many', 5, True, 3),
-  (2, 12, 'two', None, False, 64),
-  (4, 32, 'many', None, True, 64),
-  (4, 24, 'two', 7, True, 2),
-  (4, 40, 'padded', 2, False, 4),
-  (4, 8, 'many', 3, True, 64),
-  (8, 48, 'padded', None, True, 64),
-  (8, 64, 'many', 17, True, 2),
+  (2, 16, 'one', None, 64),
+  (2, 24, 'many', 5, 3),
+  (2, 12, 'two', None, 64),
+  (4, 32, 'many', None, 64),
+  (4, 24, 'two', 7, 2),
+  (4, 48, 'padded', 2, 4),
+  (4, 8, 'many', 3, 64),
+  (8, 48, 'padded', None, 64),
+  (8, 64, 'many', 17, 2),
 ]
 
 
@@ -46,7 +46,7 @@ def value_and_gradient(f, q, k, v, d_out):
   return out, back(d_out)
 
 
-def divided(mode, n, packing, window, zigzag, length, segmented=True):
+def divided(mode, n, packing, window, length, segmented=True):
   local = lambda q, k, v, segments: MODES[mode].attention(
     q,
     k,
@@ -54,15 +54,14 @@ def divided(mode, n, packing, window, zigzag, length, segmented=True):
     axis='context',
     segments_BS=segments if segmented else None,
     window=window,
-    zigzag=zigzag,
   )
-  f = rows.divided(local, n, zigzag, whole=(3,))
+  f = rows.divided(local, n, whole=(3,))
   segments = rows.documents(packing, length)
   return lambda q, k, v: f(q, k, v, segments)
 
 
 def error(mode, draw, dtype=jnp.float32, segmented=True):
-  n, length, packing, window, zigzag, _ = draw
+  n, length, packing, window, _ = draw
   given = arrays(length, dtype)
   segments = rows.documents(packing, length)
   expected = value_and_gradient(
@@ -71,7 +70,7 @@ def error(mode, draw, dtype=jnp.float32, segmented=True):
     ),
     *given,
   )
-  f = divided(mode, n, packing, window, zigzag, length, segmented)
+  f = divided(mode, n, packing, window, length, segmented)
   found = jax.jit(functools.partial(value_and_gradient, f))(*given)
   return rows.worst(found, expected)
 
@@ -85,7 +84,7 @@ def test_equals_one_device(mode, draw, monkeypatch):
 
 @pytest.mark.parametrize('mode', MODES)
 def test_without_segments_and_with_a_traced_window(mode):
-  draw = (4, 32, 'one', jnp.int32(9), True, 64)
+  draw = (4, 32, 'one', jnp.int32(9), 64)
   assert error(mode, draw, segmented=False) <= rows.TOLERANCE
 
 
@@ -128,7 +127,7 @@ def test_rows_may_be_divided_over_another_axis_and_made_anew():
     )(
       put(q), put(k), put(v), jax.device_put(segments, P('replica')), put(d_out)
     )
-    return zigzag_lib.restore(jax.tree.map(np.asarray, out), 4)
+    return rows.restore(jax.tree.map(np.asarray, out), 4)
 
   natural = rows.documents('many', 32)
   expected = value_and_gradient(
@@ -152,9 +151,8 @@ def test_rows_may_be_divided_over_another_axis_and_made_anew():
 
 
 def zigzag_as_contiguous(monkeypatch):
-  contiguous = functools.partial(zigzag_lib.order, zigzag=False)
-  wrong = types.SimpleNamespace(order=lambda *sizes, **_: contiguous(*sizes))
-  monkeypatch.setattr(blocks, 'zigzag_lib', wrong)
+  wrong = types.SimpleNamespace(order=lambda length, n: np.arange(length))
+  monkeypatch.setattr(blocks, 'zigzag', wrong)
 
 
 def missing_part(monkeypatch):
@@ -210,7 +208,7 @@ MUTANTS = [
 @pytest.mark.parametrize('mode, mutant', MUTANTS)
 def test_mutant_is_noticed(mode, mutant, monkeypatch):
   mutant(monkeypatch)
-  assert error(mode, (4, 32, 'one', None, True, 64)) > 0.01
+  assert error(mode, (4, 32, 'one', None, 64)) > 0.01
 
 
 @pytest.mark.parametrize('mode', MODES)

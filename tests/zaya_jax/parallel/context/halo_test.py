@@ -20,31 +20,28 @@ from zaya_jax.parallel.context import gather, halo, ring_attention
 CONFIG = tiny.config(
   attention_bias=True, num_layers=1, sliding_window=5, sliding_layers=(0,)
 )
-# Devices, length, packing, zig-zag. Chunks of 2 tokens: all halo.
+# Devices, length, packing. Chunks of 2 tokens: all halo.
 DRAWS = [
-  (2, 16, 'one', True),
-  (2, 12, 'many', False),
-  (4, 16, 'many', True),
-  (4, 24, 'two', True),
-  (4, 20, 'padded', False),
-  (8, 32, 'many', True),
-  (8, 48, 'padded', True),
-  (8, 16, 'two', False),
+  (2, 16, 'one'),
+  (2, 12, 'many'),
+  (4, 16, 'many'),
+  (4, 24, 'two'),
+  (4, 32, 'padded'),
+  (8, 32, 'many'),
+  (8, 48, 'padded'),
+  (8, 32, 'two'),
 ]
 
 
 @dataclasses.dataclass(frozen=True)
 class Divided:
-  """What a layer asks of other devices, contiguous or in zig-zag order."""
+  """What a layer asks of other devices."""
 
   segments: jax.Array
   mode: types.ModuleType = ring_attention
-  zigzag: bool = True
 
   def look_back(self, f, x_BLX, segments_BL, *here_BLX):
-    return behind(
-      f, CONFIG.conv_context, self.zigzag, x_BLX, segments_BL, *here_BLX
-    )
+    return behind(f, CONFIG.conv_context, x_BLX, segments_BL, *here_BLX)
 
   def attention(self, q_BLHC, k_BLKC, v_BLKC, window):
     return self.mode.attention(
@@ -54,14 +51,12 @@ class Divided:
       axis='context',
       segments_BS=self.segments,
       window=window,
-      zigzag=self.zigzag,
     )
 
 
-def behind(f, count, zigzag, x_BLX, segments_BL, *here_BLX):
-  where = {'axis': 'context', 'zigzag': zigzag}
-  before = halo.segments(segments_BL, count, **where)
-  return halo.apply(f, x_BLX, segments_BL, before, *here_BLX, **where)
+def behind(f, count, x_BLX, segments_BL, *here_BLX):
+  before = halo.segments(segments_BL, count, axis='context')
+  return halo.apply(f, x_BLX, segments_BL, before, *here_BLX, axis='context')
 
 
 def convolve(module, x_BLX, segments_BL):
@@ -107,7 +102,7 @@ def error(f, g, state, x_BLX):
 
 def part_error(name, draw):
   """Of `convolve` or `delay`."""
-  n, length, packing, zigzag = draw
+  n, length, packing = draw
   make, state = module()
   part, count = PARTS[name]
   segments = rows.documents(packing, length)
@@ -115,10 +110,9 @@ def part_error(name, draw):
   x_BLX = jax.random.normal(jax.random.key(2), (rows.B, length, width))
   divided = rows.divided(
     lambda s, x, segments: behind(
-      functools.partial(part, make(s)), count, zigzag, x, segments
+      functools.partial(part, make(s)), count, x, segments
     ),
     n,
-    zigzag,
   )
   return error(
     lambda s, x: part(make(s), x, segments),
@@ -135,7 +129,7 @@ def test_equals_one_device(name, draw):
 
 
 def layer_error(mode, draw):
-  n, length, packing, zigzag = draw
+  n, length, packing = draw
   make, state = module()
   segments = rows.documents(packing, length)
   positions = np.tile(np.arange(length), (rows.B, 1))
@@ -154,11 +148,10 @@ def layer_error(mode, draw):
   divided = rows.divided(
     lambda s, h, positions, segments, all_segments: make(s)(
       h,
-      context(positions, segments, Divided(all_segments, mode, zigzag)),
+      context(positions, segments, Divided(all_segments, mode)),
       True,
     ),
     n,
-    zigzag,
     whole=(4,),
   )
   return error(
@@ -199,19 +192,16 @@ def no_segments(monkeypatch):
   monkeypatch.setattr(
     halo,
     'segments',
-    lambda s, n, axis, zigzag: jnp.repeat(
-      halo._chunks(s, zigzag)[:, :, :1], n, axis=2
-    ),
+    lambda s, n, axis: jnp.repeat(halo._chunks(s)[:, :, :1], n, axis=2),
   )
 
 
 def zigzag_as_contiguous(monkeypatch):
-  left = halo.left
-
-  def mutant(x, count, *, axis, zigzag):
-    right = left(x, count, axis=axis, zigzag=False)
-    inner = halo._chunks(x, True)[:, :1, -count:]
-    return jnp.concatenate([right, inner], axis=1)
+  def mutant(x, count, *, axis):
+    last = halo._chunks(x)[:, :, -count:]
+    right = [(i, i + 1) for i in range(jax.lax.axis_size(axis) - 1)]
+    before = jax.lax.ppermute(last[:, 1], axis, right)
+    return jnp.stack([before, last[:, 0]], axis=1)
 
   monkeypatch.setattr(halo, 'left', mutant)
 
@@ -235,16 +225,15 @@ MUTANTS = (
 @pytest.mark.parametrize('mutant', MUTANTS)
 def test_mutant_is_noticed(mutant, monkeypatch):
   mutant(monkeypatch)
-  assert part_error('convolve', (4, 24, 'many', True)) > 0.01
+  assert part_error('convolve', (4, 24, 'many')) > 0.01
 
 
-@pytest.mark.parametrize('zigzag', [True, False])
-def test_messages(zigzag):
-  """To the right, with zig-zag also to the left; backward the way back."""
-  left = functools.partial(halo.left, count=2, axis='context', zigzag=zigzag)
+def test_messages():
+  """One to the right and one to the left; backward the way back."""
+  left = functools.partial(halo.left, count=2, axis='context')
   run = rows.on_devices(left, 4, (rows.CHUNKED,))
   hlo = run.lower(jnp.ones((2, 32, 3))).compile().as_text()
-  assert hlo.count(' collective-permute(') == 1 + zigzag
+  assert hlo.count(' collective-permute(') == 2
   assert ' all-' not in hlo
 
 
