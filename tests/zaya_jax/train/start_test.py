@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a run goes on: the state and the place in the data of a checkpoint."""
+
+import dataclasses
+import types
+
+import jax
+import numpy as np
+import pytest
+
+from tests.support import tiny
+from zaya_jax import config as config_lib
+from zaya_jax.checkpoint import meta
+from zaya_jax.checkpoint.writing import manager
+from zaya_jax.parallel import mesh as mesh_lib
+from zaya_jax.runtime import supervised
+from zaya_jax.train import start as start_lib
+from zaya_jax.train import state as state_lib
+
+STEP, INDEX, TOKENS = 4, 32, 1024
+HASHES = {'dataset_sha256': 'of the shards', 'tokenizer_sha256': 'of the ids'}
+
+
+@pytest.fixture(scope='module')
+def run(tmp_path_factory):
+  """Settings, mesh and state of a run that has saved step 4."""
+  config = config_lib.Config(
+    run_dir=str(tmp_path_factory.mktemp('run')),
+    num_steps=10,
+    model=tiny.config(),
+    data=config_lib.DataConfig(batch_size=8),
+  )
+  mesh = mesh_lib.make_mesh(config_lib.MeshConfig(replica=1))
+  with jax.set_mesh(mesh):
+    state = jax.jit(state_lib.make_init(config))()
+  state = dataclasses.replace(state, step=state.step + STEP)
+  about = meta.describe(
+    config, flags='', tokens=TOKENS, metrics={'train/loss': 1.0}, **HASHES
+  )
+  with manager.Manager(config.run_dir, config.checkpoint) as saved:
+    saved.save(STEP, state, data_index=INDEX, meta=about)
+  return config, mesh, state
+
+
+@pytest.fixture
+def go_on(run):
+  """A function: settings to change -> where the run begins, and its loader."""
+
+  def call(**changes):
+    config, mesh, _ = run
+    config = dataclasses.replace(config, **changes)
+    corpus = types.SimpleNamespace(
+      loader=types.SimpleNamespace(state=0),
+      sha256=HASHES['dataset_sha256'],
+      check_tokenizer=lambda sha256: None,
+    )
+    init = state_lib.make_init(config)
+    with manager.Manager(config.run_dir, config.checkpoint) as saved:
+      start = start_lib.restore_or_init(config, mesh, init, corpus, saved)
+    return start, corpus.loader
+
+  return call
+
+
+def test_run_goes_on_where_it_was(run, go_on):
+  start, loader = go_on()
+  assert (start.step, start.tokens, loader.state) == (STEP, TOKENS, INDEX)
+  assert start.notes == ('resumed at step 4 (data index 32)',)
+  assert start.config == run[0] and start.fast is None
+  jax.tree.map(np.testing.assert_array_equal, start.state, run[2])
+
+
+def test_changes_are_told_and_taken(go_on):
+  start, _ = go_on(seed=1, num_steps=20)
+  resumed, *changes, schedule = start.notes
+  assert resumed.startswith('resumed')
+  assert 'changed: --seed: 0 -> 1' in changes
+  assert 'schedule of 10 steps' in schedule
+  assert start.config.optim.schedule_steps == 10
+
+
+# A rollback to another step leaves nothing out: its batches were good.
+@pytest.mark.parametrize('rollback, batches', [(STEP, 3), (STEP - 1, 0)])
+def test_rollback_leaves_out_batches(
+  run, go_on, monkeypatch, rollback, batches
+):
+  place = supervised.Place(
+    rank=0,
+    generation=1,
+    run_dir=run[0].run_dir,
+    environment={},
+    skip=(rollback, 3),
+  )
+  monkeypatch.setattr(supervised, '_place', place)
+  start, loader = go_on()
+  assert loader.state == INDEX + batches * 8  # Windows of a batch.
+  assert ('3 batches are left out' in start.notes[0]) == bool(batches)
