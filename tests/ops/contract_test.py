@@ -6,6 +6,7 @@ of those for Hopper GPUs what they mean (hopper_test).
 """
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -21,17 +22,21 @@ DTYPES = ('float32', 'bfloat16')
 def _table():
   for name in registry.FUNCTIONS:
     operation = registry.operation(name)
+    cases = [case for case in operation.cases if not case.zaya]
     for engine in operation.engines:
-      for case in operation.cases:
-        if not case.zaya:
-          for dtype in DTYPES:
-            yield pytest.param(
-              operation,
-              engine.name,
-              case,
-              dtype,
-              id=f'{name}-{engine.name}-{case.name}-{dtype}',
-            )
+      for case, dtype in itertools.product(cases, DTYPES):
+        # Interpreted programs take seconds to compile, by tiles to run. They
+        # differ little by type, and small shapes have several tiles.
+        more = dtype == 'bfloat16' and case not in cases[:2]
+        slow = engine.name == 'triton' and (more or case.flops[0] > 5e8)
+        yield pytest.param(
+          operation,
+          engine.name,
+          case,
+          dtype,
+          id=f'{name}-{engine.name}-{case.name}-{dtype}',
+          marks=[pytest.mark.long] if slow else [],
+        )
 
 
 def evaluate(run, case, args, kwargs):

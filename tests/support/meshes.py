@@ -2,6 +2,8 @@
 """Every way to divide a step, and a tiny run divided so."""
 
 import dataclasses
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -78,8 +80,14 @@ def compile_step(config: config_lib.Config) -> Any:
     return step.lower(first_state(config), batch).compile()
 
 
+# Once for all tests, of the program as it is: not where a test has patched it.
+compiled = functools.cache(compile_step)
+
+
 def run(
-  config: config_lib.Config, steps: int = 20
+  config: config_lib.Config,
+  steps: int = 8,
+  compile_step: Callable[[config_lib.Config], Any] = compiled,
 ) -> tuple[list[float], state_lib.TrainState, state_lib.TrainState]:
   """Losses of some steps on one batch, the states after the first and last."""
   step = compile_step(config)

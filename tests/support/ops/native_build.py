@@ -11,22 +11,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
 
 import jax
-import pytest
 
 from ops import native
 
 SOURCE = pathlib.Path(native.__file__).resolve().parent
 # (file, what is in it exactly once, what is to be there)
 Patch = tuple[str, str, str]
-
-
-def mutants(names: Iterable[str], *quick: str) -> list:
-  """Parameters of a test; all but `quick` are long: each is compiled."""
-  marks = lambda name: [] if name in quick else [pytest.mark.long]
-  return [pytest.param(name, marks=marks(name)) for name in names]
 
 
 def missing(*programs: str) -> str | None:

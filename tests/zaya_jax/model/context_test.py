@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from tests.support import close, tiny
+from tests.support import close, quick, tiny
 from zaya_jax import config as config_lib
 from zaya_jax.parallel import batch as batch_lib
 from zaya_jax.parallel import mesh as mesh_lib
@@ -58,14 +58,7 @@ def loss_and_grads(draw, devices):
     return jax.device_get(run(*arrays, batch))
 
 
-@pytest.mark.parametrize(
-  'draw',
-  [
-    pytest.param(draw, marks=[pytest.mark.long] if draw[0] == 8 else [])
-    for draw in DRAWS
-  ],
-  ids=str,
-)
+@pytest.mark.parametrize('draw', quick.only(DRAWS, DRAWS[1], DRAWS[2]), ids=str)
 def test_divided_rows_give_the_same_loss_and_gradients(draw):
   found, expected = loss_and_grads(draw, draw[0]), loss_and_grads(draw, 1)
   np.testing.assert_array_equal(found[2], expected[2])

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from tests.support import close, meshes, tracing
+from tests.support import close, meshes, quick, tracing
 from zaya_jax import config as config_lib
 from zaya_jax.parallel import batch as batch_lib
 from zaya_jax.parallel import expert_exchange, partition
@@ -18,7 +18,7 @@ from zaya_jax.train import gradients
 from zaya_jax.train import state as state_lib
 
 # Of every parameter and every state of the optimizer after one step, and of
-# the losses of 20: float32 sums in another order.
+# the losses of 8: float32 sums in another order.
 LEAF = 5e-5
 LOSS = 1e-5
 
@@ -32,17 +32,11 @@ def worst(found, expected):
   return max(jax.tree.leaves(jax.tree.map(close.error, found, expected)))
 
 
-# They have every axis, of several widths and beside each other.
-QUICK = {'zero_8', 'fsdp_2_gather_4', 'expert_4_ring_2', 'all_but_zero'}
+# They have every axis, beside each other; step_test has `replica` alone.
+QUICK = {'zero_2_expert_4', 'expert_4_ring_2', 'all_but_zero'}
 
 
-@pytest.mark.parametrize(
-  'name',
-  [
-    pytest.param(name, marks=[] if name in QUICK else [pytest.mark.long])
-    for name in meshes.SHAPES
-  ],
-)
+@pytest.mark.parametrize('name', quick.only(meshes.SHAPES, *QUICK))
 def test_divided_steps_are_those_of_one_device(name):
   losses, first, _ = meshes.run(meshes.config_of(**meshes.SHAPES[name]))
   expected, first_of_one, _ = alone()
@@ -81,37 +75,33 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize('name', BROKEN)
+def first_when_patched(shape):
+  config = meshes.config_of(**meshes.SHAPES[shape])
+  return meshes.run(config, steps=1, compile_step=meshes.compile_step)[1]
+
+
+@pytest.mark.parametrize('name', quick.only(BROKEN, 'no_halo'))
 def test_broken_division_is_noticed(name, monkeypatch):
   shape, module, function, instead = BROKEN[name]
   monkeypatch.setattr(module, function, instead)
-  _, found, _ = meshes.run(meshes.config_of(**meshes.SHAPES[shape]), steps=1)
-  _, expected, _ = alone()
-  assert worst(found, expected) > 100 * LEAF
+  assert worst(first_when_patched(shape), alone()[1]) > 100 * LEAF
 
 
+@pytest.mark.long
 def test_a_row_out_of_order_is_noticed(monkeypatch):
   monkeypatch.setattr(batch_lib.zigzag, 'divide', lambda batch, n: batch)
-  _, found, _ = meshes.run(
-    meshes.config_of(**meshes.SHAPES['gather_2']), steps=1
-  )
-  assert worst(found, alone()[1]) > 100 * LEAF
+  assert worst(first_when_patched('gather_2'), alone()[1]) > 100 * LEAF
 
 
 @pytest.mark.parametrize(
-  'name',
-  [
-    'zero_2_expert_4',
-    pytest.param('zero_8', marks=pytest.mark.long),
-    pytest.param('fsdp_8', marks=pytest.mark.long),
-  ],
+  'name', quick.only(('zero_2_expert_4', 'zero_8', 'fsdp_8'), 'zero_2_expert_4')
 )
 def test_state_keeps_its_types_and_its_place(name):
   config = meshes.config_of(**meshes.SHAPES[name])
   before = meshes.first_state(config)
   types = jax.tree.map(lambda a: (jax.typeof(a), a.sharding), before)
   batch = batch_lib.put_batch(meshes.mesh_of(config), meshes.BATCH)
-  after, _ = meshes.compile_step(config)(before, batch)
+  after, _ = meshes.compiled(config)(before, batch)
   found = jax.tree.map(lambda a: (jax.typeof(a), a.sharding), after)
   assert found == types
 
