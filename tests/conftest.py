@@ -5,9 +5,12 @@ Programs that a test starts inherit the environment, eight devices included;
 where one device matters, pass `env` without XLA_FLAGS.
 """
 
+import atexit
 import gc
 import os
+import shutil
 import sys
+import tempfile
 
 from absl import flags
 
@@ -34,8 +37,11 @@ os.environ['XLA_FLAGS'] = ' '.join(
     *xla.fast_compile(),
   ]
 )
-# Programs of other tests, or of the user, are not to be found here.
-os.environ['JAX_COMPILATION_CACHE_DIR'] = ''
+# What took a second to compile is kept for later tests of this process, and for
+# those that they start; programs of the user are not to be found here.
+programs = tempfile.mkdtemp(prefix='zaya_programs_')
+atexit.register(shutil.rmtree, programs, ignore_errors=True)
+os.environ['JAX_COMPILATION_CACHE_DIR'] = programs
 # Nobody reads where in the source an operation of a test's program was made.
 os.environ['JAX_TRACEBACK_IN_LOCATIONS_LIMIT'] = '0'
 # A silent broadcast of [L, D] against [B, L, D] is a bug here.

@@ -12,7 +12,7 @@ import pytest
 from flax import nnx
 
 from ops.cca import reference as cca_ops
-from tests.support import rows, tiny
+from tests.support import quick, rows, tiny
 from zaya_jax import config as config_lib
 from zaya_jax.model import cca, layers
 from zaya_jax.parallel.context import gather, halo, ring_attention
@@ -122,7 +122,7 @@ def part_error(name, draw):
   )
 
 
-@pytest.mark.parametrize('draw', DRAWS, ids=str)
+@pytest.mark.parametrize('draw', quick.only(DRAWS, *DRAWS[1:5]), ids=str)
 @pytest.mark.parametrize('name', ['convolve', 'delay'])
 def test_equals_one_device(name, draw):
   assert part_error(name, draw) <= rows.TOLERANCE
@@ -163,12 +163,7 @@ def layer_error(mode, draw):
 
 
 @pytest.mark.parametrize(
-  'draw',
-  [
-    *DRAWS[2:4],
-    *(pytest.param(d, marks=pytest.mark.long) for d in (DRAWS[4], DRAWS[6])),
-  ],
-  ids=str,
+  'draw', quick.only((*DRAWS[2:5], DRAWS[6]), DRAWS[2]), ids=str
 )
 @pytest.mark.parametrize('mode', [gather, ring_attention])
 def test_a_whole_layer_equals_one_device(mode, draw):
@@ -222,7 +217,9 @@ MUTANTS = (
 )
 
 
-@pytest.mark.parametrize('mutant', MUTANTS)
+@pytest.mark.parametrize(
+  'mutant', quick.only(MUTANTS, from_the_right, zigzag_as_contiguous)
+)
 def test_mutant_is_noticed(mutant, monkeypatch):
   mutant(monkeypatch)
   assert part_error('convolve', (4, 24, 'many')) > 0.01
