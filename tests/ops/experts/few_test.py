@@ -8,18 +8,23 @@ import pytest
 import ops
 from ops import dispatch
 from ops.experts import few, reference, xla
-from tests.support import close
+from tests.support import close, quick
 from tests.support.ops.experts_inputs import CASES, D, arguments
 
+ENGINES = (few.picked, few.dense, ops.expert_mlp_rows)
+ALL = [(engine, name) for name in CASES for engine in ENGINES]
+# It picks the matrices of each token: of many it takes long.
+SLOW = (few.picked, 'several_large_blocks')
 
-@pytest.fixture(params=CASES)
-def case(request):
-  return CASES[request.param]
 
-
-@pytest.mark.parametrize('engine', [few.picked, few.dense, ops.expert_mlp_rows])
-def test_engines_for_decoding_equal_the_reference(engine, case):
-  (x, gate_up, down), choice, _ = arguments(*case)
+@pytest.mark.parametrize(
+  'pair',
+  quick.only(ALL, *(pair for pair in ALL if pair != SLOW)),
+  ids=lambda pair: f'{pair[0].__name__}-{pair[1]}',
+)
+def test_engines_for_decoding_equal_the_reference(pair):
+  engine, name = pair
+  (x, gate_up, down), choice, _ = arguments(*CASES[name])
   rows = gate_up.swapaxes(1, 2), down.swapaxes(1, 2)
   found = jax.jit(engine)(x, choice, *rows)
   expected = reference.expert_mlp(x, choice, gate_up, down)

@@ -13,7 +13,7 @@ import pytest
 
 from ops.experts import hopper
 from ops.experts.hopper import products
-from tests.support import gpus
+from tests.support import gpus, quick
 from tests.support.ops import interpreter, plain_products
 
 EXPERT = jnp.asarray([0, 2, 2, 2], jnp.int32)
@@ -41,9 +41,7 @@ def _differ(found, wanted):
   return np.abs(found - wanted).max() > 0.03
 
 
-@pytest.mark.parametrize(
-  'columns', [256, pytest.param(512, marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize('columns', quick.only((256, 512), 256))
 def test_matmul_interpreted(interpreted, columns):
   x, w = _inputs(256, columns)
   found = products.matmul(x, w, EXPERT, FIRST)
@@ -52,7 +50,7 @@ def test_matmul_interpreted(interpreted, columns):
   assert _differ(found, wrong)
 
 
-@pytest.mark.parametrize('save', [False, True])
+@pytest.mark.parametrize('save', quick.only((False, True), True))
 def test_up_interpreted(interpreted, save):
   x, w = _inputs(256, 512)
   found = products.up(x, w, EXPERT, FIRST, save=save)
