@@ -43,7 +43,7 @@ def main(config: config_lib.Config) -> None:
   model = dataclasses.replace(
     load_lib.load(source), context=config.mesh.context, on_note=_note
   )
-  rows = [_row(model, prompt, config.generate.chat) for prompt in prompts]
+  rows = [row(model, prompt, config.generate.chat) for prompt in prompts]
   model = model.text_only()
   how = {
     'max_tokens': config.generate.max_tokens,
@@ -85,10 +85,20 @@ def _continue_all(model, prompts, rows, how):
     _note(str(model.decoder.speed))
 
 
-def _row(
+def row(
   model: model_lib.Model, prompt: dict[str, Any], chat: bool
 ) -> np.ndarray | str:
-  """What `Model.generate` takes: the text, or the tokens of a conversation."""
+  """What `Model.generate` takes: the text, or the tokens of a conversation.
+
+  Args:
+    model: with a tokenizer.
+    prompt: {'prompt': …} or {'messages': […]}.
+    chat: whether a prompt is a message of the user.
+
+  Raises:
+    UsageError: if the model has no tokenizer.
+    DataError: if there is no chat template, or it refuses the conversation.
+  """
   messages = prompt.get('messages')
   if messages is None and not chat:
     return prompt['prompt']

@@ -90,13 +90,15 @@ def _commands(config: config_lib.Config, run_dir: str, done: bool) -> list[str]:
   """Generate, go on (a finished run twice as long), look at the curves."""
   program = f'{python()} -m zaya_jax.main'
   where = shlex.quote(f'--run_dir={run_dir}')
-  prompt = shlex.quote(f'--prompt={config.prompt or "The "}')
+  how = config.generate
+  prompt = config.prompt or ('Hello!' if how.chat else 'The ')
+  prompt = shlex.quote(f'--prompt={prompt}')
+  chat = ' --generate.chat' if how.chat else ''
   again = shlex.quote(f'--flagfile={run_dir}/config.flags')
   longer = f' --num_steps={2 * config.num_steps}' if done else ''
-  count = config.generate.no_repeat
-  repeats = f' --generate.no_repeat={count}' if count else ''
+  repeats = f' --generate.no_repeat={how.no_repeat}' if how.no_repeat else ''
   commands = [
-    f'{program} --mode=generate {where} {prompt}{repeats}',
+    f'{program} --mode=generate {where} {prompt}{chat}{repeats}',
     f'{program} {again}{longer}',
   ]
   if config.log.tensorboard:

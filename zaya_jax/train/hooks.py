@@ -15,8 +15,8 @@ from zaya_jax.checkpoint import meta
 from zaya_jax.checkpoint.writing import fast as fast_lib
 from zaya_jax.checkpoint.writing import manager
 from zaya_jax.data import corpus as corpus_lib
+from zaya_jax.inference import generate, score
 from zaya_jax.inference import model as model_lib
-from zaya_jax.inference import score
 from zaya_jax.report import overview
 from zaya_jax.runtime import beats, processes
 from zaya_jax.train import guard as guard_lib
@@ -205,7 +205,8 @@ class Hooks:
       with self._report.aside('sampling'):
         seed = _sample_seed(now.state.rng, now.step)
         text = self._generate(arrays, seed)
-      self._report.sample(now.step, self._config.prompt, text)
+      end = '\n' * self._config.generate.chat  # Of the user's turn.
+      self._report.sample(now.step, self._config.prompt + end, text)
     processes.barrier('sampled')
 
   def _generate(self, arrays, seed):
@@ -220,7 +221,7 @@ class Hooks:
       stop_ids=tokenizer.stop_ids,
     )
     (text,) = model.generate(
-      self._config.prompt,
+      [generate.row(model, {'prompt': self._config.prompt}, how.chat)],
       max_tokens=how.max_tokens,
       temperature=how.temperature,
       top_p=how.top_p,

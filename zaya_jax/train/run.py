@@ -56,6 +56,7 @@ def train(config: config_lib.Config) -> int:
       traced.trace(config, mesh)
     open_(_lock(config))
     corpus = open_(corpus_lib.Corpus(config, mesh_lib.data_shard(mesh)))
+    config = _with_samples_like(corpus, config)
     saved = open_(manager.Manager(config.run_dir, config.checkpoint))
     start = start_lib.restore_or_init(config, mesh, init, corpus, saved)
     config = start.config
@@ -81,6 +82,14 @@ def _must_agree(config) -> str:
   """The settings that all processes of a run must share, one a line."""
   place = config_lib.DistributedConfig()
   return dataclasses.replace(config, distributed=place).to_flagfile()
+
+
+def _with_samples_like(corpus, config) -> config_lib.Config:
+  """Of conversations, samples are answers, unless a flag says otherwise."""
+  if not corpus.has_chats or 'generate.chat' in config.given:
+    return config
+  how = dataclasses.replace(config.generate, chat=True)
+  return dataclasses.replace(config, generate=how)
 
 
 @contextlib.contextmanager

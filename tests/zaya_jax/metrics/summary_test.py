@@ -41,4 +41,8 @@ def test_command_to_generate_samples_as_the_run_does():
   (line,) = (line for line in lines if '--mode=generate' in line)
   assert line.endswith(" '--prompt=def ' --generate.no_repeat=16")
   (line,) = (x for x in _closing('run', 'run/checkpoints/2') if 'generate' in x)
-  assert 'no_repeat' not in line
+  assert line.endswith(" '--prompt=The '")
+  how = config.GenerateConfig(chat=True)
+  lines = _closing('run', 'run/checkpoints/2', generate=how)
+  (line,) = (line for line in lines if '--mode=generate' in line)
+  assert line.endswith(" '--prompt=Hello!' --generate.chat")

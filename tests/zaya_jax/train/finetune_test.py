@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 from pipelines import manifest
+from pipelines import tokenizer as tokenizer_lib
 from tests.support import tuning
 from tests.support.tuning import conversations, tune
 from zaya_jax import config as config_lib
 from zaya_jax import main
+from zaya_jax.inference import generate
 from zaya_jax.inference import load as load_lib
 from zaya_jax.model import zaya
 from zaya_jax.train import gradients
@@ -32,7 +34,14 @@ def tuned(source, tmp_path_factory):
   """A run on conversations that started from `source`."""
   folder = tmp_path_factory.mktemp('tuned')
   text = tuning.write(folder / 'chats.jsonl')
-  assert tune(source, folder / 'run', f'--data.input={text}') == 0
+  args = [f'--data.input={text}', '--prompt=Say 3 twice.']
+  with pytest.MonkeyPatch.context() as patch:
+    # A model of 40 steps says the same to all prompts: keep what it is given.
+    row = lambda *a: kept.append(model_row(*a)) or kept[-1]
+    kept, model_row = [], generate.row
+    patch.setattr(generate, 'row', row)
+    assert tune(source, folder / 'run', *args) == 0
+  np.save(folder / 'prompt.npy', *kept)
   return folder / 'run'
 
 
@@ -69,6 +78,18 @@ def test_run_keeps_the_template_and_stops_at_the_end_of_a_turn(tuned):
   text = model.tokenizer.template.render(messages[:1], True)
   assert text.endswith('<|im_start|>assistant\n')
   assert 258 in model.stop_ids  # <|im_end|>
+
+
+def test_samples_of_conversations_are_answers(tuned):
+  tokenizer = tokenizer_lib.load(str(tuned))
+  question = [{'role': 'user', 'content': 'Say 3 twice.'}]
+  asked = tokenizer.template.render(question, True)
+  ids, _ = tokenizer.encode_chat([(asked, False)])
+  assert np.load(tuned.parent / 'prompt.npy').tolist() == ids.tolist()
+  sample = (tuned / 'samples' / 'step_000040.txt').read_text()
+  assert sample.startswith('Say 3 twice.\n')
+  config = config_lib.Config.from_flagfile(str(tuned / 'config.flags'))
+  assert config.generate.chat  # The last line of the run suggests it.
 
 
 def test_run_goes_on_without_its_source(source, tuned, tmp_path):
@@ -114,6 +135,28 @@ def test_frozen_balancing_bias_stays_to_the_bit(source, tuned, tmp_path):
     after = load_lib.load(str(run_dir)).buffers
     equal = jax.tree.map(lambda a, b: bool((a == b).all()), before, after)
     assert all(jax.tree.leaves(equal)) == same
+
+
+def test_toy_conversations_fit_the_quick_start(tmp_path, monkeypatch, capsys):
+  monkeypatch.chdir(tuning.ROOT)
+  words = ['--mode=prepare', '--flagfile=configs/chat.flags']
+  assert main.main(['zaya_jax', *words, f'--output={tmp_path}/data']) == 0
+  assert 'skipped' not in capsys.readouterr().out
+  toy = config_lib.Config.from_flagfile('configs/chat.flags')
+  quick = config_lib.Config.from_flagfile('configs/quickstart.flags')
+  assert toy.restore == quick.run_dir
+  tokenizer = tokenizer_lib.load(toy.data.tokenizer)
+  assert tokenizer.vocab_size <= quick.model.vocab_size
+  text = 'Every byte: \x00\t\n~\x7f é ☃'
+  assert tokenizer.encode(text).tolist() == list(text.encode())
+  with open(toy.data.input) as file:
+    for line in file:
+      messages = json.loads(line)['messages']
+      turns = tokenizer.template.render_with_mask(messages)
+      ids, counts = tokenizer.encode_chat(turns)
+      assert len(ids) <= toy.data.seq_len  # None is cut.
+      answers = [m['content'] for m in messages if m['role'] == 'assistant']
+      assert tokenizer.decode(ids[counts]) == ''.join(answers)
 
 
 @pytest.mark.parametrize('mutant', [False, True])
