@@ -8,21 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from zaya_jax import config as config_lib
+from zaya_jax.aegis.drills import trial
 from zaya_jax.model import zaya
 
 # A model of two layers on the command line: it learns in seconds.
-FLAGS = """
---model.num_layers=2
---model.d_model=16
---model.num_heads=2
---model.num_kv_heads=1
---model.head_dim=8
---model.num_experts=2
---model.d_expert=16
---model.d_router=8
---data.seq_len=32
---data.record_tokens=1024
-""".split()
+FLAGS = [*trial.TINY, '--model.num_layers=2']
 
 # A model of two layers and 40 tokens with several heads and experts.
 SIZES = {

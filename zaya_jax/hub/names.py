@@ -124,6 +124,17 @@ _SWAP = Axes(read=_swap, write=_swap)
 _DEPTHWISE = Axes(read=lambda w: w[:, 0].T, write=lambda w: w.T[:, None])
 _GROUPED = Axes(read=_read_grouped, write=_write_grouped)
 
+
+def _linear(
+  leaf: str, native: str, legacy: str, axes: Axes = _SWAP
+) -> tuple[tuple[str, str, str, Axes], ...]:
+  """The rows of a matrix and of its bias."""
+  return (
+    (leaf, f'{native}.weight', f'{legacy}.weight', axes),
+    (f'{leaf}_bias', f'{native}.bias', f'{legacy}.bias', _SAME),
+  )
+
+
 _N, _A, _M = 'model.layers.{n}.', 'model.layers.{a}.', 'model.layers.{m}.'
 _MERGE = (
   ('branch_scale', 'hidden_states_scale', 'hidden_states_scale', _SAME),
@@ -166,36 +177,19 @@ _GROUPS = (
   (
     ('layers/attn/', _N + 'self_attn.qkv_proj.', _A + 'self_attn.qkv.'),
     (
-      ('q', 'q_proj.weight', 'linear_q.weight', _SWAP),
-      ('q_bias', 'q_proj.bias', 'linear_q.bias', _SAME),
-      ('k', 'k_proj.weight', 'linear_k.weight', _SWAP),
-      ('k_bias', 'k_proj.bias', 'linear_k.bias', _SAME),
-      ('v_current', 'v_proj_current.weight', 'val_proj1.weight', _SWAP),
-      ('v_current_bias', 'v_proj_current.bias', 'val_proj1.bias', _SAME),
-      ('v_delayed', 'v_proj_delayed.weight', 'val_proj2.weight', _SWAP),
-      ('v_delayed_bias', 'v_proj_delayed.bias', 'val_proj2.bias', _SAME),
-      (
-        'conv_depthwise',
-        'conv_qk_depthwise.weight',
-        'conv_qk.0.weight',
-        _DEPTHWISE,
-      ),
-      (
-        'conv_depthwise_bias',
-        'conv_qk_depthwise.bias',
-        'conv_qk.0.bias',
-        _SAME,
-      ),
-      ('conv_grouped', 'conv_qk_grouped.weight', 'conv_qk.1.weight', _GROUPED),
-      ('conv_grouped_bias', 'conv_qk_grouped.bias', 'conv_qk.1.bias', _SAME),
+      *_linear('q', 'q_proj', 'linear_q'),
+      *_linear('k', 'k_proj', 'linear_k'),
+      *_linear('v_current', 'v_proj_current', 'val_proj1'),
+      *_linear('v_delayed', 'v_proj_delayed', 'val_proj2'),
+      *_linear('conv_depthwise', 'conv_qk_depthwise', 'conv_qk.0', _DEPTHWISE),
+      *_linear('conv_grouped', 'conv_qk_grouped', 'conv_qk.1', _GROUPED),
     ),
   ),
   (
     ('layers/attn/', _N + 'self_attn.', _A + 'self_attn.'),
     (
       ('temperature', 'qk_norm.temp', 'qkv.temp', _SAME),
-      ('out', 'o_proj.weight', 'o_proj.weight', _SWAP),
-      ('out_bias', 'o_proj.bias', 'o_proj.bias', _SAME),
+      *_linear('out', 'o_proj', 'o_proj'),
     ),
   ),
   (
@@ -217,14 +211,11 @@ _GROUPS = (
   (
     ('layers/router/', _N + 'mlp.gate.', _M + 'zaya_block.router.'),
     (
-      ('down', 'down_proj.weight', 'down_proj.weight', _SWAP),
-      ('down_bias', 'down_proj.bias', 'down_proj.bias', _SAME),
+      *_linear('down', 'down_proj', 'down_proj'),
       ('eda', 'router_states_scale', 'router_states_scale', _SAME),
       ('norm', 'router_mlp.norm.weight', 'rmsnorm_eda.weight', _SAME),
-      ('fc1', 'router_mlp.fc1.weight', 'router_mlp.0.weight', _SWAP),
-      ('fc1_bias', 'router_mlp.fc1.bias', 'router_mlp.0.bias', _SAME),
-      ('fc2', 'router_mlp.fc2.weight', 'router_mlp.2.weight', _SWAP),
-      ('fc2_bias', 'router_mlp.fc2.bias', 'router_mlp.2.bias', _SAME),
+      *_linear('fc1', 'router_mlp.fc1', 'router_mlp.0'),
+      *_linear('fc2', 'router_mlp.fc2', 'router_mlp.2'),
       ('out', 'router_mlp.out_proj.weight', 'router_mlp.4.weight', _SWAP),
       ('balance_bias', 'balancing_biases', 'balancing_biases', _SAME),
     ),

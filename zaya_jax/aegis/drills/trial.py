@@ -25,9 +25,8 @@ _FAILURES = (
   'not_finite',
 )
 STEPS = 60
-FLAGS = f"""
---mode=supervise
---num_steps={STEPS}
+# A model that learns in seconds.
+TINY = """
 --model.num_layers=1
 --model.d_model=16
 --model.num_heads=2
@@ -38,6 +37,12 @@ FLAGS = f"""
 --model.d_router=8
 --data.seq_len=32
 --data.record_tokens=1024
+""".split()
+FLAGS = [
+  *TINY,
+  *f"""
+--mode=supervise
+--num_steps={STEPS}
 --data.batch_size=8
 --optim.schedule=constant
 --optim.warmup_steps=2
@@ -49,7 +54,8 @@ FLAGS = f"""
 --eval.batches=1
 --generate.max_tokens=1
 --aegis.nodes=a,b
-""".split()
+""".split(),
+]
 
 
 @dataclasses.dataclass(frozen=True)
