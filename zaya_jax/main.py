@@ -215,6 +215,9 @@ def _program() -> None:
   except BrokenPipeError:  # Who read the output, `head` say, has left.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(exit_codes.INTERNAL)
+  for number in _SIGNALS:  # All is done, and the code says how.
+    if signal.getsignal(number) != signal.SIG_IGN:
+      signal.signal(number, lambda *_: os._exit(code))
   if code == exit_codes.STOPPED:
     # After an interrupted compilation jaxlib crashes when Python takes it down.
     sys.stderr.flush()

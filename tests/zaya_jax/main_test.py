@@ -348,6 +348,28 @@ sys.meta_path.insert(0, Finder())
 """
 
 
+# Signals this process as the interpreter ends.
+LATE = """
+import atexit, os, signal
+end = lambda: os.kill(os.getpid(), getattr(signal, os.environ['SIGNAL']))
+atexit.register(end)
+"""
+
+
+@pytest.mark.parametrize('name', ['SIGINT', 'SIGTERM'])
+@pytest.mark.parametrize('words, code', [('--version', 0), ('--seed=-1', 2)])
+def test_stop_when_all_is_done_changes_no_exit_code(
+  tmp_path, name, words, code
+):
+  (tmp_path / 'sitecustomize.py').write_text(LATE)
+  path = f'{tmp_path}:{ROOT}'
+  args = ('-m', 'zaya_jax.main', words)
+  done = _python(*args, PYTHONPATH=path, SIGNAL=name)
+  assert done.returncode == code
+  assert 'KeyboardInterrupt' not in done.stderr
+  assert 'stopped' not in done.stderr
+
+
 @pytest.mark.parametrize('name', ['SIGINT', 'SIGTERM'])
 @pytest.mark.parametrize(
   'at, words',
