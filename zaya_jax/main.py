@@ -146,10 +146,8 @@ def _run(config: config_lib.Config) -> int:
   try:
     run = getattr(importlib.import_module(module), function)
     supervised.wait()
-    for number in _SIGNALS if __name__ == '__main__' else ():
-      if signal.getsignal(number) != signal.SIG_IGN:
-        # Until the training loop listens, SIGTERM ends as Ctrl-C does, tidily.
-        signal.signal(number, signal.default_int_handler)
+    if __name__ == '__main__':
+      _interrupt_by_signals()
     with _engines_and_key(config):
       return run(config) or exit_codes.DONE
   except KeyboardInterrupt:
@@ -164,6 +162,23 @@ def _run(config: config_lib.Config) -> int:
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
       return _fail(_disk_full(config, error), exit_codes.UNUSABLE)
     raise
+
+
+def _interrupt_by_signals() -> None:
+  """Until the training loop listens, SIGTERM ends as Ctrl-C does, tidily."""
+  for number in _SIGNALS:
+    if signal.getsignal(number) != signal.SIG_IGN:
+      signal.signal(number, signal.default_int_handler)
+
+  def lost(unraisable):
+    """An interrupt that came in a destructor is none: it comes again."""
+    if issubclass(unraisable.exc_type, KeyboardInterrupt):
+      signal.signal(signal.SIGALRM, signal.default_int_handler)
+      signal.setitimer(signal.ITIMER_REAL, 0.01)
+    else:
+      sys.__unraisablehook__(unraisable)
+
+  sys.unraisablehook = lost
 
 
 def _door(config: config_lib.Config) -> str:
@@ -215,7 +230,8 @@ def _program() -> None:
   except BrokenPipeError:  # Who read the output, `head` say, has left.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(exit_codes.INTERNAL)
-  for number in _SIGNALS:  # All is done, and the code says how.
+  # All is done, and the code says how.
+  for number in (*_SIGNALS, signal.SIGALRM):
     if signal.getsignal(number) != signal.SIG_IGN:
       signal.signal(number, lambda *_: os._exit(code))
   if code == exit_codes.STOPPED:

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 
+import hashlib
 import json
+import os
 import shutil
 
 import pytest
 
 from pipelines import errors, manifest, tokenizer, typed_json
+from tests.support import disk
 
 
 def _shard(shards, index=0):
@@ -64,6 +67,30 @@ def test_swapped_shards_are_found_by_verify(shards):
   one.write_bytes(other.read_bytes())
   other.write_bytes(content)
   assert one.name in _refused(manifest.verify, shards, 'exchanged')
+
+
+def test_hash_is_of_what_the_file_is_now_though_its_size_stays(tmp_path):
+  path, other = tmp_path / 'file', tmp_path / 'other'
+
+  def check(content, time):
+    os.utime(path, ns=(time, time))
+    expected = hashlib.sha256(content).hexdigest()
+    assert manifest.file_sha256(path) == expected
+
+  path.write_bytes(b'one')
+  check(b'one', 1)
+  path.write_bytes(b'two')
+  check(b'two', 2)
+  other.write_bytes(b'six')
+  os.replace(other, path)  # With the time of the one before, as by rsync.
+  check(b'six', 2)
+
+
+def test_manifest_is_on_disk_when_it_is_written(shards, monkeypatch):
+  data = manifest.load(shards)
+  events = disk.record(monkeypatch)
+  manifest.write(data, shards)
+  assert ('fsync', str(shards / manifest.FILE_NAME)) in events
 
 
 def test_shares_of_verify_cover_every_shard(shards):

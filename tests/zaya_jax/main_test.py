@@ -348,6 +348,28 @@ sys.meta_path.insert(0, Finder())
 """
 
 
+# Ctrl-C while a destructor runs, in which Python ignores what is raised.
+LOST = """
+import signal, time
+from zaya_jax import main
+class Array:
+  def __del__(self):
+    signal.raise_signal(signal.SIGINT)
+main._interrupt_by_signals()
+try:
+  array = Array()
+  del array
+  time.sleep(60)
+except KeyboardInterrupt:
+  print('heard')
+"""
+
+
+def test_ctrl_c_in_a_destructor_is_heard():
+  done = _python('-c', LOST)
+  assert (done.stdout, done.stderr) == ('heard\n', '')
+
+
 # Signals this process as the interpreter ends.
 LATE = """
 import atexit, os, signal
