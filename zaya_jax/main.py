@@ -38,7 +38,7 @@ from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import seal_key
 from zaya_jax.config import checks, exit_codes
 from zaya_jax.config import help as help_lib
-from zaya_jax.runtime import clock, rank, supervised
+from zaya_jax.runtime import clock, log, rank, supervised
 
 _MODES = {
   'train': 'zaya_jax.train.run:train',
@@ -222,7 +222,7 @@ def _program() -> None:
   # A terminal may not know every letter that a model writes.
   if isinstance(sys.stdout, io.TextIOWrapper):
     sys.stdout.reconfigure(errors='replace')
-  logging.basicConfig(format='zaya_jax: %(levelname)s: %(message)s')
+  logging.basicConfig(format=log.FORMAT)
   logging.addLevelName(logging.WARNING, 'warning')
   try:
     code = main(sys.argv)

@@ -24,7 +24,7 @@ import jax
 
 from zaya_jax import config as config_lib
 from zaya_jax.config import exit_codes
-from zaya_jax.runtime import beats, processes, rank
+from zaya_jax.runtime import beats, log, processes, rank
 
 _ENDED = 'zaya/ended'
 _SPREAD_S = 1.0  # For the others to read why this process ends.
@@ -60,14 +60,17 @@ def join(config: config_lib.Config, text: str) -> Iterator[config_lib.Config]:
     config, distributed=dataclasses.replace(config.distributed, **where)
   )
   if place.processes == 1:
-    yield config
+    with log.File(log_file(config.run_dir)):
+      yield config
     return
   _connect(place, config.distributed)
   try:
     watch = threading.Thread(target=_watch, daemon=True)
     watch.start()
     _compare(text)
-    _log_to_file(config.run_dir)
+    if processes.process():  # The terminal is process 0's.
+      logging.getLogger().handlers.clear()
+    logging.getLogger().addHandler(log.File(log_file(config.run_dir)))
     yield config
     processes.barrier('end')
     if processes.process() == 0:
@@ -175,18 +178,6 @@ def _compare(text: str) -> None:
         f'with {their}; start all with the same flags and the same program.'
       )
   processes.barrier('same settings')
-
-
-def _log_to_file(run_dir: str) -> None:
-  """Sends warnings to the log of this process; from 0 to stderr as well."""
-  path = log_file(run_dir)
-  os.makedirs(os.path.dirname(path), exist_ok=True)
-  logger = logging.getLogger()
-  if processes.process():
-    logger.handlers.clear()
-  handler = logging.FileHandler(path, encoding='utf-8')
-  handler.setFormatter(logging.Formatter('%(levelname)s: %(message)s'))
-  logger.addHandler(handler)
 
 
 def _watch() -> None:

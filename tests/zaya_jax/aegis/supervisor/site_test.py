@@ -59,7 +59,7 @@ def test_what_training_finds_becomes_an_event_of_its_node(make, tmp_path):
 def test_lines_of_training_are_read_and_name_no_node(make, tmp_path):
   looking, _ = make()
   with (tmp_path / 'log.txt').open('w') as log:
-    log.write('WARNING: Checkpoint 40 was not written to /x: full; older ...\n')
+    log.write('zaya_jax: warning: Checkpoint 40 was not written to /x: full\n')
     log.write('3,1,2,-;amdgpu 0000:05:00.0: amdgpu: GPU reset begin!\n')
   (event,) = looking.poll(1.0)
   assert (event.kind, event.node, event.source) == (

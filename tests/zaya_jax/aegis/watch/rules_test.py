@@ -1,12 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files of rules: the shipped ones, and wrong ones."""
 
+import logging
 import re
+import shutil
 
 import pytest
 
+from zaya_jax import config, main
 from zaya_jax.aegis.watch import rules
+from zaya_jax.checkpoint import folders, seal
+from zaya_jax.checkpoint.writing import failures
 from zaya_jax.config import fields
+from zaya_jax.metrics import console
+from zaya_jax.runtime import log
 
 RULE = """
 [[rule]]
@@ -86,3 +93,42 @@ def test_action_is_that_of_the_severity_or_its_own(tmp_path):
     assert rules.load([path])[0].action == action
   path.write_text(RULE + "action = 'restart'\n")
   assert rules.load([path])[0].action == 'restart'
+
+
+@pytest.fixture
+def said(tmp_path, monkeypatch, caplog, capsys):
+  """By kind, what training prints, as log.txt and stderr have it."""
+  monkeypatch.setattr(logging, '_levelToName', {logging.WARNING: 'warning'})
+  caplog.handler.setFormatter(logging.Formatter(log.FORMAT))
+  root = tmp_path / 'runs' / 'a' / 'checkpoints'
+  (root / '40').mkdir(parents=True)
+  free = shutil.disk_usage(root)._replace(free=1)
+  monkeypatch.setattr(shutil, 'disk_usage', lambda _: free)
+  failed = failures.Failures(str(root), config.CheckpointConfig())
+  failed.add(40, folders.obstacle(str(root), 9))
+  logging.warning(
+    '%s', seal.BrokenError(root / '40', 'hash', 'd/7 has changed')
+  )
+  with pytest.raises(seal.BrokenError) as unsealed:
+    seal.verify(str(root / '40'))
+  logging.warning('%s', unsealed.value)
+  folders.set_aside(str(root / '40'), 'hash')
+  save, *seals = caplog.text.splitlines()
+  full = OSError(28, 'No space left on device')
+  with console.Console(tmp_path / 'log.txt') as shown:
+    with shown.trying('metrics.jsonl'):
+      raise full
+  gone = config.Config(run_dir=str(tmp_path / 'runs' / 'a'))
+  full.filename = gone.run_dir
+  main._fail(main._disk_full(gone, full), 3)
+  disk = [*capsys.readouterr()]
+  found = {'save_failed': [save], 'seal_mismatch': seals, 'disk_full': disk}
+  return {
+    kind: {line.strip().replace(str(tmp_path), '') for line in lines}
+    for kind, lines in found.items()
+  }
+
+
+def test_examples_are_what_training_prints(said):
+  shipped = {rule.name: rule for rule in rules.load()}
+  assert {kind: {*shipped[kind].examples} for kind in said} == said
