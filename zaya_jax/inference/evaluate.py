@@ -19,6 +19,7 @@ import numpy as np
 
 from pipelines import loader, manifest, mixture
 from zaya_jax import config as config_lib
+from zaya_jax.checkpoint import errors
 from zaya_jax.checkpoint.reading import finder
 from zaya_jax.data import held_out
 from zaya_jax.hub import folder as hub_folder
@@ -41,7 +42,8 @@ def main(config: config_lib.Config) -> None:
 
   Raises:
     UsageError: if there is no model, no text or task, or no tokenizer.
-    CheckpointError: if the run holds no complete checkpoint.
+    CheckpointError: if the run holds no complete checkpoint, or the loss is
+      not finite.
     FolderError: if the Hugging Face folder cannot be read.
     DataError: if the shards cannot be used, or have another tokenizer.
   """
@@ -56,6 +58,11 @@ def main(config: config_lib.Config) -> None:
     result = _numbers(nats, tokens, num_bytes)
   else:
     result = _held_out(_folders(config, trained), model, data)
+  if not math.isfinite(result['nll']):
+    raise errors.CheckpointError(
+      f'{source} has a loss of {result["nll"]} on this text: its weights are '
+      'far too large; name an older checkpoint.'
+    )
   print(
     f'note: scored in windows of {data.seq_len} tokens (--data.seq_len); only '
     'scores of equal windows compare.',

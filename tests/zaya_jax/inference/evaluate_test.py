@@ -9,6 +9,7 @@ import sys
 
 import numpy as np
 import pytest
+import safetensors.numpy
 import tokenizers
 
 import zaya_jax
@@ -17,6 +18,7 @@ from pipelines import tokenizer as tokenizer_lib
 from tests.support import folders, runs, tiny
 from tests.support.reference import ours, zaya_numpy
 from zaya_jax import hub, main
+from zaya_jax.checkpoint import errors
 from zaya_jax.data import prepare
 from zaya_jax.inference import evaluate
 
@@ -144,6 +146,18 @@ def test_text_that_cannot_be_scored_is_named(hf_folder, tmp_path, capsys):
   text.write_text('')
   with pytest.raises(zaya_jax.UsageError, match='is empty'):
     run(capsys, source=hf_folder, **scored)
+
+
+def test_loss_that_is_no_number_is_refused(hf_folder, tmp_path, capsys):
+  (tmp_path / 'text').write_text('two five one one four')
+  file = pathlib.Path(hf_folder, 'model.safetensors')
+  tensors = safetensors.numpy.load_file(file)
+  tensors['model.norm.weight'] = tensors['model.norm.weight'] * 1e38
+  safetensors.numpy.save_file(tensors, file, {'format': 'pt'})
+  scored = {'eval': zaya_jax.EvalConfig(text=str(tmp_path / 'text'))}
+  with pytest.raises(errors.CheckpointError, match='a loss of nan') as error:
+    run(capsys, source=hf_folder, **scored)
+  assert error.value.exit_code == 3
 
 
 def test_tasks_need_the_harness_and_nothing_else(hf_folder, monkeypatch):
