@@ -24,21 +24,20 @@ class Loader:
 
   Attributes:
     manifests: of the folders that are read.
-    num_windows: windows of all folders together: one epoch of a single folder.
   """
 
   def __init__(
     self,
     dataset: grain.MapDataset,
     parts: Sequence[sources.WindowSource],
+    weights: Sequence[float],
     manifests: Sequence[manifest.Manifest],
     batch_size: int,
     shard_index: int,
     shard_count: int,
   ):
     self.manifests = tuple(manifests)
-    self.num_windows = sum(map(len, parts))
-    self._parts = parts
+    self._parts, self._weights = parts, weights
     self._dataset, self._batch_size = dataset, batch_size
     self._rows = order.rows(batch_size, shard_index, shard_count)
     self._next = 0
@@ -73,6 +72,10 @@ class Loader:
     if global_next_index < 0:
       raise ValueError(f'The data state {global_next_index} is negative.')
     self._next = int(global_next_index)
+
+  def epochs(self, windows: int) -> list[float]:
+    """How often so many windows read each folder."""
+    return order.epochs(self._parts, self._weights, windows)
 
   def close(self) -> None:
     """Stops reading and closes the files."""
@@ -121,8 +124,11 @@ def make_train_loader(
       raise errors.DataError(
         f'{folder.directory} has a single token to train on; give more text.'
       )
-  dataset = order.windows(parts, [p.weight for p in mixed], seed=seed)
-  return Loader(dataset, parts, data, batch_size, shard_index, shard_count)
+  weights = [p.weight for p in mixed]
+  dataset = order.windows(parts, weights, seed=seed)
+  return Loader(
+    dataset, parts, weights, data, batch_size, shard_index, shard_count
+  )
 
 
 def eval_batches(

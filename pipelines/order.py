@@ -37,6 +37,16 @@ def windows(
   return grain.MapDataset.mix(datasets, list(weights))
 
 
+def epochs(
+  parts: Sequence[sources.WindowSource], weights: Sequence[float], count: int
+) -> list[float]:
+  """How often each folder has been read once `count` windows are given out."""
+  return [
+    count * weight / sum(weights) / len(part)
+    for part, weight in zip(parts, weights, strict=True)
+  ]
+
+
 def rows(batch_size: int, shard_index: int, shard_count: int) -> range:
   """The rows of a global batch that one process reads: neighbours."""
   size = batch_size // shard_count

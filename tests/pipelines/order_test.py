@@ -61,6 +61,12 @@ def test_parts_of_a_mixture_have_orders_of_their_own(tmp_path, shards):
   assert windows[0::2] != windows[1::2]
 
 
+def test_epochs_by_hand():
+  # Of 80 windows 60 are of the first folder, which has 30, and 20 of the other.
+  parts = [range(30), range(80)]
+  assert order.epochs(parts, [3.0, 1.0], 80) == [2.0, 0.25]
+
+
 def test_processes_read_neighbouring_rows():
   assert list(order.rows(6, 1, 3)) == [2, 3]
   assert [r for i in range(3) for r in order.rows(6, i, 3)] == list(range(6))

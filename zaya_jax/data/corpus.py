@@ -18,6 +18,8 @@ from zaya_jax import config as config_lib
 from zaya_jax.data import held_out, prepare
 from zaya_jax.runtime import processes
 
+_OFTEN = 100  # Epochs that deserve a word.
+
 
 class Corpus:
   """The training loader, the held-out text and the tokenizer of a run.
@@ -67,7 +69,10 @@ class Corpus:
       **self._shard,
     )
     self.held_out = held_out.find(parts, self.loader.manifests)
-    self.notes = _notes(parts, self.held_out)
+    self.notes = [
+      *_read_often(config, parts, self.loader),
+      *_not_held_out(parts, self.held_out),
+    ]
 
   def __enter__(self) -> Self:
     return self
@@ -116,7 +121,24 @@ class Corpus:
       )
 
 
-def _notes(
+def _read_often(
+  config: config_lib.Config,
+  parts: Sequence[mixture.Part],
+  loader: loader_lib.Loader,
+) -> list[str]:
+  """Says which folder has so little text that it is learnt by heart."""
+  windows = config.num_steps * config.data.batch_size
+  return [
+    f'{part.directory} has {data.splits["train"].tokens:,} tokens to train on, '
+    f'and {config.num_steps:,} steps read them {times:,.0f} times'
+    for part, data, times in zip(
+      parts, loader.manifests, loader.epochs(windows), strict=True
+    )
+    if times >= _OFTEN
+  ]
+
+
+def _not_held_out(
   parts: Sequence[mixture.Part], found: Sequence[held_out.HeldOut]
 ) -> list[str]:
   """Says what cannot be evaluated."""

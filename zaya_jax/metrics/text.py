@@ -22,6 +22,7 @@ def step_line(row: Mapping[str, float], *, total: int, eta_s: float) -> str:
     f'{short(row["throughput/tokens_per_second"]):>6} tok/s',
     _optional(row, 'throughput/mfu', 'mfu {:5.1%}'),
     _load(row),
+    _epochs(row),
     f'eta {duration(eta_s)}',
     f'skipped {row["optim/skipped"]:.0f}' if row.get('optim/skipped') else '',
   ]
@@ -66,6 +67,12 @@ def _number(row: Mapping[str, float], key: str, form: str) -> str:
 def _optional(row: Mapping[str, float], key: str, form: str) -> str:
   value = row.get(key)
   return '' if value is None else form.format(value)
+
+
+def _epochs(row: Mapping[str, float]) -> str:
+  """How often the data were read, once they are repeated."""
+  epochs = row.get('data/epochs', 0.0)
+  return f'epoch {epochs:.1f}' if epochs > 1 else ''
 
 
 def _load(row: Mapping[str, float]) -> str:

@@ -64,7 +64,7 @@ def train(config: config_lib.Config) -> int:
     step = step_lib.make_jitted(config, optimizer)
     _describe(config, mesh, corpus, start)
     page = open_(overview.Live(config, wanted=processes.process() == 0))
-    report = open_(_make_reporter(config, mesh, start))
+    report = open_(_make_reporter(config, mesh, corpus, start))
     for note in corpus.notes:
       report.note(note)
     guard = guard_lib.Guard(config, mesh, _incidents(config, report))
@@ -115,14 +115,16 @@ def _describe(config, mesh, corpus, start) -> None:
   )
 
 
-def _make_reporter(config, mesh, start) -> metrics.Reporter:
+def _make_reporter(config, mesh, corpus, start) -> metrics.Reporter:
   count = flops.parameters(config.model)
+  epochs_of_a_window = max(corpus.loader.epochs(1))
   return metrics.Reporter(
     config,
     run_dir=config.run_dir,
     num_params=count.total,
     active_params=count.active,
     flops_per_token=flops.per_token(config.model, config.data.seq_len).total,
+    epoch_tokens=config.data.seq_len / epochs_of_a_window,
     device_kind=mesh.devices.flat[0].device_kind,
     num_devices=mesh.size,
     start_step=start.step,

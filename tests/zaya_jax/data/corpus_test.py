@@ -75,6 +75,20 @@ def test_each_folder_of_a_mixture_is_held_out_by_its_name(tmp_path, text):
   assert note.endswith('the other folders are evaluated')
 
 
+def test_text_that_is_read_again_and_again_is_told(tmp_path):
+  path = tmp_path / 'tiny.txt'
+  path.write_text('Hello')
+  # A step reads two windows, and there is one.
+  for steps, told in ((49, 0), (50, 1)):
+    config = make_config(tmp_path, input=str(path), val_fraction=0.0)
+    config = dataclasses.replace(config, num_steps=steps)
+    with corpus.Corpus(config) as data:
+      notes = [note for note in data.notes if 'tokens to train on' in note]
+    assert len(notes) == told
+  # One token starts the document.
+  assert 'has 6 tokens to train on, and 50 steps read them 100 t' in notes[0]
+
+
 def test_nothing_held_out_is_told(tmp_path, text):
   config = make_config(tmp_path, input=text, val_fraction=0.0)
   with corpus.Corpus(config) as data:

@@ -29,6 +29,7 @@ KEYS = {
   'throughput/tokens_per_second',
   'time/step_s',
   'time/data_s',
+  'data/epochs',
   'time/elapsed_s',
   'time/unix_s',
 }
@@ -74,6 +75,7 @@ def _reporter(
     num_params=1000,
     active_params=100,
     flops_per_token=1e9,
+    epoch_tokens=640.0,
     device_kind=kind,
     num_devices=2,
     **changes,
@@ -107,6 +109,7 @@ def test_rows_of_the_first_step_of_every_tenth_and_of_the_last(tmp_path):
   rows = _rows(tmp_path)
   assert [row['step'] for row in rows] == [1, 10, 20, 25]
   assert [row['tokens'] for row in rows] == [64, 640, 1280, 1600]
+  assert [row['data/epochs'] for row in rows] == [0.1, 1.0, 2.0, 2.5]
   assert all(set(row) == KEYS for row in rows)
   losses = [10.0 / step for step in range(2, 11)]
   assert rows[1]['train/loss'] == pytest.approx(np.mean(losses))
@@ -397,7 +400,7 @@ from zaya_jax import config, metrics
 settings = config.Config(num_steps=3, log=config.LogConfig(tensorboard=False))
 with metrics.Reporter(
   settings, run_dir=sys.argv[1], num_params=1, active_params=1,
-  flops_per_token=1.0, device_kind='cpu', num_devices=1,
+  flops_per_token=1.0, epoch_tokens=1.0, device_kind='cpu', num_devices=1,
 ) as report:
   for step in (1, 2, 3):
     report.push(step, {}, tokens=1, data_s=0.0)

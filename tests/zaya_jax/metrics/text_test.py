@@ -59,6 +59,14 @@ def test_line_leaves_out_what_is_unknown():
   assert not {'mfu', 'skipped'} & set(line.split())
 
 
+def test_epochs_are_shown_once_data_are_repeated():
+  lines = [
+    text.step_line({**ROW, 'data/epochs': epochs}, total=1000, eta_s=75)
+    for epochs in (0.9, 2.345)
+  ]
+  assert 'epoch' not in lines[0] and '  epoch 2.3  eta' in lines[1]
+
+
 def test_lines_of_one_run_are_aligned():
   early = text.step_line({**ROW, 'step': 1}, total=1000, eta_s=75)
   late = text.step_line({**ROW, 'step': 1000}, total=1000, eta_s=0)
