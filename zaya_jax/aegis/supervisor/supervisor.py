@@ -84,6 +84,7 @@ class Supervisor:
     policy = state_lib.Policy(
       restarts_per_hour=aegis.restarts_per_hour,
       no_progress=aegis.no_progress,
+      failed_saves=self._config.checkpoint.max_failed_saves,
       node_counts=tuple(shrinks),
     )
     nodes, spares = aegis.nodes[:count], aegis.nodes[count:]

@@ -248,6 +248,17 @@ def test_run_shrinks_to_what_divides_its_work(watched, tmp_path):
   assert len(state.nodes) == 2 and set(state.nodes) <= {'a', 'c'}
 
 
+def test_as_many_saves_may_fail_as_the_run_says(tmp_path):
+  config = config_lib.Config(
+    run_dir=str(tmp_path / 'run'),
+    checkpoint=config_lib.CheckpointConfig(max_failed_saves=5),
+    aegis=config_lib.AegisConfig(nodes=('a', 'b')),
+  )
+  assert supervisor.supervise(config, PROGRAM) == 0
+  state = incidents.last_state(tmp_path / 'run' / 'incidents.jsonl')
+  assert state.policy.failed_saves == 5
+
+
 def test_calendar_that_jumps_changes_nothing(watched, monkeypatch):
   jumps = itertools.cycle((3600.0, -3600.0, 0.0))
   true = time.time
