@@ -152,11 +152,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 def _muon_alone(config) -> config_lib.Config:
   """The run with nothing in its update but Muon and weight decay."""
   optim = dataclasses.replace(
-    config.optim,
-    lr=_LR,
-    schedule='constant',
-    warmup_steps=0,
-    clip_norm=0.0,
+    config.optim, lr=_LR, schedule='constant', warmup_steps=0, clip_norm=0.0
   )
   return dataclasses.replace(config, optim=optim)
 

@@ -87,22 +87,15 @@ def _measure(config, args):
       blocking = time.monotonic() - started
       saved.wait()
       ours.append((blocking, time.monotonic() - started))
-  started = time.monotonic()
-  finder.verify(saved.directory(args.repeats))
-  verify_s = time.monotonic() - started
+  verify_s = _seconds(finder.verify, saved.directory(args.repeats))
   peak = _peak_bytes()  # Before the baseline gathers.
-  started = time.monotonic()
-  saved.restore(args.repeats, _abstract(state))
-  restore_s = time.monotonic() - started
+  restore_s = _seconds(saved.restore, args.repeats, _abstract(state))
   processes.barrier('restored')
   if processes.process() == 0:
     shutil.rmtree(config.run_dir)  # The disk may be small.
   for _ in range(args.repeats):
     processes.barrier('begin')
-    started = time.monotonic()
-    _gather(state, args.folder)
-    processes.barrier('written')
-    baseline.append(time.monotonic() - started)
+    baseline.append(_seconds(_gather, state, args.folder))
   blocking, total = (statistics.median(x) for x in zip(*ours[1:], strict=True))
   gathered = statistics.median(baseline)
   return {
@@ -158,8 +151,7 @@ def _abstract(state):
   import jax
 
   return jax.tree.map(
-    lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding),
-    state,
+    lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding), state
   )
 
 
@@ -211,6 +203,13 @@ def _gather(state, folder: str) -> None:
         np.save(file, np.asarray(leaf))
     file.flush()
     os.fsync(file.fileno())
+  processes.barrier('written')
+
+
+def _seconds(run, *args) -> float:
+  started = time.monotonic()
+  run(*args)
+  return time.monotonic() - started
 
 
 def _peak_bytes() -> int:

@@ -59,8 +59,7 @@ def soak(root: pathlib.Path, seconds: float) -> dict[str, object]:
   )
   flags = f'--num_steps={_STEPS} --checkpoint.every=500 --log.every=100'
   drill = table.Drill(
-    faults=','.join(absences),
-    flags=(*flags.split(), '--aegis.step_limit_s=15'),
+    faults=','.join(absences), flags=(*flags.split(), '--aegis.step_limit_s=15')
   )
   run = trial.Trial(root, 'soak', drill)
   started = time.monotonic()

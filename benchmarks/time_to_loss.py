@@ -213,9 +213,7 @@ def _parse_args() -> argparse.Namespace:
     help='a checkout of nanoGPT to run instead of benchmarks/peers/nanogpt.py',
   )
   parser.add_argument(
-    '--output',
-    type=pathlib.Path,
-    default=record.RESULTS / 'time_to_loss.json',
+    '--output', type=pathlib.Path, default=record.RESULTS / 'time_to_loss.json'
   )
   args, args.flags = parser.parse_known_args()
   return args

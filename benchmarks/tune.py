@@ -128,11 +128,10 @@ def tune_cross_entropy(shape, repeats) -> Iterator[dict[str, Any]]:
 def measure(run: Callable[..., Any], args, repeats) -> dict[str, Any]:
   """Gives ms and temporary_mb, or why it `failed`, as some settings do."""
   try:
-    found = timing.measure(run, args, repeats)
+    (_, median, _), temporary = timing.measure(run, args, repeats)
   except (*FAILURES, jax.errors.JaxRuntimeError) as error:
     return {'failed': (str(error).splitlines() or [''])[0][:200]}
-  temporary = found.temporary_bytes / 1e6
-  return {'ms': found.median_s * 1e3, 'temporary_mb': temporary}
+  return {'ms': median * 1e3, 'temporary_mb': temporary / 1e6}
 
 
 def main() -> None:

@@ -75,10 +75,7 @@ CASES = (
   _small('window', window=20),
   _small('documents', segments=documents(40, 1, 29)),
   _small(
-    'documents_traced_window',
-    segments=documents(64, 6),
-    window=9,
-    traced=True,
+    'documents_traced_window', segments=documents(64, 6), window=9, traced=True
   ),
   _small('numbers_come_again', segments=np.arange(70)[None] % 3),
   _wide('wide', batch=2),

@@ -108,9 +108,7 @@ def launch(kernel, multiply, name, inputs, outputs, *, blocks, sums, pair):
       return tile_of(*warp_groups.divide(index, pair), group)
 
     @functools.partial(  # type: ignore[call-arg]
-      pl.run_scoped,
-      **_scratch(blocks, dtype, paired),
-      collective_axes='group',
+      pl.run_scoped, **_scratch(blocks, dtype, paired), collective_axes='group'
     )
     def _(buffers, full, empty, parts_ref):
       group = lax.axis_index('group')

@@ -5,21 +5,10 @@ import jax
 import jax.numpy as jnp
 
 
-def residual_rms_norm(
-  branch_TD: jax.Array,
-  x_TD: jax.Array,
-  branch_scale_D: jax.Array,
-  branch_bias_D: jax.Array,
-  residual_scale_D: jax.Array,
-  residual_bias_D: jax.Array,
-  norm_scale_D: jax.Array,
-  *,
-  eps: float,
-  dtype: jnp.dtype,
-) -> tuple[jax.Array, jax.Array]:
+def residual_rms_norm(branch_TD, x_TD, *vectors, eps, dtype):
   """See `ops.residual_rms_norm`."""
-  branch = _affine(branch_TD, branch_scale_D, branch_bias_D)
-  new = branch + _affine(x_TD, residual_scale_D, residual_bias_D)
+  *merge, norm_scale_D = vectors
+  new = _affine(branch_TD, *merge[:2]) + _affine(x_TD, *merge[2:])
   mean_square = jnp.mean(jnp.square(new), axis=-1, keepdims=True)
   normed = new * jax.lax.rsqrt(mean_square + eps) * _row(norm_scale_D, new)
   return new, normed.astype(dtype)

@@ -16,10 +16,7 @@ from zaya_jax.runtime import chips
 
 
 def rows(
-  operation: registry.Operation,
-  case: case_lib.Case,
-  dtype: str,
-  repeats: int,
+  operation: registry.Operation, case: case_lib.Case, dtype: str, repeats: int
 ) -> Iterator[dict[str, Any]]:
   """One row for each engine and peer, forward and with gradients.
 
@@ -59,13 +56,11 @@ def _measure(run, args, gradients, repeats, flops, bytes_):
     program = lambda *args: run(*args)
     if gradients is not None:
       program, args = _with_gradients(run, gradients, args)
-    found = timing.measure(program, args, repeats)
+    (low, seconds, high), temporary = timing.measure(program, args, repeats)
   except dispatch.UnsupportedError as error:
     return {'skipped': str(error)}
   except jax.errors.JaxRuntimeError as error:  # Of memory, most likely.
     return {'skipped': str(error).splitlines()[0]}
-  seconds = found.median_s
-  low, high = found.quartiles_s
   limit = _limit(flops, bytes_)
   return {
     'ms': seconds * 1e3,
@@ -74,7 +69,7 @@ def _measure(run, args, gradients, repeats, flops, bytes_):
     'tflops': flops / seconds / 1e12,
     'gbps': bytes_ / seconds / 1e9,
     'of_limit': limit / seconds if limit else None,
-    'temporary_mb': found.temporary_bytes / 1e6,
+    'temporary_mb': temporary / 1e6,
   }
 
 

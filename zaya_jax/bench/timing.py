@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """How long a function of arrays takes on the default device."""
 
-import dataclasses
 import statistics
 import time
 from collections.abc import Callable
@@ -12,44 +11,27 @@ import jax
 _BATCH_S = 0.02  # Calls that are timed together: launching them is hidden.
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Timing:
-  """What was measured.
-
-  Attributes:
-    median_s: seconds of a call, the median.
-    quartiles_s: seconds, the first and the third quartile.
-    temporary_bytes: of the compiled program, beside inputs and outputs.
-  """
-
-  median_s: float
-  quartiles_s: tuple[float, float]
-  temporary_bytes: int
-
-
 def measure(
   f: Callable[..., Any], args: tuple[Any, ...], repeats: int
-) -> Timing:
+) -> tuple[list[float], int]:
   """Compiles `f`, runs it once, and times `repeats` batches of calls.
 
   Args:
     f: a function that `jax.jit` takes.
     args: its inputs, on the device.
     repeats: how many times are taken, at least one.
+
+  Returns:
+    Seconds of a call: the first quartile, the median and the third; and bytes
+    of the compiled program beside inputs and outputs.
   """
   compiled = jax.jit(f).lower(*args).compile()
   jax.block_until_ready(compiled(*args))
   once = _seconds(compiled, args, 1)
   batch = max(1, int(_BATCH_S / max(once, 1e-6)))
   times = [_seconds(compiled, args, batch) for _ in range(repeats)]
-  low, median, high = (
-    statistics.quantiles(times, n=4) if len(times) > 1 else times * 3
-  )
-  return Timing(
-    median_s=median,
-    quartiles_s=(low, high),
-    temporary_bytes=compiled.memory_analysis().temp_size_in_bytes,
-  )
+  quartiles = statistics.quantiles(times, n=4) if repeats > 1 else times * 3
+  return quartiles, compiled.memory_analysis().temp_size_in_bytes
 
 
 def _seconds(compiled, args, batch):

@@ -9,7 +9,6 @@ One flipped bit always changes the first sum; anything else does but for one
 case in 2^64.
 """
 
-import dataclasses
 import functools
 import itertools
 from typing import Any
@@ -28,18 +27,9 @@ _PATIENCE_S = 600.0  # For the other processes.
 _rounds = itertools.count()
 
 
-@dataclasses.dataclass(frozen=True)
-class Prints:
-  """Fingerprints that are being computed.
-
-  Attributes:
-    number: the same in all processes.
-    sums: by path, of the parts of this process: [..., 2] uint32 each.
-  """
-
-  number: int
-  sums: dict[str, list[Any]]
-
+# Fingerprints that are being computed: their number, the same in all processes,
+# and by path the sums of the parts of this process, [..., 2] uint32 each.
+Prints = tuple[int, dict[str, list[Any]]]
 
 _WORDS = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32, 8: jnp.uint32}
 
@@ -81,21 +71,19 @@ def of_tree(tree: Any) -> Prints:
   """
   named = arrays.named(tree)
   sums = {name: _own(leaf) for name, leaf in named.items()}
-  return Prints(next(_rounds), sums)
+  return next(_rounds), sums
 
 
 def to_json(prints: Prints) -> dict[str, str]:
   """The fingerprints by path, 16 hexadecimal digits each; waits for all."""
-  own = {
-    name: sum(_total(part) for part in parts)
-    for name, parts in prints.sums.items()
-  }
+  number, sums = prints
+  own = {name: sum(map(_total, parts)) for name, parts in sums.items()}
   own = {name: np.broadcast_to(x, 2).tolist() for name, x in own.items()}
 
   def add(said):
     return {path: _hex(sum(np.array(x[path]) for x in said)) for path in own}
 
-  return agreement.reach(f'prints/{prints.number}', own, add, _PATIENCE_S)
+  return agreement.reach(f'prints/{number}', own, add, _PATIENCE_S)
 
 
 def of_host(parts: Any, shape: tuple[int, ...]) -> str:

@@ -6,15 +6,7 @@ flag (`ModelConfig.d_model` is `--model.d_model`) and back. Nothing here imports
 jax: a wrong flag is reported before anything heavy loads.
 """
 
-from zaya_jax.config import (
-  aegis,
-  fields,
-  machine,
-  model,
-  modes,
-  run,
-  training,
-)
+from zaya_jax.config import aegis, fields, machine, model, modes, run, training
 
 VERSION = '0.1.0'
 

@@ -50,8 +50,7 @@ def _entry(setting: flags.Setting) -> list[str]:
     default = str(default).lower()
   name = f'  --{setting.name}={default if default != () else ""}'
   wrapped = textwrap.wrap(
-    f'{setting.field.metadata["help"]} {rule(setting)}'.rstrip(),
-    80 - _COLUMN,
+    f'{setting.field.metadata["help"]} {rule(setting)}'.rstrip(), 80 - _COLUMN
   )
   if len(name) >= _COLUMN:
     return [name, *(' ' * _COLUMN + line for line in wrapped)]

@@ -23,9 +23,7 @@ class MeshConfig(fields.Section, prefix='mesh.'):
     minimum=1,
   )
   expert: int = field(
-    1,
-    'Devices that shard the experts of each layer.',
-    minimum=1,
+    1, 'Devices that shard the experts of each layer.', minimum=1
   )
   context: int = field(
     1,

@@ -66,10 +66,7 @@ class Config(fields.Section, prefix=''):
     'or both (a.json,a.svg); bench a .json file; report an .html file.',
   )
   seed: int = field(
-    0,
-    'Seed of weights, data order and samples.',
-    minimum=0,
-    maximum=2**32 - 1,
+    0, 'Seed of weights, data order and samples.', minimum=0, maximum=2**32 - 1
   )
   num_steps: int = field(1000, 'Optimizer steps of the run.', minimum=0)
   resume: bool = field(True, 'Resumes from the newest checkpoint in --run_dir.')

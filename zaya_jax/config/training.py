@@ -103,9 +103,7 @@ class OptimConfig(fields.Section, prefix='optim.'):
     0.1, 'Decoupled weight decay of matrices.', minimum=0.0
   )
   clip_norm: float = field(
-    1.0,
-    'Clips gradients to this global norm; 0: no clipping.',
-    minimum=0.0,
+    1.0, 'Clips gradients to this global norm; 0: no clipping.', minimum=0.0
   )
   momentum: float = field(0.95, 'Momentum of Muon.', minimum=0.0, maximum=1.0)
   nesterov: bool = field(True, 'Uses Nesterov momentum in Muon.')
@@ -145,9 +143,7 @@ class OptimConfig(fields.Section, prefix='optim.'):
     1e-3, 'Step of the balancing bias; 0: frozen.', minimum=0.0
   )
   accumulation: int = field(
-    1,
-    'Gradient accumulation: microbatches per global batch.',
-    minimum=1,
+    1, 'Gradient accumulation: microbatches per global batch.', minimum=1
   )
   max_bad_steps: int = field(
     10,

@@ -74,10 +74,7 @@ class CCA(nnx.Module):
     self.temperature = layers.constant(config.temperature_init, k)
 
   def __call__(
-    self,
-    h_BLD: jax.Array,
-    context: Context,
-    slides: jax.Array | None,
+    self, h_BLD: jax.Array, context: Context, slides: jax.Array | None
   ) -> jax.Array:
     """Attends.
 

@@ -76,10 +76,7 @@ def expert_mlp(
   rows_T = jnp.arange(x_TD.shape[0], dtype=jnp.int32)
   expert_nT = jnp.sum(rows_T[None, :, None] >= ends_ne[:, None], axis=2)
   y_RD = ops.expert_mlp(
-    received_RD,
-    expert_nT.reshape(-1).astype(jnp.int32),
-    gate_up_eDF,
-    down_eFD,
+    received_RD, expert_nT.reshape(-1).astype(jnp.int32), gate_up_eDF, down_eFD
   )
   return experts.permute(_return(y_RD, route), inverse_T, order_T)
 

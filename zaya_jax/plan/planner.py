@@ -9,16 +9,8 @@ from zaya_jax import config as config_lib
 from zaya_jax.model import flops as flops_lib
 from zaya_jax.parallel import placement
 from zaya_jax.plan.compile import contracts, rocm
-from zaya_jax.plan.cost import (
-  collectives as collectives_lib,
-)
-from zaya_jax.plan.cost import (
-  division,
-  lint,
-  memory,
-  newton_schulz,
-  timing,
-)
+from zaya_jax.plan.cost import collectives as collectives_lib
+from zaya_jax.plan.cost import division, lint, memory, newton_schulz, timing
 from zaya_jax.plan.show import picture, tables
 from zaya_jax.runtime import chips as chips_lib
 

@@ -69,13 +69,7 @@ def forward(inputs: dict[str, jax.Array], turns: int) -> dict[str, jax.Array]:
       plgpu.wait_smem_to_gmem(0)
 
   return shared.launch(
-    body,
-    'attention_forward',
-    inputs,
-    results,
-    scratch,
-    side='q',
-    turns=turns,
+    body, 'attention_forward', inputs, results, scratch, side='q', turns=turns
   )
 
 

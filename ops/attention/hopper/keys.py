@@ -75,13 +75,7 @@ def of_keys(
       )
 
   return shared.launch(
-    body,
-    'attention_of_keys',
-    inputs,
-    results,
-    scratch,
-    side='k',
-    turns=share,
+    body, 'attention_of_keys', inputs, results, scratch, side='k', turns=share
   )
 
 

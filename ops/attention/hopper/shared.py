@@ -169,8 +169,7 @@ def launch(body, name, inputs, results, scratch, *, side, turns):
     thread_name='group',
     kernel_name=name,
     compiler_params=plgpu.CompilerParams(
-      approx_math=True,
-      lowering_semantics=plgpu.LoweringSemantics.Warpgroup,
+      approx_math=True, lowering_semantics=plgpu.LoweringSemantics.Warpgroup
     ),
   )(*inputs.values())
   return dict(zip(results, out, strict=True))

@@ -73,12 +73,7 @@ class Matcher:
     }
 
   def match(
-    self,
-    source: events.Source,
-    line: str,
-    *,
-    time_s: float,
-    count: int = 1,
+    self, source: events.Source, line: str, *, time_s: float, count: int = 1
   ) -> list[events.Event]:
     """The events of a line, mostly none.
 

@@ -159,8 +159,7 @@ def write(
   start = jnp.clip(first, 0, size - count)
   source = start - first + jnp.arange(count)
   mine = jnp.expand_dims(
-    (source >= 0) & (source < length),
-    [d for d in range(old.ndim) if d != dim],
+    (source >= 0) & (source < length), [d for d in range(old.ndim) if d != dim]
   )
   rows = jnp.where(
     mine,
