@@ -170,7 +170,9 @@ def _listen_at(coordinator: str) -> str | None:
 def _compare(text: str) -> None:
   """Refuses settings that are not those of process 0."""
   theirs = processes.first_says(lambda: text)
-  pairs = itertools.zip_longest(text.splitlines(), theirs.splitlines())
+  pairs = itertools.zip_longest(
+    text.splitlines(), theirs.splitlines(), fillvalue='another version'
+  )
   for mine, their in pairs:
     if mine != their:
       raise config_lib.UsageError(

@@ -110,6 +110,7 @@ def test_path_that_cannot_serve_is_refused(words, sentence):
     # The text and the source of a run that goes on may be gone.
     '--run_dir=run --data.input=none --restore=none',
     '--mode=eval --run_dir=run',
+    '--run_dir=run --data.seq_len=33 --data.record_tokens=33',
     '--run_dir=run --restore=folder --mesh.expert=16',
     '--run_dir=run --mesh.expert=8 --mesh.context=128 --mesh.replica=2',
     '--mode=eval --source=run --run_dir=none --data.input=none',
@@ -118,6 +119,7 @@ def test_path_that_cannot_serve_is_refused(words, sentence):
     '--mode=report --source=run,folder --output=new/page.html',
     '--mode=plan --output=new/a.svg,new/a.json --run_dir=new',
     '--mode=supervise --drill=all',
+    '--mode=supervise --aegis.replay=run/incidents.jsonl',
     '--mode=conform',
   ],
 )

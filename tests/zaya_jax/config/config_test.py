@@ -166,6 +166,14 @@ def test_word_outside_the_choices_is_refused_with_the_choices():
       ['--data.train_tokenizer=200', '259'],
     ),
     (
+      lambda: config.DataConfig(train_tokenizer=258),
+      ['--data.train_tokenizer=258', '259'],
+    ),
+    (
+      lambda: config.AegisConfig(nodes=('a', 'b'), spares=2),
+      ['--aegis.spares=2', 'none of the 2 --aegis.nodes'],
+    ),
+    (
       lambda: config.OptimConfig(schedule='wsd'),
       ['--optim.schedule=wsd', '--optim.decay_steps=0'],
     ),
@@ -193,6 +201,18 @@ def test_derived_numbers_of_the_released_model():
 
 def test_two_heads_may_have_an_odd_width():
   assert config.ModelConfig(head_dim=5, rope_fraction=0.4).d_rope == 2
+
+
+def test_a_fraction_of_a_head_is_rounded_down():
+  # transformers: int(head_dim * partial_rotary_factor).
+  assert config.ModelConfig(head_dim=10, rope_fraction=0.29).d_rope == 2
+
+
+def test_what_was_given_is_not_left_to_restore():
+  left = config.Config(restore='other').inherited
+  assert {'model.num_layers', 'data.tokenizer'} <= left
+  given = config.Config.parse(['--restore=other', '--model.num_layers=4'])
+  assert left - given.inherited == {'model.num_layers'}
 
 
 def test_skip_off_leaves_no_class_for_it():

@@ -89,6 +89,8 @@ def test_global_flags_stay_as_they_are():
     (['--model.tie_embeddings'], True),
     (['--nomodel.tie_embeddings'], False),
     (['--model.tie_embeddings=false'], False),
+    (['--model.tie_embeddings=False'], False),
+    (['--model.tie_embeddings=TRUE'], True),
     (['--nomodel.tie_embeddings', '--model.tie_embeddings'], True),
   ],
 )

@@ -18,6 +18,19 @@ def _closing(run_dir, checkpoint, **settings):
   )
 
 
+@pytest.mark.parametrize('step, word', [(1, 'stopped'), (2, 'done')])
+def test_run_is_done_with_its_last_step(step, word):
+  lines = summary.closing(
+    config.Config(num_steps=2),
+    run_dir='run',
+    step=step,
+    tokens=64,
+    best=None,
+    checkpoint=None,
+  )
+  assert lines[0].startswith(f'{word}: {step} of 2 steps')
+
+
 @pytest.mark.parametrize('run_dir', ['run', '{here}/run'])
 def test_page_and_checkpoint_are_named_alike(tmp_path, monkeypatch, run_dir):
   monkeypatch.chdir(tmp_path)

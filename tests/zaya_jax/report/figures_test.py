@@ -48,6 +48,17 @@ def test_skip_class_that_nobody_chose_says_so(tmp_path):
   assert last == ['skip: none', 'skip', 'skip: none']
 
 
+def test_loads_of_another_model_are_not_drawn(tmp_path):
+  run = run_files.write(tmp_path / 'run', layers=1)
+  rows = [
+    {'step': step, 'share': [[1 / number] * number]}
+    for step, number in ((1, 3), (2, 5), (3, 5))
+  ]
+  run_files.lines(run / 'experts.jsonl', rows)
+  (choice,) = _of(run)['experts'].choices
+  assert choice['x'] == [2, 3]
+
+
 def test_load_is_in_per_cent_of_an_even_share(tmp_path):
   run = run_files.write(tmp_path / 'run', layers=1)
   share = [[0.5, 0.25, 0.125, 0.025, 0.1]]

@@ -113,6 +113,13 @@ def test_incidents_are_what_is_not_ordinary(tmp_path):
   assert found['kind'] == 'hang' and found['done'].startswith('restart: no ')
 
 
+def test_newest_incidents_are_shown(tmp_path, monkeypatch):
+  monkeypatch.setattr(incidents, '_NEWEST', 2)
+  rows = [{'time': step, 'kind': 'hang', 'step': step} for step in (1, 2, 3)]
+  found = incidents.of_run(_run(tmp_path, [], *rows))
+  assert [one['step'] for one in found] == [2, 3]
+
+
 def test_what_is_no_incident_is_left_out(tmp_path):
   rows = [{'time': 0, 'kind': kind} for kind in ('supervise', 'sealed', 'done')]
   assert incidents.of_run(_run(tmp_path, [], *rows)) == []

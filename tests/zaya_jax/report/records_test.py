@@ -103,6 +103,14 @@ def test_long_file_is_read_in_part_but_for_evaluations(run, monkeypatch):
   )
 
 
+def test_last_line_of_a_long_file_is_read(run, monkeypatch):
+  monkeypatch.setattr(records, '_MAX_ROWS', 3)
+  rows = [{'step': step, 'train/loss': 2.0} for step in range(8)]
+  run_files.lines(run / 'metrics.jsonl', rows)
+  found = records.read(str(run))
+  assert [row['step'] for row in found.rows] == [0, 3, 6, 7]
+
+
 @pytest.mark.parametrize(
   'value', [True, None, 'x', [1], float('nan'), float('inf'), 10**400]
 )

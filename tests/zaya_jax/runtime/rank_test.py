@@ -33,6 +33,7 @@ POD = {
   [
     (SLURM, 'gpu007', [1]),
     (SLURM | {'ROCR_VISIBLE_DEVICES': '1'}, 'gpu007', None),
+    (SLURM | {'ROCR_VISIBLE_DEVICES': '0,1,2'}, 'gpu007', [1]),
     (SLURM | {'SLURM_STEP_TASKS_PER_NODE': '1(x16)'}, 'gpu007', None),
     (SLURM | {'SLURM_STEP_NODELIST': 'a-1,b[2-3]'}, 'a-1', [1]),
     (SLURM | {'SLURM_STEP_NODELIST': 'a[3,7-9],b2'}, 'a3', [1]),
@@ -45,6 +46,15 @@ def test_launcher_tells_the_place(env, host, devices):
   assert (place.processes, place.process) == (16, 9)
   assert place.coordinator.rpartition(':')[0] == host
   assert place.devices == devices
+
+
+def test_steps_of_one_job_meet_at_ports_of_their_own():
+  ports = set()
+  for step in ('0', '1', '2'):
+    env = SLURM | {'SLURM_STEP_ID': step}
+    found = rank.find(config_lib.DistributedConfig(), env)
+    ports.add(found.coordinator.rpartition(':')[2])
+  assert len(ports) == 3
 
 
 @pytest.mark.parametrize(

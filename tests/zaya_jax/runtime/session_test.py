@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 from tests.support import fake_srun, meeting, mesh_table, tiny, xla
+from zaya_jax import config as config_lib
 from zaya_jax import main
 from zaya_jax.checkpoint import folders
 from zaya_jax.checkpoint.actions import listing
@@ -231,6 +232,16 @@ def test_other_settings_are_refused_by_the_name_of_the_flag(tmp_path):
   assert words in (out / '1').read_text()
   assert 'compil' not in (out / '0').read_text()
   assert not (tmp_path / 'run').exists()
+
+
+@pytest.mark.parametrize('mine, theirs', [('--a=1', ''), ('', '--a=1')])
+def test_a_setting_that_only_one_program_knows_is_refused(
+  monkeypatch, mine, theirs
+):
+  first = f'--b=2\n{theirs}'.strip()
+  monkeypatch.setattr(session.processes, 'first_says', lambda _: first)
+  with pytest.raises(config_lib.UsageError, match='--a=1.*the same program'):
+    session._compare(f'--b=2\n{mine}'.strip())
 
 
 @pytest.mark.parametrize(

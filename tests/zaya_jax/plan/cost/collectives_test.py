@@ -90,6 +90,7 @@ def test_experts_move_each_token_there_and_back():
   # even share.
   assert moved.count == 4 * 40
   assert moved.bytes == 4 * 40 * 2 * 64 * 2048 * 2
+  assert _plan(shape, '--model.remat=cheap')['all-to-all', 'tokens'] == moved
   again = _plan(shape, '--model.remat=block')['all-to-all', 'tokens']
   assert again.bytes == moved.bytes * 6 / 4
 

@@ -34,6 +34,11 @@ def test_each_rule_of_sizes_can_be_broken(words, rule):
   assert rule is None or any(rule in b for b in broken)
 
 
+def test_advice_is_the_next_multiple():
+  (found, _) = (lint._multiple('width', '--w', n, 256) for n in (2000, 2048))
+  assert found.advice == '--w gives only 16; 2,048 would do.'
+
+
 def test_waves_by_hand():
   """16 experts of 1,024 tokens and 4,096 columns: 16 x 4 x 16 tiles of 256."""
   config = released.parse('--plan.devices=1024')

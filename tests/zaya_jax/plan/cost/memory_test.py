@@ -109,6 +109,14 @@ def test_optimizer_states_of_1024_devices_by_hand():
   assert 0 < whole - matrices < 4e6
 
 
+def test_checkpoint_by_hand():
+  config = released.parse('--plan.devices=1')
+  shape = division.make(config)
+  # Parameters, what the optimizer holds, and the balancing bias itself.
+  held = 4 * PARAMETERS + sum(memory.optimizer_bytes(config, shape))
+  assert memory.checkpoint_bytes(config, shape) == held + 4 * 40 * 17
+
+
 @pytest.mark.parametrize(
   'parts, sets',
   [(1, 1 + 1 / 8), (4, 2 + 1 / 8)],  # A second set sums over the parts.

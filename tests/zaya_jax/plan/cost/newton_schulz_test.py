@@ -79,6 +79,20 @@ def test_matrices_are_shared_by_the_devices_that_hold_parts_of_them():
   assert found[17, 256].whole and found[17, 256].sent == 1024 * 17 * 256
 
 
+def test_wide_matrices_are_turned_and_go_with_tall_ones():
+  config = released.parse('--plan.devices=2')
+  leaf = dict(
+    muon=True, held=(), cut=('replica',), copied=(), shards=1, parts=2
+  )
+  leaves = [
+    memory.Leaf(name='wide', shape=(3, 8, 16), dim=2, **leaf),
+    memory.Leaf(name='tall', shape=(5, 16, 8), dim=1, **leaf),
+    memory.Leaf(name='other', shape=(7, 16, 8), dim=2, **leaf),
+  ]
+  found = newton_schulz.stacks(config, division.make(config), leaves)
+  assert [stack.count for stack in found] == [3 + 5, 7]
+
+
 def test_gate_and_up_may_be_orthogonalized_apart():
   found, _ = _stacks('--plan.devices=8', '--optim.muon_split_gate_up=true')
   assert (2048, 4096) not in found and found[2048, 2048].count == 3 * 640
