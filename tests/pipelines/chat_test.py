@@ -81,6 +81,24 @@ def test_longest_token_that_fits_ends_a_turn():
   assert template.end_of_turn == '<end>2'
 
 
+def test_white_space_may_stand_before_the_end_of_a_turn():
+  template = chat.Template(
+    name='mine',
+    source='{% for m in messages %}{{ m.content }} \n<end>{% endfor %}',
+    special_tokens={},
+    added_tokens=frozenset({'<end>'}),
+  )
+  assert template.end_of_turn == '<end>'
+
+
+def test_config_says_what_a_special_token_is_before_the_map(tmp_path):
+  folder = chats.tokenizer_folder(tmp_path, 'gemma')
+  tokens = {'bos_token': '<pad>', 'sep_token': '<eos>'}
+  (folder / 'special_tokens_map.json').write_text(json.dumps(tokens))
+  found = chat.Template.load(folder).special_tokens
+  assert (found['bos_token'], found['sep_token']) == ('<bos>', '<eos>')
+
+
 def test_without_a_template_chatml_needs_its_tokens(tmp_path):
   folder = chats.tokenizer_folder(tmp_path / 'a')
   named = chat.Template.load(folder)

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
+import dataclasses
+
 import pytest
 
-from pipelines import errors, mixture
+from pipelines import errors, manifest, mixture
 
 
 @pytest.mark.parametrize(
@@ -30,3 +32,13 @@ def test_weight_that_is_no_positive_number_is_refused(text):
 def test_no_folder_is_refused():
   with pytest.raises(errors.DataError, match='--data.dir is empty'):
     mixture.parse([])
+
+
+def test_tokenizers_of_one_name_must_be_the_same(shards):
+  data = manifest.load(shards)
+  other = dataclasses.replace(data, tokenizer_sha256='0' * 64)
+  parts = mixture.parse(['a', 'b'])
+  mixture.check_same_tokenizer(parts, [data, data])
+  with pytest.raises(errors.DataError, match='mixes tokenizers') as caught:
+    mixture.check_same_tokenizer(parts, [data, other])
+  assert caught.value.exit_code == 3

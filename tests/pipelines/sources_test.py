@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 
+import dataclasses
+
 import numpy as np
 import pytest
 from array_record.python import array_record_module
 
-from pipelines import errors, manifest, sources
+from pipelines import errors, manifest, pack, sources
 
 
 def _write(path, records):
@@ -43,6 +45,17 @@ def test_windows_do_not_cross_records(shards):
 def test_padding_fills_no_window(shards):
   source = _source(shards)
   assert all((source[i][:2] >= 0).all() for i in range(len(source)))
+
+
+def test_gap_before_a_conversation_holds_no_token(shards):
+  data = manifest.load(shards)
+  split = dataclasses.replace(data.splits['train'], counted_tokens=0)
+  data = dataclasses.replace(data, splits={'train': split})
+  flags = np.full(64, pack.COUNTS, np.uint8)
+  flags[3:16] = pack.EMPTY
+  _write(_second_shard(shards), [[65] * 64 + flags.view('<u2').tolist()])
+  source = sources.WindowSource(shards, 'train', 16, data)
+  assert source[8].tolist() == [65] * 3 + [pack.NO_TOKEN] * 13 + [65]
 
 
 @pytest.mark.parametrize(

@@ -313,6 +313,14 @@ def test_held_out_conversations_compare_with_zlib_of_what_counts(tmp_path):
   assert _batch(folder, split='val')['weights'].sum() == val.counted_tokens
 
 
+def test_exchanged_template_of_the_shards_is_refused(tmp_path):
+  _, folder = _prepare(tmp_path, [{'messages': A}, {'messages': B}])
+  (folder / 'chat_template.jinja').write_text('other')
+  with pytest.raises(errors.DataError, match='template .* is not') as caught:
+    manifest.load_tokenizer(folder)
+  assert caught.value.exit_code == 3
+
+
 def test_another_template_is_another_data_set(tmp_path):
   rows = [{'messages': A}, {'messages': B}]
   _prepare(tmp_path, rows)

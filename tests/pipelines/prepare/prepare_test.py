@@ -160,14 +160,19 @@ def test_exchanged_tokenizer_file_is_refused(tmp_path, corpus):
   assert caught.value.exit_code == 3
 
 
-def test_large_vocabulary_is_stored_in_four_bytes(tmp_path, corpus):
+@pytest.mark.parametrize(
+  'size, dtype', [(2**16, 'uint16'), (2**16 + 1, 'uint32')]
+)
+def test_large_vocabulary_is_stored_in_four_bytes(
+  tmp_path, corpus, size, dtype
+):
   path = tmp_path / 'tokenizer.json'
   trained = tokenizer.train_bpe(['text'], 260)
-  trained.inner.add_tokens([f'<{i}>' for i in range(2**16)])
+  trained.inner.add_tokens([f'<{i}>' for i in range(size - 260)])
   trained.inner.save(str(path))
   out = tmp_path / 'out'
   data = prepare.prepare(str(corpus), out, **SMALL, tokenizer=str(path))
-  assert (data.dtype, data.vocab_size) == ('uint32', 260 + 2**16)
+  assert (data.dtype, data.vocab_size) == (dtype, size)
   assert len(_stored(out, 'val')) == data.splits['val'].tokens
 
 

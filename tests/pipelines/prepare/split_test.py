@@ -42,6 +42,17 @@ def test_neither_side_is_ever_empty(count, fraction):
   assert held_out == split.choose(documents, fraction)
 
 
+@pytest.mark.parametrize('fraction', [1e-9, 1 - 1e-9])
+def test_later_text_moves_no_document_but_itself(fraction):
+  documents = _documents(['x'] * 20)
+  moved = [
+    set(split.choose(documents[:count], fraction).moved)
+    for count in range(2, 21)
+  ]
+  for before, after, new in zip(moved, moved[1:], documents[2:], strict=False):
+    assert after in (before, {new.key})
+
+
 def test_nothing_is_held_out_at_fraction_zero():
   documents = _documents(['one', 'two'])
   sides = _sides(documents, split.choose(documents, 0.0))
