@@ -150,7 +150,7 @@ def set_aside(directory: str, reason: str) -> None:
 
 
 def obstacle(folder: str, num_bytes: int) -> str:
-  """Why so much cannot be written to `folder`, which is made; '': it can."""
+  """Makes `folder`; returns why so much cannot be written to it, or ''."""
   try:
     os.makedirs(folder, exist_ok=True)
     remove_partial(folder)

@@ -73,7 +73,7 @@ def write(
   known = known or {}
   for name, (size, _) in known.items():
     if sizes.get(name) != size:
-      raise BrokenError(directory, 'size', f'{name} was written by halves')
+      raise BrokenError(directory, 'size', f'{name} was written only in part')
   own = [name for name in sizes if name not in known]
   body = {**facts, 'files': {**known, **digest(directory, own, sync=True)}}
   for folder, _, _ in os.walk(directory, topdown=False):

@@ -21,11 +21,12 @@ from jax.sharding import PartitionSpec as P
 
 from zaya_jax import config as config_lib
 from zaya_jax.config import fields
+from zaya_jax.parallel import placement
 
-AXES = ('replica', 'fsdp', 'expert', 'context')
+AXES = placement.AXES
 # Logical axis of an array -> mesh axes. What is not named here is replicated.
 _RULES = {
-  'batch': ('replica', 'fsdp', 'expert'),
+  'batch': placement.ROWS,
   'length': ('context',),
   'cache': ('context',),  # Of decoding, on a mesh of its own.
 }

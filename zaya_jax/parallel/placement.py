@@ -14,6 +14,10 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+# Of the mesh, outermost first: those that communicate most come last, so that
+# their devices share a node.
+AXES = ('replica', 'fsdp', 'expert', 'context')
+ROWS = AXES[:3]  # Divide the rows of a batch; context divides each row.
 # fsdp first: a part lies within what its device holds of the parameter.
 _PARTS = ('fsdp', 'replica', 'expert', 'context')
 # A stack of layers beyond this is summed or gathered one layer at a time: what

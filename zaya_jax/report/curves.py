@@ -203,13 +203,13 @@ def _points(x, y) -> dict[str, list]:
 
 
 def thin(
-  x: Iterable[float], y: Iterable[float], points: int = _POINTS
+  x: Iterable[float], y: Iterable[float]
 ) -> tuple[list[float], list[float]]:
-  """At most about `points` points, the extremes of every stretch among them."""
+  """About `_POINTS` points at most, with the extremes of every stretch."""
   x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
-  if len(x) > points:
+  if len(x) > _POINTS:
     kept = {0, len(x) - 1}
-    for part in np.array_split(np.arange(len(x)), points // 2):
+    for part in np.array_split(np.arange(len(x)), _POINTS // 2):
       kept |= {int(part[np.argmin(y[part])]), int(part[np.argmax(y[part])])}
     index = sorted(kept)
     x, y = x[index], y[index]

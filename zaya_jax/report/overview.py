@@ -41,7 +41,7 @@ def make(runs: Sequence[records.Run]) -> page.Page:
 def read(
   folders: Sequence[str], running: bool | None = None
 ) -> list[records.Run]:
-  """Reads runs; several are called by what is different in their paths."""
+  """Reads runs; several are named by the part of their paths that differs."""
   runs = [records.read(folder, running=running) for folder in folders]
   if len(runs) == 1:
     return runs

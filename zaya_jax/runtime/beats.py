@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How far a rank is: a page of memory that its agent reads.
 
-The training loop itself writes it, not a thread: what grows old is progress.
-Without an agent the functions of this module do nothing.
+The training loop itself writes it, not a thread: its age is the time since the
+last progress. Without an agent the functions of this module do nothing.
 """
 
 import mmap

@@ -158,10 +158,10 @@ def _connect(place: rank.Place, config: config_lib.DistributedConfig) -> None:
 
 
 def _listen_at(coordinator: str) -> str | None:
-  """Where process 0 listens; None: everywhere.
+  """The address at which process 0 listens; None: on all networks.
 
-  jax knows no passwords. Who is on one machine is not to be reached from
-  others; of a host's name nobody knows here which of its networks it means.
+  jax has no passwords, so a run on one machine listens there alone. A host name
+  does not tell which of the networks of the host the others use.
   """
   host = coordinator.rpartition(':')[0]
   return coordinator if host in ('127.0.0.1', 'localhost') else None

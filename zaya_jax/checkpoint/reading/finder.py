@@ -13,7 +13,7 @@ from zaya_jax.checkpoint import agreement, errors, folders, seal
 from zaya_jax.runtime import processes
 
 _turns = itertools.count()
-_verified: dict[str, Any] = {}  # By path, what its files were: read once.
+_verified: dict[str, Any] = {}  # Path -> `_stats` when it was verified.
 
 
 def resolve(source: str) -> str:
@@ -114,7 +114,7 @@ def _has_files(folder: str, names: Any) -> bool:
 
 
 def _stats(directory: str) -> list[Any]:
-  """What tells whether a file was written since."""
+  """Size, time and inode of each file: they change when it is written."""
   return sorted(
     (path, stat.st_size, stat.st_mtime_ns, stat.st_ino)
     for folder, _, names in os.walk(directory)

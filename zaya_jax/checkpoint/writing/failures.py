@@ -42,7 +42,8 @@ class Failures:
     Args:
       step: that was saved.
       why: in words.
-      last: no save follows: who waits for it tells of `newest`.
+      last: whether no save follows: then `Manager.wait` raises `newest`, and
+        nothing is logged.
 
     Raises:
       CheckpointError: if as many in a row have failed as may.

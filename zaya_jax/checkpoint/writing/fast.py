@@ -32,7 +32,7 @@ from zaya_jax.runtime import processes, supervised
 
 @dataclasses.dataclass(frozen=True)
 class Copy:
-  """A state that was put together; `where` says from what, in words."""
+  """A restored state; `where` says in words where its parts came from."""
 
   step: int
   state: Any

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What Orbax writes for us, and how a process learns that its part is done.
 
-Orbax lets the other processes wait when one fails: for all of its timeout, and
-without a reason. Here a part that fails is remembered instead of raised, so
-that all get to the end of the save, where it is not sealed.
+If one process fails, Orbax lets the others wait for its whole timeout, without
+a reason. So a part that fails is remembered here instead of raised: all
+processes get to the end of the save, which is then not sealed.
 """
 
 import dataclasses

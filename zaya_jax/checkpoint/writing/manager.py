@@ -29,7 +29,7 @@ class _Save:
 
   Attributes:
     step: that is saved.
-    why: comes to what failed, or ''.
+    why: a future: why the save failed, or ''.
     stood_s: how long training stood still for it.
   """
 
@@ -97,8 +97,8 @@ class Manager:
       state: a tree of jax arrays.
       data_index: the position in the data.
       meta: of `meta.describe`; 'metrics' in it decides about the best.
-      urgent: waits for the save before as long as it takes, and `wait` tells
-        of a failure; else for seconds, and then this step is not saved.
+      urgent: waits for the save before as long as it takes, and `wait` raises
+        if it fails; else waits for seconds, and then skips this step.
 
     Returns:
       Whether the step is on disk or on its way there; `sealed` tells later.

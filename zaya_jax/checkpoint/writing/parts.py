@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A state cut into one part for each process, and put together again.
+"""A state cut into one part for each process, and joined again.
 
-Each device keeps of what it holds as little as the others leave it, so that the
-parts of all together are the state once, and cutting sends nothing. To a
-neighbour, and back from it, parts travel between devices as everything else
-does: no server, no port.
+Devices that hold the same divide it among them, so that all parts together are
+the state once, and cutting sends nothing. Parts travel to a neighbour and back
+between devices, over the network of the run: no server, no port.
 """
 
 import math

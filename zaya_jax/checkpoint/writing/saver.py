@@ -56,7 +56,7 @@ class Saver:
       meta: of the checkpoint, with 'data_index'.
 
     Returns:
-      What comes to why it failed, or ''.
+      A future: why the save failed, or ''.
 
     Raises:
       errors.FAILURES: if it fails already.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a compiled step must keep to, whoever changes the program next.
+"""Rules that a compiled step must keep.
 
-The compiler is free to add messages and copies; each rule here names one that
-would cost a run on many devices dearly.
+The compiler is free to add messages and copies; each rule names one that would
+be expensive on many devices.
 """
 
 import math

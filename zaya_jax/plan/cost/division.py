@@ -7,10 +7,9 @@ import math
 
 from zaya_jax import config as config_lib
 from zaya_jax.config import checks
+from zaya_jax.parallel import placement
 
-# Outermost first: neighbours along the last axis are neighbours in a node.
-AXES = ('replica', 'fsdp', 'expert', 'context')
-ROWS = AXES[:3]  # Divide the rows of a batch; context divides each row.
+AXES = placement.AXES
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -78,7 +77,7 @@ def make(config: config_lib.Config) -> Layout:
     )
   checks.check_division(config, sizes, config.model.num_experts)
   parts = config.optim.accumulation
-  across = math.prod(sizes[axis] for axis in ROWS)
+  across = math.prod(sizes[axis] for axis in placement.ROWS)
   return Layout(
     sizes=sizes,
     parts=parts,
