@@ -50,7 +50,7 @@ def ranges(
     low_q, high_q = low_q[:, :, None], high_q[:, :, None]
     low_k, high_k = low_k[:, None], high_k[:, None]
     near &= (low_q <= high_k) & (low_k <= high_q)
-    full &= (low_q == high_k) & (low_k == high_q) & (low_q == high_q)
+    full &= (low_q == high_k) & (low_k == high_q)  # All four are one.
   # Without segments and window the first part of each block of queries is
   # empty, and the last part of each block of keys.
   return _range(xp, near, full, 0), _range(xp, near.mT, full.mT, 3)

@@ -11,6 +11,7 @@ SEGMENTS = {
   'none': None,
   'documents': cases.documents(30, 1, 33, 32),
   'two_rows': np.repeat([[7, 3, 9], [1, 1, 2]], 32, axis=1),
+  'returns': np.repeat([[1, 2, 1, 1], [1, 0, 1, 1]], [20, 12, 32, 32], axis=1),
   'come_again': np.arange(ROWS)[None] // 10 % 3,
 }
 
