@@ -114,7 +114,8 @@ def data_shard(mesh: jax.sharding.Mesh) -> tuple[int, int]:
   places = rows.addressable_devices_indices_map((parts,)).values()
   mine = sorted({place[0].indices(parts)[0] for place in places})
   size = len(mine)
-  if not mine or mine[0] % size or mine[-1] - mine[0] != size - 1:
+  apart = not mine or mine[-1] - mine[0] != size - 1
+  if apart or mine[0] % size or parts % size:
     raise config_lib.UsageError(
       f'Process {jax.process_index()} holds the parts {mine} of {parts} of a '
       'batch; choose --mesh sizes that use all devices and give each process '

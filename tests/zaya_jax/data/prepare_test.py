@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where shards go and what the user is told to type next."""
 
+import json
+
 import pytest
 
+from tests.support import chats
 from zaya_jax import config
 from zaya_jax.data import prepare
 
@@ -52,6 +55,19 @@ def test_next_command_has_room_for_a_trained_tokenizer(tmp_path, capsys):
   (tmp_path / 'text.txt').write_text(words)
   prepare.main(settings)
   assert '--model.vocab_size=384' in capsys.readouterr().out
+
+
+def test_conversations_keep_to_the_windows_of_training(tmp_path):
+  (tmp_path / 'chats.jsonl').write_text(json.dumps({'messages': chats.CHAT}))
+  data = config.DataConfig(
+    input=str(tmp_path / 'chats.jsonl'),
+    tokenizer=str(chats.tokenizer_folder(tmp_path / 'tokenizer')),
+    val_fraction=0.0,
+    record_tokens=512,
+    seq_len=128,
+  )
+  made = prepare.shards(data, str(tmp_path / 'a'))
+  assert made.settings.window_tokens == 128
 
 
 @pytest.mark.parametrize(

@@ -62,3 +62,9 @@ def test_the_gradient_of_jax_would_multiply_in_float32():
     return out.astype(x.dtype)
 
   assert products(plain, 'bfloat16') == ['f32[', 'f32[', 'f32[']
+
+
+def test_bias_is_rounded_with_the_sum_only():
+  x, w = -jnp.ones((1, 1, 1), jnp.bfloat16), jnp.ones((1, 1))
+  bias = jnp.array([1 + 2.0**-8])  # In bfloat16 it would be 1.
+  assert layers.linear(x, w, bias).item() == 2.0**-8

@@ -4,6 +4,7 @@
 import contextlib
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
@@ -112,3 +113,14 @@ def test_log_probs_are_those_of_the_specification(monkeypatch, devices):
     likeliest_BK, targets_BK == wanted_BKV.argmax(-1)
   )
   assert 0 < likeliest_BK.mean() < 1
+
+
+def test_log_probs_of_a_bfloat16_model_are_float32():
+  model = tiny.config(dtype='bfloat16')
+  arrays = jax.eval_shape(lambda: zaya.init(model, jax.random.key(0)))
+  tokens = jnp.zeros((1, 4), jnp.int32)
+  nats, _ = jax.eval_shape(
+    lambda p, b: losses.log_probs(zaya.bind(model, p, b), *[tokens] * 3),
+    *arrays,
+  )
+  assert nats.dtype == jnp.float32

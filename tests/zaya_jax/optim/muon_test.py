@@ -156,3 +156,11 @@ def test_sharded_stack_equals_a_whole_one():
   assert found.sharding.spec[0] == 'x'
   whole = run(muon.scale_by_muon(), grads)[-1]
   close.assert_close(np.asarray(found), np.asarray(whole), ITERATED)
+
+
+def test_select_reads_no_momentum_again():
+  one, other = (
+    muon.ScaleByMuonState({'w': jnp.full(3, i)}) for i in (1.0, 2.0)
+  )
+  chosen, count = muon.select(False, (one, 1), (other, 2))
+  assert chosen is one and count == 2

@@ -106,6 +106,17 @@ def test_gradients_above_the_norm_shrink_together(params, grads):
   assert close.error(unclipped['embed'], clipped['embed']) > 0.01
 
 
+def test_momentum_of_muon_is_of_gradients_clipped_once():
+  grads = {'embed': jnp.ones(9), 'layers': {'attn': {'q': jnp.ones((1, 4, 4))}}}
+  config = config_lib.OptimConfig(clip_norm=0.5, newton_schulz_steps=1)
+  update = optimizer.make_optimizer(config, STEPS).params
+  state = jax.jit(lambda g: update.update(g, update.init(g), g)[1])(grads)
+  (momentum,) = [
+    leaf for leaf in jax.tree.leaves(state) if leaf.shape == (1, 4, 4)
+  ]
+  close.assert_close(momentum, jnp.full((1, 4, 4), 0.1), close.FLOAT32)
+
+
 def test_decay_moves_matrices_only(params, grads):
   zero = jax.tree.map(jnp.zeros_like, grads)
   (moved,) = updates(params, zero, scales=(1.0,), weight_decay=0.1)

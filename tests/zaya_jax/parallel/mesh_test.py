@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The mesh, and the helpers that also work without one."""
 
+import types
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -42,6 +44,35 @@ def test_too_many_devices_are_refused():
 def test_an_axis_that_does_not_fit_is_refused(axis):
   with pytest.raises(config_lib.UsageError, match=f'--mesh.{axis}=3 does not'):
     mesh_lib.make_mesh(config_lib.MeshConfig(**{axis: 3}))
+
+
+def test_named_replicas_may_leave_devices():
+  config = config_lib.MeshConfig(replica=2, fsdp=3)
+  assert mesh_lib.make_mesh(config, jax.devices()[:7]).size == 6
+
+
+def shard_of(monkeypatch, mine, parts):
+  """`data_shard` of a process that has these parts of a batch."""
+  places = {part: (slice(part, part + 1),) for part in mine}
+  rows = types.SimpleNamespace(addressable_devices_indices_map=lambda _: places)
+  monkeypatch.setattr(mesh_lib, 'sharding', lambda *_: rows)
+  return mesh_lib.data_shard(types.SimpleNamespace(shape={'replica': parts}))
+
+
+@pytest.mark.parametrize(
+  'mine, parts, shard',
+  [([0, 1], 4, (0, 2)), ([2, 3], 4, (1, 2)), ([2], 3, (2, 3))],
+)
+def test_each_process_reads_its_rows(monkeypatch, mine, parts, shard):
+  assert shard_of(monkeypatch, mine, parts) == shard
+
+
+@pytest.mark.parametrize(
+  'mine, parts', [([], 4), ([0, 2], 4), ([1, 2], 4), ([2, 3], 5)]
+)
+def test_parts_that_are_no_shard_are_refused(monkeypatch, mine, parts):
+  with pytest.raises(config_lib.UsageError, match=f'of {parts} of a batch'):
+    shard_of(monkeypatch, mine, parts)
 
 
 def test_rows_and_tokens_are_cut_and_everything_else_is_whole():

@@ -34,3 +34,13 @@ def test_zigzag_divides_the_pairs_of_causal_attention_equally(n):
 def test_lengths_that_do_not_divide_are_named():
   with pytest.raises(config_lib.UsageError, match='--data.seq_len=12 is no'):
     zigzag_lib.order(12, 4)
+
+
+@pytest.mark.parametrize('look_back', [0, 3])
+def test_chunks_may_be_as_short_as_the_look_back(look_back):
+  zigzag_lib.check(4 * max(look_back, 1), 2, look_back)
+
+
+def test_chunks_shorter_than_the_look_back_name_the_least_length():
+  with pytest.raises(config_lib.UsageError, match='at least 12 tokens'):
+    zigzag_lib.check(8, 2, 3)
