@@ -115,7 +115,7 @@ def read(directory: str) -> dict[str, Any]:
     raise _too_deep(directory, NAME) from error
   for name, entry in body['files'].items():
     _check_name(directory, name)
-    if not _is_entry(entry):
+    if type(entry) is not list or [*map(type, entry)] != [int, str]:
       raise BrokenError(directory, 'seal', f'{NAME} says nonsense of {name!r}')
   return body
 
@@ -243,15 +243,6 @@ def _check_name(directory: str, name: str) -> None:
     raise BrokenError(directory, 'name', f'{NAME} lists {name[:200]!r}')
   if name.endswith(_CODE):
     raise BrokenError(directory, 'name', f'{name} is of a kind never read')
-
-
-def _is_entry(entry: Any) -> bool:
-  return (
-    isinstance(entry, list)
-    and len(entry) == 2
-    and isinstance(entry[0], int)
-    and isinstance(entry[1], str)
-  )
 
 
 def _too_deep(directory: str, name: str) -> BrokenError:

@@ -5,29 +5,9 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from zaya_jax.config import fields, flags
-from zaya_jax.config.aegis import AegisConfig
-from zaya_jax.config.machine import (
-  BenchConfig,
-  DistributedConfig,
-  MeshConfig,
-  OpsConfig,
-  PlanConfig,
-)
-from zaya_jax.config.model import OF_THE_RUN, ModelConfig
-from zaya_jax.config.modes import (
-  EvalConfig,
-  ExportConfig,
-  GenerateConfig,
-  ReportConfig,
-)
-from zaya_jax.config.training import (
-  CheckpointConfig,
-  DataConfig,
-  GuardConfig,
-  LogConfig,
-  OptimConfig,
-)
+from zaya_jax.config import aegis as aegis_lib
+from zaya_jax.config import fields, flags, machine, modes, training
+from zaya_jax.config import model as model_lib
 
 field = fields.field
 
@@ -86,22 +66,22 @@ class Config(fields.Section, prefix=''):
   serve: bool = field(
     False, 'For --mode=report: serves the page, on this machine only.'
   )
-  model: ModelConfig = ModelConfig()
-  data: DataConfig = DataConfig()
-  optim: OptimConfig = OptimConfig()
-  guard: GuardConfig = GuardConfig()
-  mesh: MeshConfig = MeshConfig()
-  distributed: DistributedConfig = DistributedConfig()
-  checkpoint: CheckpointConfig = CheckpointConfig()
-  eval: EvalConfig = EvalConfig()
-  generate: GenerateConfig = GenerateConfig()
-  export: ExportConfig = ExportConfig()
-  ops: OpsConfig = OpsConfig()
-  plan: PlanConfig = PlanConfig()
-  bench: BenchConfig = BenchConfig()
-  aegis: AegisConfig = AegisConfig()
-  log: LogConfig = LogConfig()
-  report: ReportConfig = ReportConfig()
+  model: model_lib.ModelConfig = model_lib.ModelConfig()
+  data: training.DataConfig = training.DataConfig()
+  optim: training.OptimConfig = training.OptimConfig()
+  guard: training.GuardConfig = training.GuardConfig()
+  mesh: machine.MeshConfig = machine.MeshConfig()
+  distributed: machine.DistributedConfig = machine.DistributedConfig()
+  checkpoint: training.CheckpointConfig = training.CheckpointConfig()
+  eval: modes.EvalConfig = modes.EvalConfig()
+  generate: modes.GenerateConfig = modes.GenerateConfig()
+  export: modes.ExportConfig = modes.ExportConfig()
+  ops: machine.OpsConfig = machine.OpsConfig()
+  plan: machine.PlanConfig = machine.PlanConfig()
+  bench: machine.BenchConfig = machine.BenchConfig()
+  aegis: aegis_lib.AegisConfig = aegis_lib.AegisConfig()
+  log: training.LogConfig = training.LogConfig()
+  report: modes.ReportConfig = modes.ReportConfig()
   # The flags that were given, which tells a default from silence; no setting.
   given: frozenset[str] = dataclasses.field(
     default=frozenset(), compare=False, repr=False
@@ -158,9 +138,10 @@ class Config(fields.Section, prefix=''):
     found = {
       f'model.{f.name}'
       for f in dataclasses.fields(self.model)
-      if f.name not in OF_THE_RUN and getattr(self.model, f.name) == f.default
+      if f.name not in model_lib.OF_THE_RUN
+      and getattr(self.model, f.name) == f.default
     }
-    if self.data.tokenizer == DataConfig.tokenizer:
+    if self.data.tokenizer == training.DataConfig.tokenizer:
       found.add('data.tokenizer')
     return found - self.given
 

@@ -196,9 +196,9 @@ def _begin(item: tuple[str, Any]) -> tuple[int, int]:
   name, entry = item
   try:
     first, last = entry['data_offsets']
-    if type(first) is type(last) is int and {'dtype', 'shape'} <= entry.keys():
-      if isinstance(entry['dtype'], str) and isinstance(entry['shape'], list):
-        return first, last
+    kinds = [type(x) for x in (first, last, entry['dtype'], entry['shape'])]
+    if kinds == [int, int, str, list]:
+      return first, last
   except (TypeError, ValueError, KeyError, AttributeError):
     pass
   raise ValueError(f'the entry of tensor {name} is not dtype, shape, offsets')
