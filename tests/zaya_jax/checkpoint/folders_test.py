@@ -6,6 +6,7 @@ import shutil
 
 from zaya_jax.checkpoint import folders as folders_lib
 from zaya_jax.checkpoint import seal
+from zaya_jax.runtime import fence, supervised
 
 
 def make(folder, step, *, sealed=True, says=None):
@@ -23,11 +24,12 @@ def test_only_sealed_checkpoints_under_their_own_name_count(tmp_path):
   make(tmp_path, 12, says=9)  # A copy of another.
   (tmp_path / '13').mkdir()
   (tmp_path / '0014').symlink_to(tmp_path / '9')
+  (tmp_path / '009').symlink_to(tmp_path / '9')
   (tmp_path / '14.unsealed.orbax-checkpoint-tmp').mkdir()
   (tmp_path / 'notes').mkdir()
   assert folders_lib.steps(str(tmp_path)) == [9, 10]
   assert folders_lib.incomplete(str(tmp_path)) == [
-    '0014', '11', '12', '13', '14.unsealed.orbax-checkpoint-tmp',
+    '0014', '009', '11', '12', '13', '14.unsealed.orbax-checkpoint-tmp',
   ]  # fmt: skip
 
 
@@ -72,3 +74,25 @@ def test_seal_that_is_not_replaced_still_holds(tmp_path, monkeypatch, caplog):
   monkeypatch.undo()
   folders_lib.amend(path, {'val/loss': 2.5})
   assert folders_lib.check(path)['metrics'] == {'val/loss': 2.5}
+
+
+def test_generation_that_was_given_up_amends_no_seal(
+  tmp_path, monkeypatch, caplog
+):
+  make(tmp_path, 7)
+  place = supervised.Place(
+    rank=0, generation=1, run_dir=str(tmp_path), environment={}
+  )
+  monkeypatch.setattr(supervised, '_place', place)
+  fence.raise_to(str(tmp_path), 2)
+  folders_lib.amend(str(tmp_path / '7'), {'val/loss': 1.5})
+  assert 'was given up' in caplog.text
+  assert 'metrics' not in folders_lib.check(str(tmp_path / '7'))
+
+
+def test_what_is_set_aside_twice_is_kept_twice(tmp_path):
+  for _ in range(2):
+    make(tmp_path, 7)
+    folders_lib.set_aside(str(tmp_path / '7'), 'hash')
+  first, second = sorted(os.listdir(tmp_path / 'bad'))
+  assert first == '7-hash' and second.startswith('7-hash-')

@@ -2,6 +2,7 @@
 """One process per run directory."""
 
 import os
+import socket
 
 import pytest
 
@@ -42,3 +43,10 @@ def test_run_directory_that_is_a_file_is_refused(tmp_path):
   with pytest.raises(errors.CheckpointError, match='File exists') as caught:
     lock.RunLock(str(tmp_path / 'run')).__enter__()
   assert caught.value.exit_code == 2
+
+
+def test_lock_names_its_holder_and_nobody_before(tmp_path):
+  (tmp_path / '.lock').write_text('a-host-with-a-longer-name pid 4194304' * 3)
+  with lock.RunLock(str(tmp_path)):
+    told = (tmp_path / '.lock').read_text()
+  assert told == f'{socket.gethostname()} pid {os.getpid()}'

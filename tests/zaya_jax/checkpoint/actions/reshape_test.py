@@ -7,6 +7,7 @@ import pytest
 
 from tests.support import hashes
 from zaya_jax.checkpoint import errors
+from zaya_jax.checkpoint.actions import reshape
 from zaya_jax.checkpoint.reading import lazy, reader
 
 
@@ -14,6 +15,8 @@ def test_reshaped_checkpoint_is_equal_and_cut_for_the_ranks(
   run, act, make_state, abstract, tmp_path
 ):
   output = tmp_path / 'out'
+  for name in ('log.txt', 'metrics.jsonl', 'incidents.jsonl', 'report.html'):
+    (run.parent / name).write_text('')  # Of the past of the source.
   code, lines = act('reshape', output=output, ranks=2)
   directory = output / 'checkpoints' / '4'
   assert code == 0 and lines[0]['checkpoint'] == str(directory)
@@ -29,3 +32,9 @@ def test_reshaped_checkpoint_is_equal_and_cut_for_the_ranks(
   assert lines[-1]['different_arrays'] == lines[-1]['different_settings'] == 0
   with pytest.raises(errors.CheckpointError, match='a new folder'):
     act('reshape', output=output)
+
+
+def test_parts_are_cut_along_the_first_axis_that_the_ranks_divide():
+  assert reshape._chunk((6, 4, 8), 4, ranks=2) == (3, 4, 8)
+  assert reshape._chunk((5, 4, 8), 4, ranks=2) == (5, 2, 8)
+  assert reshape._chunk((5, 3), 4, ranks=2) == (5, 3)

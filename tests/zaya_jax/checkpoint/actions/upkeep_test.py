@@ -6,6 +6,7 @@ import os
 import pytest
 
 from zaya_jax.checkpoint import errors, seal
+from zaya_jax.checkpoint.actions import upkeep
 
 
 def test_verify_reads_all_and_its_exit_code_tells(run, act):
@@ -44,3 +45,19 @@ def test_prune_keeps_what_a_run_would(run, act):
   _, lines = act('prune', keep=1)
   assert lines == [{'step': 3, 'removed': True}]
   assert sorted(os.listdir(run)) == ['1', '2', '4']
+
+
+@pytest.mark.parametrize('flags, left', [({}, '4'), ({'keep_every': 3}, '234')])
+def test_prune_keeps_what_the_run_itself_would_unless_told(
+  run, act, monkeypatch, flags, left
+):
+  own = {'config': {'checkpoint': {'keep': 1, 'keep_every': 4}}}
+  monkeypatch.setattr(upkeep.meta, 'read', lambda _: own)
+  act('prune', **flags)
+  assert sorted(os.listdir(run)) == sorted({'2', *left})  # And the best.
+
+
+def test_what_has_a_seal_is_not_sealed_again(run, act):
+  os.remove(run / '4' / seal.NAME)
+  _, lines = act('seal')
+  assert [line['checkpoint'] for line in lines] == [str(run / '4')]

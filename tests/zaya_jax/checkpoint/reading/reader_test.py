@@ -70,6 +70,31 @@ def test_parameters_are_read_without_the_optimizer(saved, make_state, abstract):
     assert hashes.state_hash(found) == hashes.state_hash(wanted)
 
 
+def test_parameters_that_are_not_those_saved_are_refused(
+  saved, make_state, abstract
+):
+  facts = seal.read(str(saved))
+  del facts['files']
+  facts['fingerprint']['params/blocks/w'] = '0' * 16
+  seal.write(str(saved), facts)
+  with pytest.raises(seal.BrokenError, match='the values of params/blocks/w'):
+    reader.restore_params(str(saved), abstract({'params': make_state().params}))
+
+
+@pytest.mark.parametrize('dtype', ['bfloat16', 'float16'])
+def test_half_precision_is_widened_where_float32_is_asked_for(
+  make_manager, abstract, dtype, tmp_path
+):
+  half = jnp.array([0.1, -7.0, 3e-5], dtype)
+  with make_manager() as checkpoints:
+    state = {'params': {'w': half}}
+    checkpoints.save(1, state, data_index=1, meta={})
+  wanted = abstract({'params': {'w': half.astype(jnp.float32)}})
+  found = reader.restore_params(str(tmp_path / 'run'), wanted)['params']['w']
+  assert found.dtype == jnp.float32
+  assert found.tolist() == half.tolist()
+
+
 def test_parameters_of_another_shape_are_refused(saved, make_state, abstract):
   wanted = abstract({'params': make_state().params})
   wanted['params']['scale'] = jax.ShapeDtypeStruct((9,), jnp.bfloat16)

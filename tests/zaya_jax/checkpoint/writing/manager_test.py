@@ -4,6 +4,7 @@
 import os
 import shutil
 import threading
+import time
 import types
 
 import jax.numpy as jnp
@@ -267,3 +268,18 @@ def test_folder_that_somebody_removed_is_told_and_made_again(
     assert save(checkpoints, 2, make_state())
   assert 'Checkpoint 1 is gone from' in caplog.text
   assert os.listdir(tmp_path / 'run' / 'checkpoints') == ['2']
+
+
+def test_save_is_awaited_where_the_host_has_no_memory_for_a_copy(
+  make_manager, make_state, monkeypatch
+):
+  write = seal.write
+
+  def slow(*args, **kwargs):
+    time.sleep(0.2)
+    return write(*args, **kwargs)
+
+  monkeypatch.setattr(seal, 'write', slow)
+  with make_manager(host_memory_gb=1) as checkpoints:
+    assert save(checkpoints, 1, make_state())
+    assert [step for step, _ in checkpoints.sealed()] == [1]
