@@ -136,3 +136,62 @@ def test_ranks_that_start_when_their_agent_ends_end_too(start):
   there = pids(made)
   os.kill(made.pid, signal.SIGKILL)
   assert ended(there)
+
+
+@pytest.fixture
+def inside(monkeypatch):
+  """An agent in this process, and where its orders are written."""
+  orders, write = os.pipe()
+  with open(os.devnull, 'wb') as nowhere:
+    monkeypatch.setattr(agent, '_INPUT', orders)
+    monkeypatch.setattr(agent, '_OUTPUT', nowhere.fileno())
+    made = agent.Agent()
+    yield made, write
+    made._kill(made._ranks)
+  made._selector.close()
+  os.close(orders)
+  os.close(write)
+
+
+def test_ready_process_that_has_ended_gets_no_place(inside):
+  made, _ = inside
+  made._aegis = config_lib.AegisConfig(ranks_per_node=1)
+  made._command = ['true']
+  made._prepare()
+  (dead,) = made._standby
+  dead.popen.wait()
+  made._command = RANK
+  place = supervised.Place(
+    rank=0, generation=1, run_dir='/nowhere', environment={}
+  )
+  made._on_start([dataclasses.asdict(place)])
+  assert made._ranks[0].popen.pid != dead.popen.pid
+  dead.popen.stdin.close()
+  dead.close()
+
+
+def test_order_that_comes_in_pieces_is_followed_once(inside, monkeypatch):
+  (made, write), followed = inside, []
+  monkeypatch.setattr(
+    made, '_on_signal', lambda number: followed.append(number)
+  )
+  for piece in (b'{"do": "signal", "num', b'ber": 15}\n{"do"'):
+    os.write(write, piece)
+    assert made._listen()
+  assert followed == [15]
+
+
+@pytest.mark.parametrize('age_s, suspect', [(0.5, False), (1.5, True)])
+def test_starvation_is_measured_where_there_is_no_progress(
+  monkeypatch, age_s, suspect
+):
+  monkeypatch.setattr(beats.Slot, 'age_s', age_s)
+  monkeypatch.setattr(
+    agent.starvation.Starvation, 'look', lambda _, is_suspect: is_suspect
+  )
+  process = agent.Process(['true'])
+  process.look()
+  assert process.describe()['starved'] == suspect
+  process.popen.wait()
+  process.popen.stdin.close()
+  process.close()

@@ -65,3 +65,11 @@ def test_drain_needs_somebody_to_take_the_place():
 def test_spare_that_is_unhealthy_goes_into_quarantine():
   state, _ = stories.tell(['unhealthy t'])
   assert (state.spares, state.quarantine) == (('s',), ('t',))
+
+
+def test_node_that_is_healthy_again_is_a_spare_without_strikes():
+  story = ['running', stories.ended(1, {1: -11}, node='a'), 'agent_lost a']
+  state, _ = stories.tell(story)
+  assert [node for node, _ in state.strikes] == ['a']
+  state, _ = stories.tell([*story, 'node_ready a'])
+  assert (state.spares, state.strikes) == (('t', 'a'), ())

@@ -48,3 +48,12 @@ def test_seals_after_the_last_good_step_are_forgotten(good, kept):
 
 def test_without_a_seal_the_trainer_chooses():
   assert recovery.seal_before(state_lib.State(), 7) == (state_lib.State(), None)
+
+
+def test_drain_is_over_when_the_next_generation_begins():
+  again = stories.ruled('ecc_burst', 'checkpoint_and_drain', 'c')
+  state, actions = stories.tell(['running', 'burst b', 'drained', again])
+  assert [a.kind for a in actions[1:]] == [
+    'checkpoint_and_drain', 'replace_node', 'checkpoint_and_drain',
+  ]  # fmt: skip
+  assert state.draining == 'c'

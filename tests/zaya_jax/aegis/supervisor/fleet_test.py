@@ -79,6 +79,8 @@ def test_killed_ranks_tell_how_far_they_were(agents):
     ('b', 3, 7),
   ]
   assert agents.kill() == []  # There are none any more.
+  agents.begin(('a', 'b'), PLACE)
+  assert agents.ranks() == {'a': [], 'b': []}  # The new ones told nothing yet.
 
 
 def test_node_whose_agent_has_ended_is_gone(agents):

@@ -63,3 +63,9 @@ def test_commands_in_the_docstring_are_accepted_and_no_others():
     hooks.check('--aegis.drain', command)
     with pytest.raises(fields.UsageError):
       hooks.check('--aegis.drain', command.replace('{node}', '{host}'))
+
+
+def test_hook_that_hangs_is_ended(monkeypatch):
+  monkeypatch.setattr(hooks, '_TIMEOUT_S', 0.1)
+  failed = hooks.run('sleep 5', node='n7', reason='')
+  assert failed.startswith('sleep: ') and 'timed out' in failed

@@ -90,7 +90,8 @@ def test_torn_line_is_passed_over(log):
   path, state = log
   path.write_bytes(path.read_bytes() + b'{"time": 3, "ki')
   assert incidents.last_state(path) == state
-  more = incidents.Incidents(path, state, time_s=event.time_s)
+  later = state.but(generation=state.generation + 7)
+  more = incidents.Incidents(path, later, time_s=event.time_s)
   more.decide(event('running'))
   more.close()
   assert incidents.last_state(path) == more.state

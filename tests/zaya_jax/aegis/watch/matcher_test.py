@@ -116,6 +116,11 @@ def test_link_that_stays_down_replaces_the_node():
   assert see(lines, at=[0, 29, 31]) == [('nic_down', 'n7', 'replace_node')]
 
 
+def test_grace_begins_with_the_first_line():
+  lines = [DOWN + 'down', DOWN + 'down', 'x']
+  assert see(lines, at=[0, 20, 31]) == [('nic_down', 'n7', 'replace_node')]
+
+
 def test_another_link_that_comes_up_does_not_help():
   lines = [DOWN + 'down', DOWN.replace('81', '82') + 'up' + UP, 'x']
   assert see(lines, at=[0, 1, 31]) == [('nic_down', 'n7', 'replace_node')]
