@@ -51,12 +51,16 @@ quickstart: $(VENV)/.core
 	@$(VENV)/bin/python -m zaya_jax.main --flagfile=configs/quickstart.flags
 
 # Two processes: most of the time one core compiles. A file stays in one of
-# them, since its tests share what they have compiled.
+# them, since its tests share what they have compiled; tests/conftest.py says
+# which come first.
+pytest = $(VENV)/bin/python -m pytest -n 2 --dist=loadfile \
+  --no-loadscope-reorder
+
 test: $(VENV)/.dev
-	@$(VENV)/bin/python -m pytest -n 2 --dist=loadfile $(ARGS)
+	@$(pytest) $(ARGS)
 
 test-long: $(VENV)/.dev
-	@$(VENV)/bin/python -m pytest -n 2 --dist=loadfile -m long $(ARGS)
+	@$(pytest) -m long $(ARGS)
 
 # What a release of jax may break, with the newest of our range: it wants a newer
 # Python than the oldest that we allow.

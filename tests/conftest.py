@@ -49,3 +49,10 @@ os.environ['JAX_NUMPY_RANK_PROMOTION'] = 'raise'
 
 # Grain reads an absl flag; outside of absl.app nobody has parsed them.
 flags.FLAGS.mark_as_parsed()
+
+# Whose files take longest: a minute each. One that came last would end alone.
+LONGEST = ('model', 'ops', 'parallel', 'train')
+
+
+def pytest_collection_modifyitems(items):
+  items.sort(key=lambda item: item.path.parent.name not in LONGEST)

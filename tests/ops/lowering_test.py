@@ -36,7 +36,9 @@ def _table():
     operation = registry.operation(name)
     if 'triton' in (engine.name for engine in operation.engines):
       for case in operation.cases:
-        if case.zaya:
+        # Of how tokens are divided among experts a program knows nothing.
+        same = name == 'experts' and not case.name.startswith('balanced')
+        if case.zaya and not same:
           yield pytest.param(operation, case, id=f'{name}-{case.name}')
 
 

@@ -10,6 +10,7 @@ import ops
 from ops import dispatch
 from ops.cca import api, triton
 from ops.cca.triton import kernels
+from tests.support import quick
 from tests.support.ops.cca_inputs import arguments
 
 
@@ -92,18 +93,18 @@ def no_mean(monkeypatch):
   monkeypatch.setattr(kernels, '_add_partners', lambda *args: args[-1])
 
 
-@pytest.mark.parametrize(
-  'mistake',
-  [
-    None,
-    no_segments,
-    no_halo,
-    halo_of_the_future,
-    rotate_the_other_way,
-    swap_the_halves,
-    no_mean,
-  ],
+MISTAKES = (
+  None,
+  no_segments,
+  no_halo,
+  halo_of_the_future,
+  rotate_the_other_way,
+  swap_the_halves,
+  no_mean,
 )
+
+
+@pytest.mark.parametrize('mistake', quick.only(MISTAKES, None, no_halo))
 def test_mistakes_of_the_kernel_show(mistake, monkeypatch):
   args = arguments()
   wanted = ops.cca_prologue(*args)
@@ -129,7 +130,12 @@ def lose_a_part(monkeypatch):
 
 
 @pytest.mark.parametrize(
-  ('mistake', 'index'), [(no_segments, 0), (no_mean, 0), (lose_a_part, 3)]
+  ('mistake', 'index'),
+  [
+    pytest.param(no_segments, 0, marks=pytest.mark.long),
+    pytest.param(no_mean, 0, marks=pytest.mark.long),
+    (lose_a_part, 3),
+  ],
 )
 def test_mistakes_on_the_way_back_show(mistake, index, monkeypatch):
   args = arguments()

@@ -272,7 +272,7 @@ def test_three_hosts_lose_memory_and_change_places(tmp_path):
   with socket.socket() as free:
     free.bind(('127.0.0.1', 0))
     port = str(free.getsockname()[1])
-  devices = '--xla_force_host_platform_device_count=2'
+  devices = '--xla_force_host_platform_device_count=2'  # The later one wins.
   started = [
     subprocess.Popen(
       [sys.executable, '-m', fast_hosts.__name__, tmp_path, port, str(process)],
@@ -280,7 +280,7 @@ def test_three_hosts_lose_memory_and_change_places(tmp_path):
       stderr=subprocess.STDOUT,
       text=True,
       cwd=ROOT,
-      env={**os.environ, 'XLA_FLAGS': devices},
+      env={**os.environ, 'XLA_FLAGS': f'{os.environ["XLA_FLAGS"]} {devices}'},
     )
     for process in range(fast_hosts.HOSTS)
   ]
