@@ -182,7 +182,7 @@ def test_loss_is_the_mean_over_what_counts(mutant):
   }
   nats = np.log(np.exp(bias.astype(np.float64)).sum()) - bias[targets]
   expected = (nats * weights).sum() / weights.sum()
-  for parts in (1, 4):
+  for parts in (1,) if mutant else (1, 4):
     config = config_lib.Config(
       model=model,
       data=config_lib.DataConfig(batch_size=8),
