@@ -3,6 +3,7 @@
 
 import json
 import pathlib
+import types
 
 import jax
 import ml_dtypes
@@ -308,6 +309,28 @@ def test_stored_copy_of_a_tied_head_must_be_one(tmp_path, model):
   write(tmp_path, tensors, tie_word_embeddings=True)
   with pytest.raises(errors.FolderError, match='ties lm_head.weight to'):
     hub_folder.read_params(folder, config)
+
+
+def test_every_block_of_a_copy_is_compared(tmp_path, model, monkeypatch):
+  monkeypatch.setattr(hub_folder, '_BLOCK', 1)  # A row at a time.
+  tensors = tensors_of(model)
+  tensors['lm_head.weight'] = tensors['model.embed_tokens.weight'].copy()
+  tensors['lm_head.weight'][0, 0] += 1
+  folder = write(tmp_path, tensors, tie_word_embeddings=True)
+  with pytest.raises(errors.FolderError, match='ties lm_head.weight to'):
+    hub_folder.read_params(folder, hub_folder.read_config(folder))
+
+
+def test_tokenizer_may_have_as_many_ids_as_the_model(tmp_path, monkeypatch):
+  (tmp_path / 'tokenizer.json').write_text('{}')
+  loaded = types.SimpleNamespace(vocab_size=300)
+  monkeypatch.setattr(hub_folder.tokenizer_lib, 'load', lambda path: loaded)
+  read = lambda size: hub_folder.read_tokenizer(
+    str(tmp_path), config_lib.ModelConfig(vocab_size=size)
+  )
+  assert read(300) is loaded
+  with pytest.raises(errors.FolderError, match='has 300 ids, but the model'):
+    read(299)
 
 
 def test_damaged_or_missing_weights_are_named(tmp_path, model):

@@ -30,6 +30,11 @@ def test_mean_is_of_what_all_texts_have():
   assert score.mean([one], [1.0]) == one  # To the bit.
 
 
+def test_text_is_read_as_it_is(tmp_path):
+  (tmp_path / 'dos.txt').write_bytes(b'one\r\ntwo\n')
+  assert score.read_text(str(tmp_path / 'dos.txt')) == 'one\r\ntwo\n'
+
+
 def test_long_sums_do_not_lose_small_terms():
   mesh = mesh_lib.make_mesh(config_lib.MeshConfig(replica=1))
   # In float32 2^24 + 1 is 2^24.

@@ -2,6 +2,7 @@
 """Refused steps, executed again: data, a slip of a device, a bad device."""
 
 import dataclasses
+import types
 
 import jax
 import jax.numpy as jnp
@@ -277,3 +278,23 @@ GOOD = result(4.0, 1.0, [1.0, 1.0, 1.0, 1.0])
 )
 def test_judgement_by_hand(first, again, moved, expected):
   assert verdict.judge(first, again, moved, 0) == expected
+
+
+# An infinite norm beside a finite loss is no spike of the loss.
+@pytest.mark.parametrize(
+  'now_2, kind',
+  [((9, 9), 'loss_spike'), ((9, np.inf), 'refused_step')],
+)
+def test_a_spike_is_finite(monkeypatch, now_2, kind):
+  told = []
+  mesh = mesh_lib.make_mesh(config_lib.MeshConfig(replica=1))
+  guard = guard_lib.Guard(CONFIG, mesh, lambda *args: told.append(args))
+  measured = dict(zip(('train/loss', 'optim/grad_norm'), now_2, strict=True))
+  guard._last = guard_lib._Taken(
+    step=3, window=16, batch=None, measured=measured, held=None, losses=None
+  )
+  counted = types.SimpleNamespace(skipped=1, bad_steps=1)
+  monkeypatch.setattr(guard, '_small', lambda change: lambda *args: counted)
+  first = verdict.Result(np.array(now_2, float), np.zeros(1))
+  guard._skip(None, first, others=False)
+  assert [row[:2] for row in told] == [(kind, 3)]

@@ -5,6 +5,7 @@ import itertools
 import json
 import math
 import os
+import types
 
 import jax
 import numpy as np
@@ -12,11 +13,14 @@ import pytest
 
 import pipelines.prepare
 from tests.support import tiny
+from zaya_jax import config as config_lib
 from zaya_jax import main
 from zaya_jax.checkpoint import seal
+from zaya_jax.config import exit_codes
 from zaya_jax.inference import model as model_lib
 from zaya_jax.inference import score
 from zaya_jax.parallel import batch as batch_lib
+from zaya_jax.train import loop as loop_lib
 
 TEXT = ''.join(
   f'{i} times {j} is {i * j}.\n' for i in range(30) for j in range(30)
@@ -158,3 +162,59 @@ def test_sample_is_made_last_and_divided_weights_stay_divided(
   # Nothing is lost, not even what was measured last.
   assert saved(train.run_dir)[6]['val/bpb'] > 0
   assert set(kinds) == {np.ndarray}  # Of the host: no device has them all.
+
+
+class Ends:
+  """A loop whose steps compute nothing; the second half are refused."""
+
+  def __init__(self, monkeypatch, num_steps, signal='', max_bad_steps=2):
+    config = config_lib.Config(
+      num_steps=num_steps,
+      optim=config_lib.OptimConfig(max_bad_steps=max_bad_steps),
+    )
+    monkeypatch.setattr(batch_lib, 'put_batch', lambda mesh, batch: batch)
+    monkeypatch.setattr(loop_lib.groups, 'summary', lambda *a, **k: ())
+    monkeypatch.setattr(loop_lib.Loop, '_compile', lambda *args: None)
+    self.data, self.signal = Windows(), types.SimpleNamespace(name=signal)
+    nothing = types.SimpleNamespace(
+      in_order=lambda: [],
+      newest_saved=lambda: None,
+      note=lambda line: None,
+      push=lambda *args, **more: None,
+      finish=lambda checkpoint: None,
+      step=self.step,
+      settle=lambda state: state,
+    )
+    self.loop = loop_lib.Loop(
+      config, None, self.data, None, nothing, nothing, nothing, nothing
+    )
+    self.num_steps = num_steps
+
+  def step(self, step, state, batch, window):
+    return state, {'optim/bad_steps': max(0, step - self.num_steps // 2)}
+
+  def run(self):
+    state = types.SimpleNamespace(params={})
+    begin = types.SimpleNamespace(
+      state=state, step=0, tokens=0, notes=(), fast=None
+    )
+    return self.loop.run(begin, self.signal)
+
+
+class Windows:
+  state = 0
+
+  def __next__(self):
+    return {}
+
+
+def test_last_step_is_judged_like_the_others(monkeypatch):
+  with pytest.raises(loop_lib.NumericsError, match='2 steps in a row'):
+    Ends(monkeypatch, num_steps=4).run()
+
+
+# Who has done its last step is done: nothing is left to go on with.
+@pytest.mark.parametrize('steps, code', [(1, 'DONE'), (2, 'STOPPED')])
+def test_signal_in_the_last_step_changes_nothing(monkeypatch, steps, code):
+  ends = Ends(monkeypatch, steps, signal='SIGTERM', max_bad_steps=9)
+  assert ends.run() == getattr(exit_codes, code)

@@ -46,12 +46,12 @@ def run(tmp_path_factory):
 def go_on(run):
   """A function: settings to change -> where the run begins, and its loader."""
 
-  def call(**changes):
+  def call(sha256=HASHES['dataset_sha256'], **changes):
     config, mesh, _ = run
     config = dataclasses.replace(config, **changes)
     corpus = types.SimpleNamespace(
       loader=types.SimpleNamespace(state=0),
-      sha256=HASHES['dataset_sha256'],
+      sha256=sha256,
       check_tokenizer=lambda sha256: None,
     )
     init = state_lib.make_init(config)
@@ -77,6 +77,33 @@ def test_changes_are_told_and_taken(go_on):
   assert 'changed: --seed: 0 -> 1' in changes
   assert 'schedule of 10 steps' in schedule
   assert start.config.optim.schedule_steps == 10
+
+
+def test_other_shards_are_told(go_on):
+  start, _ = go_on(sha256='of other shards')
+  assert 'changed: the shards: their content is not what it was' in start.notes
+
+
+# Its name is a path: the same ids may lie in two places.
+@pytest.mark.parametrize('sha256, kept', [('of the ids', True), ('x', False)])
+def test_tokenizer_is_kept_where_its_ids_are_the_same(
+  run, monkeypatch, sha256, kept
+):
+  config, _, state = run
+  theirs = types.SimpleNamespace(sha256=sha256, name='there', stop_ids=())
+  mine = types.SimpleNamespace(sha256='of the ids', name='here', stop_ids=())
+  folder = types.SimpleNamespace(
+    is_folder=lambda path: False,
+    read_tokenizer=lambda path, model: theirs,
+    keep_files=lambda *folders: copied.append(folders),
+  )
+  copied: list = []
+  monkeypatch.setattr(start_lib, 'hub_folder', folder)
+  corpus = types.SimpleNamespace(tokenizer=mine, has_chats=False)
+  source = dataclasses.replace(config, restore=config.run_dir)
+  _, notes = start_lib._with_params_of(source, state, corpus)
+  assert bool(copied) == kept
+  assert ('changed: the tokenizer, there -> here' in notes) != kept
 
 
 # A rollback to another step leaves nothing out: its batches were good.

@@ -246,6 +246,8 @@ def test_load_metrics_by_hand():
   close.assert_close(
     found, {k: np.float64(v) for k, v in expected.items()}, close.FLOAT32
   )
+  alone = metrics(jnp.array([[3.0, 1.0]]), 1)
+  assert (alone['moe/load_max'], alone['moe/entropy']) == (1, 0)
   nothing = metrics(jnp.zeros((2, 3)), 2)
   assert all(np.isfinite(value) for value in nothing.values())
 
