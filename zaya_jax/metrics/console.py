@@ -24,6 +24,7 @@ class Console:
 
   def __init__(self, path: pathlib.Path, stream: TextIO | None = None):
     self._stream = stream or sys.stdout
+    path.parent.mkdir(parents=True, exist_ok=True)
     self._name, self._log = path.name, durable.Lines(path)
     self._failed: set[str] = set()
     self._terminal = (

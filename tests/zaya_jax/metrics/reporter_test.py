@@ -481,3 +481,10 @@ def test_run_outlives_the_disk_of_its_output(tmp_path):
     )
   assert (done.returncode, done.stderr) == (0, b'')
   assert 'done: 3 of 3 steps' in (tmp_path / 'log.txt').read_text()
+
+
+def test_log_of_another_process_makes_its_folder(tmp_path):
+  path = tmp_path / 'logs' / 'process_00001.log'
+  with console.Console(path) as shown:
+    shown.line('a line')
+  assert path.read_text() == 'a line\n'

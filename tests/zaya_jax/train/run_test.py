@@ -417,7 +417,8 @@ def small_presets():
 )
 def test_preset_makes_a_step(path, run, straight, text, tmp_path):
   # Refused without a model to go on from.
-  source = [f'--restore={straight}'] if path.stem == 'finetune' else []
+  tuned = path.stem in ('chat', 'finetune')
+  source = [f'--restore={straight}'] if tuned else []
   code, _, error = run(
     f'--flagfile={path}',
     *source,
