@@ -13,6 +13,7 @@ import pytest
 
 from tests.support import disk
 from zaya_jax import config, metrics
+from zaya_jax.metrics import console
 
 # What a row of training steps holds.
 KEYS = {
@@ -397,6 +398,7 @@ def test_tensorboard_gets_the_same_names(tmp_path):
 RUN = """
 import sys
 from zaya_jax import config, metrics
+from zaya_jax.metrics import console
 settings = config.Config(num_steps=3, log=config.LogConfig(tensorboard=False))
 with metrics.Reporter(
   settings, run_dir=sys.argv[1], num_params=1, active_params=1,
