@@ -185,7 +185,9 @@ def test_interrupt_at_any_moment_leaves_what_was_there_whole(
         save(checkpoints, step, state)
         checkpoints.wait()
         alarm(0)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, RuntimeError) as error:
+      # Orbax cannot close what was interrupted between a thread and its start.
+      assert KeyboardInterrupt in (type(error), type(error.__context__))
       interrupted += 1
     with make_manager(keep=99) as checkpoints:
       newest = checkpoints.latest_step()
