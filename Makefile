@@ -65,7 +65,7 @@ test-long: $(VENV)/.dev
 # What a release of jax may break, with the newest of our range: it wants a newer
 # Python than the oldest that we allow.
 NEWEST := tests/ops/contract_test.py tests/ops/lowering_test.py \
-  tests/zaya_jax/train/step_test.py tests/zaya_jax/train/run_test.py \
+  tests/zaya_jax/train/step_test.py tests/zaya_jax/train/loop_test.py \
   tests/zaya_jax/checkpoint/writing/manager_test.py \
   tests/zaya_jax/checkpoint/reading/reader_test.py \
   tests/zaya_jax/inference/model_test.py
