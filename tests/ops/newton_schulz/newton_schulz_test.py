@@ -165,10 +165,11 @@ def test_last_product_does_not_read_where_it_writes(steps, monkeypatch):
 
 @pytest.mark.parametrize('size', [1e-6, 1e15])
 @pytest.mark.parametrize(
-  ('steps', 'gram_form'),
+  'form',
   quick.only(itertools.product((3, 5), (False, True)), (3, False), (5, True)),
 )
-def test_norm_is_multiplied_into_products(size, gram_form, steps):
+def test_norm_is_multiplied_into_products(size, form):
+  steps, gram_form = form
   x = jnp.stack([matrix((8, 20)), 3 * matrix((8, 20), 1)]) * size
   options = {'steps': steps, 'gram': gram_form}
   with dispatch.use(newton_schulz='triton'):
