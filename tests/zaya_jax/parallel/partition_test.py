@@ -49,10 +49,8 @@ def test_state_of_eight_devices_goes_on_elsewhere(tmp_path, after):
     with jax.set_mesh(mesh):
       init = jax.eval_shape(state_lib.make_init(elsewhere))
     restored, *_ = saved.restore(2, arrays.on_mesh(init, mesh))
-  for ours, theirs in zip(
-    jax.tree.leaves(restored), jax.tree.leaves(state), strict=True
-  ):
-    np.testing.assert_array_equal(ours, theirs)
+  found, expected = jax.device_get((restored, state))
+  jax.tree.map(np.testing.assert_array_equal, found, expected)
   _, found = advance(elsewhere, restored)
   _, expected = advance(config, state)
   np.testing.assert_allclose(found, expected, rtol=1e-5)
