@@ -9,6 +9,7 @@ import atexit
 import gc
 import os
 import shutil
+import signal
 import sys
 import tempfile
 
@@ -20,6 +21,10 @@ if 'jax' in sys.modules:
   raise RuntimeError(
     'jax was imported before tests/conftest.py could set it up.'
   )
+
+# A shell without job control starts what runs in the background with SIGINT
+# ignored, and so would every program that a test starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Tracing makes objects by the million and hardly a cycle: looking for them as
 # often as Python does by itself takes a fifth of the time.

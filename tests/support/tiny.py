@@ -4,7 +4,6 @@
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from zaya_jax import config as config_lib
@@ -53,7 +52,8 @@ def arrays(
     value = std * rng.normal(size=leaf.shape)
     if name.endswith(_ABOUT_ONE):
       value += 1
-    return jnp.asarray(value, leaf.dtype)
+    # By `jnp.asarray` jax would compile a program for each shape.
+    return jax.device_put(value.astype(leaf.dtype))
 
   shapes = jax.eval_shape(lambda: zaya.init(model, jax.random.key(0)))
   return jax.tree_util.tree_map_with_path(draw, shapes)

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
+from pipelines import errors, mixture
 from zaya_jax import config as config_lib
 from zaya_jax.metrics import text
 from zaya_jax.model import flops
@@ -130,11 +131,25 @@ def _data(run: records.Run) -> str:
   if not (data := run.section('data')):
     return ''
   folders = data.get('dir')
-  source = ', '.join(map(str, folders)) if isinstance(folders, list) else ''
+  source = _mixture(folders) if isinstance(folders, list) else ''
   return (
     f'{source or data.get("input")}; a step is {data.get("batch_size")} x '
     f'{data.get("seq_len")} tokens'
   )
+
+
+def _mixture(folders: list[Any]) -> str:
+  """The folders; of several, with the share of windows that each one gives."""
+  names = [str(folder) for folder in folders]
+  if len(names) < 2:
+    return ', '.join(names)
+  try:
+    parts = mixture.parse(names)
+  except errors.DataError:
+    return ', '.join(names)
+  total = sum(part.weight for part in parts)
+  shares = (f'{p.directory} ({100 * p.weight / total:.3g}%)' for p in parts)
+  return ', '.join(shares)
 
 
 _FACTS = {

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What goes in comes out; the folder is whole or not there."""
 
+import itertools
 import json
 import pathlib
 import shutil
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 from pipelines import tokenizer as tokenizer_lib
-from tests.support import bits, folders, legacy, runs, tiny
+from tests.support import bits, folders, legacy, quick, runs, tiny
 from zaya_jax import config as config_lib
 from zaya_jax.checkpoint.reading import finder
 from zaya_jax.convert import exporter, importer
@@ -65,12 +66,21 @@ def native_folder(folder, model, dtype=FLOAT32, bias=FLOAT32) -> pathlib.Path:
   return folder
 
 
-@pytest.mark.parametrize('sharded', [False, True])
-@pytest.mark.parametrize('dtype', [FLOAT32, BFLOAT16], ids=str)
-@pytest.mark.parametrize('kind', ['native', *(c.name for c in legacy.CASES)])
-def test_import_then_export_gives_the_same_bits(
-  tmp_path, monkeypatch, kind, dtype, sharded
-):
+KINDS = ['native', *(case.name for case in legacy.CASES)]
+# Each kind once, each type whole and in shards.
+CYCLE = [(FLOAT32, False), (BFLOAT16, True), (FLOAT32, True), (BFLOAT16, False)]
+QUICK = [(kind, *CYCLE[i % 4]) for i, kind in enumerate(KINDS)]
+
+
+@pytest.mark.parametrize(
+  'case',
+  quick.only(
+    itertools.product(KINDS, (FLOAT32, BFLOAT16), (False, True)), *QUICK
+  ),
+  ids=lambda case: '-'.join(map(str, case)),
+)
+def test_import_then_export_gives_the_same_bits(tmp_path, monkeypatch, case):
+  kind, dtype, sharded = case
   source = tmp_path / 'source'
   if kind == 'native':
     model = tiny.config(sliding_window=4, sliding_layers=(1,), head_bias=True)

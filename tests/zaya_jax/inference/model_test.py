@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pipelines import tokenizer
-from tests.support import tiny
+from tests.support import quick, tiny
 from zaya_jax import config as config_lib
 from zaya_jax.inference import model as model_lib
 from zaya_jax.inference.decoding import network, sampling
@@ -224,7 +224,7 @@ def test_several_steps_of_a_program_give_the_tokens_of_single_ones(max_tokens):
   assert len(expected) == max_tokens
 
 
-@pytest.mark.parametrize('devices', [2, 4, 8])
+@pytest.mark.parametrize('devices', quick.only((2, 4, 8), 4))
 def test_cache_on_several_devices_gives_the_tokens_of_one(devices):
   one = model(sliding_layers=(0,), sliding_window=5)
   several = dataclasses.replace(one, context=devices)

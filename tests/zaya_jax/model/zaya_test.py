@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The network against its specification, and what may depend on what."""
 
+import functools
 import pathlib
 
 import jax
@@ -237,33 +238,34 @@ def test_load_leaves_padding_out(inputs):
   np.testing.assert_array_equal(load(other), load(tokens))
 
 
+@functools.cache
+def loss_and_grads(remat, scan_layers=True):
+  """With the program that was traced for it."""
+  model = tiny.config(remat=remat, scan_layers=scan_layers)
+  params, buffers = tiny.arrays(model)
+  loss = lambda p: jnp.square(
+    zaya.bind(model, p, buffers)(tokens_of(model))
+  ).mean()
+  traced = jax.jit(jax.value_and_grad(loss)).trace(params)
+  return traced.lower().compile()(params), traced.jaxpr
+
+
 def test_layers_may_be_written_out():
   found = []
   for scan_layers in (True, False):
-    model = tiny.config(remat='cheap', scan_layers=scan_layers)
-    params, buffers = tiny.arrays(model)
-    loss = lambda p, m=model, b=buffers: jnp.square(
-      zaya.bind(m, p, b)(tokens_of(m))
-    ).mean()
-    grad = jax.value_and_grad(loss)
-    loops = f'length={model.num_layers}\n' in str(jax.make_jaxpr(grad)(params))
+    values, traced = loss_and_grads('cheap', scan_layers)
+    loops = f'length={tiny.config().num_layers}\n' in str(traced)
     assert loops == scan_layers
-    found.append(jax.jit(grad)(params))
+    found.append(values)
   close.assert_close(found[0], found[1], close.FLOAT32)
 
 
 def test_recomputing_changes_neither_loss_nor_gradients():
   found, products, norms = [], [], []
   for remat in ('none', 'cheap', 'block'):
-    model = tiny.config(remat=remat)
-    params, buffers = tiny.arrays(model)
-    loss = lambda p, m=model, b=buffers: jnp.square(
-      zaya.bind(m, p, b)(tokens_of(m))
-    ).mean()
-    grad = jax.value_and_grad(loss)
-    found.append(jax.jit(grad)(params))
-    traced = tracing.equations(jax.make_jaxpr(grad)(params))
-    names = [equation.primitive.name for equation in traced]
+    values, traced = loss_and_grads(remat)
+    found.append(values)
+    names = [e.primitive.name for e in tracing.equations(traced)]
     products.append(names.count('dot_general'))
     norms.append(names.count('rsqrt'))
   for other in found[1:]:

@@ -46,9 +46,14 @@ def test_head_of_a_run(run):
 
 
 def test_data_may_be_folders_of_shards(run):
-  data = {'dir': ['a', 'b'], 'input': '', 'batch_size': 2, 'seq_len': 64}
-  _rewrite(run, data=data)
-  assert _facts(run)['data'] == 'a, b; a step is 2 x 64 tokens'
+  data = {'dir': ['a'], 'input': '', 'batch_size': 2, 'seq_len': 64}
+  for folders, shown in (
+    (['a'], 'a'),
+    (['a', 'b@3'], 'a (25%), b (75%)'),
+    (['a', 'b@x'], 'a, b@x'),  # Of a file that somebody has edited.
+  ):
+    _rewrite(run, data={**data, 'dir': folders})
+    assert _facts(run)['data'] == f'{shown}; a step is 2 x 64 tokens'
 
 
 def test_start_and_duration_of_all_processes(run):

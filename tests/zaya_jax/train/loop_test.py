@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a run does between its steps: it evaluates, saves and samples."""
 
+import dataclasses
 import itertools
 import json
 import math
@@ -21,6 +22,7 @@ from zaya_jax.inference import model as model_lib
 from zaya_jax.inference import score
 from zaya_jax.parallel import batch as batch_lib
 from zaya_jax.train import loop as loop_lib
+from zaya_jax.train import step as step_lib
 
 TEXT = ''.join(
   f'{i} times {j} is {i * j}.\n' for i in range(30) for j in range(30)
@@ -34,6 +36,25 @@ def text(tmp_path_factory):
   return path
 
 
+@pytest.fixture(scope='module', autouse=True)
+def compiled_once():
+  """Runs that differ in what they do between their steps have one program."""
+  make, kept = step_lib.make_jitted, {}
+
+  def of(config, optimizer):
+    same = config_lib.Config()
+    between = ('run_dir', 'checkpoint', 'eval', 'generate', 'log')
+    rest = {name: getattr(same, name) for name in between}
+    key = dataclasses.replace(config, **rest)
+    if key not in kept:
+      kept[key] = make(config, optimizer)
+    return kept[key]
+
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(step_lib, 'make_jitted', of)
+    yield
+
+
 @pytest.fixture
 def train(text, tmp_path):
   """A function: flags -> the folder of a run of six steps."""
@@ -42,7 +63,8 @@ def train(text, tmp_path):
     run_dir = tmp_path / 'run'
     settings = f"""--data.input={text} --data.batch_size=4 --mesh.replica=1
       --num_steps=6 --log.every=1 --nolog.tensorboard --nolog.report
-      --generate.max_tokens=1 --run_dir={run_dir}""".split()
+      --log.sample_every=0 --generate.max_tokens=1
+      --run_dir={run_dir}""".split()
     assert main.main(['zaya_jax', *tiny.FLAGS, *settings, *args]) == 0
     return run_dir
 
@@ -65,7 +87,7 @@ def test_best_checkpoint_stays_when_later_ones_are_saved_more_often(
   nats = iter([1.0, 3.0, 2.0])  # Of steps 2, 4 and 6.
   monkeypatch.setattr(score, 'score', lambda *_: (next(nats), 1.0))
   args = '--eval.every=2 --checkpoint.every=1 --checkpoint.keep=1'.split()
-  found = saved(train(*args, '--log.sample_every=0'))
+  found = saved(train(*args))
   assert not (train.run_dir / 'samples').exists()
   assert sorted(found) == [2, 6]
   assert found[2]['val/loss'] == 1.0 and found[6]['val/loss'] == 2.0
@@ -125,7 +147,7 @@ def test_run_goes_on_at_a_new_level_of_its_loss(train, monkeypatch):
 
   monkeypatch.setattr(batch_lib, 'put_batch', put_batch)
   args = '--num_steps=35 --optim.lr=1e-2 --guard.spike_limit=5'.split()
-  run_dir = train(*args, '--log.sample_every=0', '--checkpoint.every=0')
+  run_dir = train(*args, '--checkpoint.every=0')
   lines = (run_dir / 'incidents.jsonl').read_text().splitlines()
   told = [(row['kind'], row['step']) for row in map(json.loads, lines)]
   # Half of --optim.max_bad_steps=10; the sixth is taken, and those after it.
@@ -158,7 +180,8 @@ def test_sample_is_made_last_and_divided_weights_stay_divided(
 
   monkeypatch.setattr(model_lib.Model, 'generate', fail)
   with pytest.raises(OutOfMemory):
-    train('--mesh.fsdp=2', '--eval.batches=1', '--checkpoint.every=0')
+    args = '--mesh.fsdp=2 --eval.batches=1 --checkpoint.every=0'.split()
+    train(*args, '--log.sample_every=6')
   # Nothing is lost, not even what was measured last.
   assert saved(train.run_dir)[6]['val/bpb'] > 0
   assert set(kinds) == {np.ndarray}  # Of the host: no device has them all.

@@ -192,6 +192,7 @@ def test_stopped_and_killed_run_ends_bit_for_bit_as_the_straight_one(
 ):
   run_dir = tmp_path / 'run'
   args = [*SETTINGS, f'--data.input={text}', f'--run_dir={run_dir}']
+  args += ['--nolog.tensorboard', '--nolog.report', '--log.sample_every=0']
 
   stopped = python('-c', SIGNALLED, 'SIGTERM', '5', '', *args)
   assert stopped.returncode == 75, stopped.stderr
@@ -232,7 +233,11 @@ def test_longer_run_keeps_the_schedule_unless_told(straight, train, tmp_path):
   def go_on(num_steps, *args):
     """The learning rate of the last step, and what was printed."""
     code, out, _ = train(
-      run_dir, *args, f'--num_steps={num_steps}', '--eval.batches=1'
+      run_dir,
+      *args,
+      f'--num_steps={num_steps}',
+      '--eval.batches=1',
+      '--log.sample_every=0',
     )
     assert code == 0
     row = next(row for row in rows(run_dir) if row['step'] == num_steps)
@@ -321,7 +326,7 @@ def test_restore_starts_a_new_run_from_old_parameters(
     '--optim.lr=0',
     '--optim.lr_final=0',
     '--data.val_fraction=0',
-    '--generate.max_tokens=1',
+    '--log.sample_every=0',
   )
   assert code == 0
   assert f'parameters of {straight}' in out

@@ -173,14 +173,12 @@ def plan(
     parameters=held,
     optimizer=sum(optimizer_bytes(config, layout)),
     # This device's own, whole, with a second set for the sum over parts; and
-    # its slices of the sum over devices, if they are other arrays. Those of
+    # its slices of the sum over devices, where the two differ. Those of
     # experts are in the compute type, as is the copy of their matrices, which
     # lives as long.
     gradients=held * (2 if layout.parts > 1 else 1)
     + sum(
-      4 * leaf.size / leaf.parts
-      for leaf in found
-      if layout.parts > 1 or leaf.parts > leaf.shards
+      4 * leaf.size / leaf.parts for leaf in found if leaf.parts > leaf.shards
     ),
     activations=model.num_layers * saved,
     logits=logits,

@@ -112,6 +112,7 @@ def test_formulas_stand_beside_the_compiler():
   }
 
 
+@pytest.mark.long
 @pytest.mark.skipif(
   not (rocm.ROOT / '.venv-rocm' / '.compiler').exists(),
   reason='make rocm-venv',

@@ -74,8 +74,10 @@ def test_fsdp_divides_parameters():
   assert plan.parameters == pytest.approx(_bytes(state.params), rel=0.03)
 
 
-def test_memory_in_passing_is_about_that_of_the_compiler():
-  config = _parse('--plan.devices=1', '--model.remat=block')
+@pytest.mark.parametrize('parts', [1, 4])
+def test_memory_in_passing_is_about_that_of_the_compiler(parts):
+  accumulated = f'--optim.accumulation={parts}'
+  config = _parse('--plan.devices=1', '--model.remat=block', accumulated)
   device_mesh, state = _state(config, 1)
   shape = (config.data.batch_size, config.data.seq_len)
   names = ('tokens', 'targets', 'segment_ids', 'positions', 'weights')
