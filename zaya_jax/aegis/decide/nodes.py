@@ -26,7 +26,7 @@ def replace(state: State, event: Event, reason: str = '') -> Decision:
     return state, recovery.IGNORE
   state = state.but(
     spares=tuple(node for node in state.spares if node != event.node),
-    quarantine=(*state.quarantine, event.node),
+    quarantine=(*state.quarantine, state_lib.Held(node=event.node)),
   )
   return state, recovery.warn(event, f'{reason}; it was a spare')
 
@@ -67,7 +67,7 @@ def ready(state: State, event: Event) -> Decision:
     return state, recovery.IGNORE
   state = state.but(
     spares=(*state.spares, event.node),
-    quarantine=tuple(x for x in state.quarantine if x != event.node),
+    quarantine=tuple(x for x in state.quarantine if x.node != event.node),
     strikes=tuple(mark for mark in state.strikes if mark[0] != event.node),
   )
   return state, recovery.IGNORE

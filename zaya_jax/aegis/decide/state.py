@@ -26,8 +26,24 @@ class Policy:
   failed_saves: int = 3  # Without a seal between them (3).
   out_of_memory: int = 2  # Kills without a seal between them (93).
   evict_at_most: int = 2  # Nodes replaced together, if one must be the cause.
+  # Nodes put into quarantine in an hour, and share of all nodes at a time.
+  condemn_per_hour: int = 2
+  condemn_share: float = 0.25
+  quarantine_s: float = 86_400.0
+  outage_wait_s: float = 600.0  # For many nodes that were lost at once.
+  drain: str = ''  # The command of --aegis.drain.
   backoff_s: float = 60.0  # Longest wait before a generation.
   node_counts: tuple[int, ...] = ()  # Sizes to shrink to without spares.
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Held:
+  """A node in quarantine."""
+
+  node: str
+  reason: str = ''
+  since_s: float = 0.0  # As `Event.time_s`.
+  until_s: float = 0.0  # Then it is absent: it returns if its check passes.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,12 +54,18 @@ class State:
   size: int = 1  # Nodes that the run should have.
   nodes: tuple[str, ...] = ()  # Of this generation, in the order of ranks.
   spares: tuple[str, ...] = ()  # Healthy nodes that wait.
-  quarantine: tuple[str, ...] = ()  # Nodes to be examined or burnt in.
+  quarantine: tuple[Held, ...] = ()  # Nodes to be examined or burnt in.
+  absent: tuple[str, ...] = ()  # Nodes that are not there, or not proven.
+  waiting: tuple[str, ...] = ()  # Of `nodes`: those that `wait` waits for.
+  alarm: str = ''  # Why a person must look: nothing runs, or not for long.
   generation: int = 0  # Ranks of older ones are fenced.
+  proven: bool = False  # Some generation of this supervisor has run.
   running: bool = False  # The generation has finished a step,
   gained: bool = False  # and sealed a new one.
   sealed: tuple[int, ...] = ()  # The newest sealed steps, oldest first.
   restarts: tuple[float, ...] = ()  # Times of the last hour's incidents.
+  condemned: Marks = ()  # Nodes put into quarantine in the last hour.
+  paused_s: float | None = None  # When the supervisor last did not run.
   fruitless: int = 0  # Generations in a row that failed without a new seal.
   strikes: Marks = ()  # Faults of nodes.
   slow: Marks = ()  # Windows of slow ranks.
@@ -56,6 +78,11 @@ class State:
   memory_lines: Marks = ()  # Lines of kernels that were out of memory.
   skip: tuple[int, int] = (0, 0)  # (step, batches to leave out after it).
   draining: str | None = None  # Node to replace after a save; '': the run ends.
+
+  @property
+  def quarantined(self) -> tuple[str, ...]:
+    """Names of the nodes in quarantine."""
+    return tuple(held.node for held in self.quarantine)
 
   def but(self, **changes: Any) -> 'State':
     """The state with other values of some fields."""
@@ -90,7 +117,7 @@ def start(
   )
   if last is None:
     return fresh
-  ordered = sorted((*nodes, *spares), key=lambda node: node in last.quarantine)
+  ordered = sorted((*nodes, *spares), key=lambda node: node in last.quarantined)
   return fresh.but(
     nodes=tuple(ordered[: len(nodes)]),
     spares=tuple(ordered[len(nodes) :]),
@@ -110,6 +137,7 @@ def without(state: State, lost: tuple[str, ...]) -> State | None:
     The state with other nodes; None where there are too few.
   """
   spares = [node for node in state.spares if node not in lost]
+  held = tuple(Held(node=n) for n in sorted({*lost} - {*state.quarantined}))
   nodes = []
   for node in state.nodes:
     if node not in lost:
@@ -125,5 +153,5 @@ def without(state: State, lost: tuple[str, ...]) -> State | None:
   return state.but(
     nodes=tuple(nodes[:size]),
     spares=(*nodes[size:], *spares),
-    quarantine=(*state.quarantine, *sorted(set(lost) - {*state.quarantine})),
+    quarantine=(*state.quarantine, *held),
   )

@@ -85,6 +85,11 @@ class Supervisor:
       restarts_per_hour=aegis.restarts_per_hour,
       no_progress=aegis.no_progress,
       failed_saves=self._config.checkpoint.max_failed_saves,
+      condemn_per_hour=aegis.condemn_per_hour,
+      condemn_share=aegis.condemn_share,
+      quarantine_s=3600 * aegis.quarantine_h,
+      outage_wait_s=aegis.outage_wait_s,
+      drain=aegis.drain,
       node_counts=tuple(shrinks),
     )
     nodes, spares = aegis.nodes[:count], aegis.nodes[count:]

@@ -12,7 +12,7 @@ from zaya_jax.aegis.decide import decide as decide_lib
 from zaya_jax.aegis.decide import events
 from zaya_jax.aegis.decide import state as state_lib
 
-OF_A_NODE = ('agent_lost', 'slow_rank', 'unhealthy', 'node_ready')
+OF_A_NODE = ('agent_lost', 'slow_rank', 'unhealthy', 'returned')
 
 STORIES = {
   'a seal of an old step is no progress': (
@@ -59,9 +59,12 @@ FIRST = {
   'exit': 'restart',
   'hang': 'restart',
   'agent_lost': 'replace_node',
+  'not_started': 'replace_node',
   'slow_rank': 'ignore',
   'unhealthy': 'replace_node',
-  'node_ready': 'ignore',
+  'paused': 'warn',
+  'storage': 'warn',
+  'returned': 'ignore',
   'running': 'ignore',
   'sealed': 'ignore',
   'save_failed': 'warn',
@@ -117,7 +120,7 @@ def test_random_stories_keep_the_state_whole(seed):
       continue
     before = state
     state, action = decide_lib.decide(state, event)
-    everybody = (*state.nodes, *state.spares, *state.quarantine)
+    everybody = (*state.nodes, *state.spares, *state.quarantined)
     assert len(set(everybody)) == len(everybody)
     assert set(everybody) <= set(names)
     assert 1 <= len(state.nodes) <= state.size

@@ -54,7 +54,7 @@ def test_spare_takes_the_ranks_of_the_lost_node():
   state, (_, action) = stories.tell(['running', 'ecc b'])
   assert action.node == 'b' and action.step is None and not action.delay_s
   assert state.nodes == ('a', 's', 'c', 'd')
-  assert (state.spares, state.quarantine) == (('t',), ('b',))
+  assert (state.spares, state.quarantined) == (('t',), ('b',))
   assert state.generation == 1 and not state.running
 
 
@@ -64,12 +64,12 @@ def test_drain_needs_somebody_to_take_the_place():
 
 def test_spare_that_is_unhealthy_goes_into_quarantine():
   state, _ = stories.tell(['unhealthy t'])
-  assert (state.spares, state.quarantine) == (('s',), ('t',))
+  assert (state.spares, state.quarantined) == (('s',), ('t',))
 
 
 def test_node_that_is_healthy_again_is_a_spare_without_strikes():
   story = ['running', stories.ended(1, {1: -11}, node='a'), 'agent_lost a']
   state, _ = stories.tell(story)
   assert [node for node, _ in state.strikes] == ['a']
-  state, _ = stories.tell([*story, 'node_ready a'])
+  state, _ = stories.tell([*story, 'returned a'])
   assert (state.spares, state.strikes) == (('t', 'a'), ())

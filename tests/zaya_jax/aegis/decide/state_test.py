@@ -23,14 +23,14 @@ def test_without_a_spare_it_shrinks_to_an_allowed_size(counts, left):
 
 
 def test_it_grows_again_with_the_next_generation():
-  story = ['running', 'ecc b', 'node_ready b', 'running', 'raised 1']
+  story = ['running', 'ecc b', 'returned b', 'running', 'raised 1']
   state, _ = stories.tell(story, spares=(), node_counts=(2,))
   assert set(state.nodes) == set(stories.NODES) and not state.quarantine
 
 
 def test_next_supervisor_remembers_nodes_and_skipped_data():
   last = state_lib.State(
-    quarantine=('b',),
+    quarantine=(state_lib.Held(node='b'),),
     restarts=(3.0,),
     strikes=(('a', 1.0),),
     skip=(10, 8),
