@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """/metrics and /healthz of a supervisor: read only, on the loopback address."""
 
+import asyncio
+import contextlib
 import functools
-import threading
-from collections.abc import Callable, Iterable
-from typing import Any
-from wsgiref import simple_server
+import ipaddress
+import socket
+from collections.abc import Callable
 
 import prometheus_client
 from prometheus_client import exposition
@@ -14,7 +15,11 @@ from zaya_jax.aegis.decide import state as state_lib
 
 State = state_lib.State
 
-_LOOPBACK = '127.0.0.1'
+LOOPBACK = '127.0.0.1'
+_TIMEOUT_S = 5.0  # A client that sends nothing keeps a connection no longer.
+_CONNECTIONS = 32  # At a time; the oldest ends for a newer one.
+_REQUEST = 8192  # Bytes.
+_TEXT = 'text/plain; charset=utf-8'
 _GAUGES: dict[str, Callable[[State], int]] = {
   'generation': lambda s: s.generation,
   'running': lambda s: s.running,
@@ -23,58 +28,115 @@ _GAUGES: dict[str, Callable[[State], int]] = {
   'nodes_wanted': lambda s: s.size,
   'spares': lambda s: len(s.spares),
   'quarantined': lambda s: len(s.quarantine),
+  'absent': lambda s: len(s.absent),
   'incidents_last_hour': lambda s: len(s.restarts),
   'fruitless_generations': lambda s: s.fruitless,
   'rollbacks': lambda s: len(s.rollbacks),
   'failed_saves': lambda s: s.failed_saves,
   'draining': lambda s: s.draining is not None,
+  'alarm': lambda s: bool(s.alarm),
 }
 
 
 class Server:
-  """Answers GET requests until it is closed.
+  """Answers GET requests in the loop of the supervisor.
 
   Args:
     port: 0 for any; the attribute has the one that was taken.
     state: returns the present state of the run.
+    unwell: returns why no generation is running; '' if one is.
+    address: where it listens. Elsewhere than on the loopback address, requests
+      may name any host.
 
   Raises:
     OSError: if the port is taken.
   """
 
-  def __init__(self, port: int, state: Callable[[], State]):
-    registry = prometheus_client.CollectorRegistry()
+  def __init__(
+    self,
+    port: int,
+    state: Callable[[], State],
+    unwell: Callable[[], str],
+    address: str = LOOPBACK,
+  ):
+    self._registry = prometheus_client.CollectorRegistry()
     for name, read in _GAUGES.items():
       gauge = prometheus_client.Gauge(
-        f'zaya_jax_{name}', name.replace('_', ' '), registry=registry
+        f'zaya_jax_{name}', name.replace('_', ' '), registry=self._registry
       )
       gauge.set_function(functools.partial(lambda read: read(state()), read))
-    metrics = prometheus_client.make_wsgi_app(registry)
+    self._unwell = unwell
+    self._is_local = address in (LOOPBACK, '::1', 'localhost')
+    family = socket.AF_INET6 if ':' in address else socket.AF_INET
+    self._socket = socket.create_server((address, port), family=family)
+    self.port = self._socket.getsockname()[1]
+    self._server: asyncio.Server | None = None
+    self._open: dict[asyncio.StreamWriter, None] = {}
 
-    def answer(request: dict[str, Any], start: Callable) -> Iterable[bytes]:
-      path = request['PATH_INFO']
-      if path == '/metrics' or request['REQUEST_METHOD'] != 'GET':
-        return metrics(request, start)  # Which refuses other methods.
-      status, text = '404 Not Found', b'not found\n'
-      if path == '/healthz':
-        status, text = '200 OK', b'ok\n' if state().running else b'starting\n'
-      start(status, [('Content-Type', 'text/plain; charset=utf-8')])
-      return [text]
-
-    self._server = simple_server.make_server(
-      _LOOPBACK, port, answer, exposition.ThreadingWSGIServer, _Handler
+  async def start(self) -> None:
+    """Begins to answer."""
+    self._server = await asyncio.start_server(
+      self._serve, sock=self._socket, limit=_REQUEST
     )
-    self.port = self._server.server_port
-    threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
   def close(self) -> None:
     """Stops listening."""
-    self._server.shutdown()
-    self._server.server_close()
+    if self._server:
+      self._server.close()
+    for writer in self._open:
+      writer.close()
+    self._socket.close()
+
+  async def _serve(
+    self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+  ) -> None:
+    """Answers one request."""
+    if len(self._open) >= _CONNECTIONS:
+      next(iter(self._open)).close()
+    self._open[writer] = None
+    wrong = (OSError, ValueError, TimeoutError)
+    with contextlib.suppress(
+      asyncio.IncompleteReadError, asyncio.LimitOverrunError, *wrong
+    ):
+      async with asyncio.timeout(_TIMEOUT_S):
+        head = await reader.readuntil(b'\r\n\r\n')
+        writer.write(self._answer(head.decode('latin-1')))
+        await writer.drain()
+    self._open.pop(writer, None)
+    writer.close()
+
+  def _answer(self, head: str) -> bytes:
+    request, *lines = head.split('\r\n')
+    fields = [line.partition(':') for line in lines if line]
+    hosts = [x.strip() for name, _, x in fields if name.lower() == 'host']
+    method, path, _ = request.split(' ')
+    if self._is_local and not all(map(_is_local, hosts or [''])):
+      return _response('403 Forbidden', b'this host is not served here\n')
+    if method != 'GET':
+      return _response('405 Method Not Allowed', b'only GET\n')
+    if path == '/metrics':
+      text = exposition.generate_latest(self._registry)
+      return _response('200 OK', text, exposition.CONTENT_TYPE_LATEST)
+    if path != '/healthz':
+      return _response('404 Not Found', b'not found\n')
+    if why := self._unwell():
+      return _response('503 Service Unavailable', f'{why}\n'.encode())
+    return _response('200 OK', b'ok\n')
 
 
-class _Handler(simple_server.WSGIRequestHandler):
-  timeout = 5.0  # A client that sends nothing keeps a thread no longer.
+def _response(status: str, text: bytes, kind: str = _TEXT) -> bytes:
+  head = (
+    f'HTTP/1.1 {status}\r\nContent-Type: {kind}\r\n'
+    f'Content-Length: {len(text)}\r\nConnection: close\r\n\r\n'
+  )
+  return head.encode() + text
 
-  def log_message(self, format: str, *args: object) -> None:
-    """Logs nothing: a probe every few seconds is no news."""
+
+def _is_local(host: str) -> bool:
+  """Whether a Host names this machine, as pages of others never do."""
+  name = host.rpartition(':')[0] if host.rpartition(':')[2].isdigit() else host
+  if name.lower() == 'localhost':
+    return True
+  with contextlib.suppress(ValueError):
+    return ipaddress.ip_address(name.strip('[]')).is_loopback
+  return False
