@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Addresses of lease stores: `local`, `etcd://...`, `kubernetes://...`."""
+
+import os
+
+from zaya_jax.config import exit_codes
+from zaya_jax.runtime.lease import local, store
+
+
+def open_store(
+  address: str, *, run_id: str, run_dir: str | os.PathLike[str]
+) -> store.Store:
+  """Opens the lease store at an address; nothing is acquired or changed.
+
+  Args:
+    address: `local`, `etcd://HOST:PORT[,HOST:PORT...][/PREFIX]` or
+      `kubernetes://NAMESPACE[/PREFIX]`.
+    run_id: of the run (`lease.run_id`).
+    run_dir: of the run.
+
+  Raises:
+    StoreError: the address is none (exit code 2), or nobody answers at it.
+  """
+  if address == 'local':
+    return local.Local(run_id, run_dir)
+  raise store.StoreError(
+    f'--aegis.lease={address} is none of local, '
+    'etcd://HOST:PORT[,HOST:PORT...][/PREFIX] and '
+    'kubernetes://NAMESPACE[/PREFIX].',
+    exit_codes.USAGE,
+  )

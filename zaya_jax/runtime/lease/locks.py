@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Locks of the kernel (flock) on a file or on a folder itself."""
+
+import errno
+import fcntl
+import os
+import pathlib
+import time
+
+from zaya_jax.config import exit_codes
+from zaya_jax.runtime.lease import store
+
+_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
+_PAUSE_S = 0.01
+
+
+class HeldError(Exception):
+  """Another open file holds the lock."""
+
+
+class Lock:
+  """A lock, from `take` to `close` or the end of its process.
+
+  Attributes:
+    path: what was locked.
+  """
+
+  def __init__(self, path: str, handle: int):
+    self.path, self._handle = path, handle
+
+  def is_in_place(self) -> bool:
+    """Whether the path still names what was locked."""
+    try:
+      now = os.stat(self.path)
+    except OSError:
+      return False
+    return os.path.samestat(now, os.fstat(self._handle))
+
+  def close(self) -> None:
+    """Gives the lock up."""
+    os.close(self._handle)
+
+
+def take(path: str | os.PathLike[str]) -> Lock:
+  """Locks a folder, or a file, which is made if need be; waits for nobody.
+
+  Raises:
+    HeldError: somebody holds the lock.
+    StoreError: this file system has no locks.
+    OSError: the path cannot be opened.
+  """
+  path = os.fspath(path)
+  if not os.path.isdir(path):
+    return _take_file(path)
+  handle = os.open(path, os.O_RDONLY)
+  try:
+    _flock(path, handle)
+  except OSError as error:
+    os.close(handle)
+    if error.errno != errno.EBADF:
+      raise
+    # NFS locks only what is open for writing, which no folder can be.
+    return _take_file(os.path.join(path, 'run_id'))
+  except BaseException:
+    os.close(handle)
+    raise
+  return Lock(path, handle)
+
+
+def wait(path: str | os.PathLike[str], limit_s: float) -> Lock:
+  """As `take`, of a file that others lock for moments.
+
+  Args:
+    path: of the file.
+    limit_s: seconds to wait at most.
+
+  Raises:
+    StoreError: somebody still held it then.
+  """
+  end = time.monotonic() + limit_s
+  while True:
+    try:
+      return take(path)
+    except HeldError as error:
+      if time.monotonic() >= end:
+        raise store.StoreError(
+          f'{os.fspath(path)} was locked for {limit_s:g} s, by a process that '
+          'is stopped or waits for its disk.'
+        ) from error
+    time.sleep(_PAUSE_S)
+
+
+def is_held(path: str | os.PathLike[str]) -> bool:
+  """Whether somebody holds the lock that `take` takes."""
+  try:
+    take(path).close()
+  except HeldError:
+    return True
+  return False
+
+
+def _take_file(path: str) -> Lock:
+  pathlib.Path(path).parent.mkdir(parents=True, exist_ok=True)
+  handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+  lock = Lock(path, handle)
+  try:
+    _flock(path, handle)
+    if not lock.is_in_place():  # Deleted meanwhile: others lock another file.
+      raise HeldError
+  except BaseException:
+    os.close(handle)
+    raise
+  return lock
+
+
+def _flock(path: str, handle: int) -> None:
+  try:
+    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+  except BlockingIOError as error:
+    raise HeldError from error
+  except OSError as error:
+    if error.errno not in _NO_LOCKS:
+      raise
+    raise store.StoreError(
+      f'{path} cannot be locked ({error.strerror}): mount its file system with '
+      'locks (Lustre: -o flock), or keep the lease elsewhere, with '
+      '--aegis.lease=etcd://HOST:PORT.',
+      exit_codes.USAGE,
+    ) from error

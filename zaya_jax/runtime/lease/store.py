@@ -1,0 +1,274 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The interface of a lease store, its tokens and its errors."""
+
+import abc
+import contextlib
+import dataclasses
+import os
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from zaya_jax.config import exit_codes
+from zaya_jax.runtime.lease import facts
+
+# A change of the store must be wished for: the new one's identity.
+ACCEPT: Final = 'ZAYA_LEASE_ACCEPT'
+
+Update = Callable[[dict[str, Any] | None], dict[str, Any]]
+
+
+class LeaseError(RuntimeError):
+  """A question to a lease store without the wished answer; one sentence.
+
+  Attributes:
+    exit_code: of a command that ends with it.
+  """
+
+  exit_code: int = exit_codes.STOPPED
+
+
+class StoreError(LeaseError):
+  """The store cannot be asked, or not be used; its answer is not known.
+
+  Attributes:
+    exit_code: 75 if it may answer later, 2 if a setting is wrong.
+  """
+
+  def __init__(self, message: str, exit_code: int = exit_codes.STOPPED):
+    super().__init__(message)
+    self.exit_code = exit_code
+
+
+class HeldError(LeaseError):
+  """Somebody else owns the run.
+
+  Attributes:
+    holder: who it is; None: not known.
+  """
+
+  exit_code = exit_codes.USAGE
+
+  def __init__(self, message: str, holder: 'Token | None' = None):
+    super().__init__(message)
+    self.holder = holder
+
+
+class LostError(LeaseError):
+  """The token is not, or not any more, the one of the owner."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Token:
+  """One ownership of a run.
+
+  Attributes:
+    owner: a name that no other process has (`lease.owner_name`).
+    epoch: from 1; greater than those of all owners before.
+  """
+
+  owner: str
+  epoch: int
+
+
+class Store(abc.ABC):
+  """A run in a lease store.
+
+  A method that raises StoreError may have done its work or not: the answer is
+  not known. All methods may be called from any thread, and each ends in
+  seconds (docs/leases.md).
+
+  Args:
+    address: of the store, for messages.
+    run_id: of the run.
+    run_dir: of the run; what the store is told is remembered in it.
+
+  Attributes:
+    expires: whether a lease runs out by itself.
+  """
+
+  expires = True
+
+  def __init__(self, address: str, run_id: str, run_dir: str | os.PathLike):
+    self.address, self.run_id = address, run_id
+    self.run_dir = os.fspath(run_dir)
+    self._memory = facts.Folder(facts.of_run_dir(run_dir))
+    self._now = time.monotonic
+    self._held: Token | None = None
+    self._ttl_s = self._deadline = 0.0
+
+  def acquire(self, owner: str, ttl_s: float) -> Token:
+    """Makes `owner` the owner of the run.
+
+    Args:
+      owner: a name that no other process has.
+      ttl_s: seconds for which the run is held without `renew`.
+
+    Returns:
+      The token, with a new epoch.
+
+    Raises:
+      HeldError: somebody owns the run; try again after its `ttl_s`.
+      StoreError: the store cannot be asked, or is another than before.
+    """
+    before = self._now()
+    try:
+      _, past = self._memory.read('store') or (0, {})
+      identity = self._identity()
+      self._check_identity(past.get('identity'), identity)
+      token = self._acquire(owner, ttl_s, int(past.get('epoch', 0)))
+    except OSError as error:
+      raise self._disk_error(error) from error
+    self._held, self._ttl_s = token, ttl_s
+    self._deadline = before + ttl_s
+    try:
+      memory = {'identity': identity, 'epoch': token.epoch}
+      self._memory.write('store', token.epoch, memory)
+    except OSError as error:
+      with contextlib.suppress(LeaseError):
+        self.release(token)
+      raise self._disk_error(error) from error
+    return token
+
+  def renew(self, token: Token) -> float:
+    """Holds the run for another `ttl_s`.
+
+    Returns:
+      `time.monotonic()` at which the lease runs out, counted from before the
+      question was sent.
+
+    Raises:
+      LostError: the lease ran out, or somebody else owns the run.
+      StoreError: the store cannot be asked; the old deadline stands.
+    """
+    before = self._now()
+    if token != self._held:
+      raise self._lost(token)
+    if self.expires and before >= self._deadline:
+      raise LostError(
+        f'{token.owner} lost run {self.run_id}: its lease of {self._ttl_s:g} s '
+        f'in {self.address} ran out before it could be renewed.'
+      )
+    self._renew(token)
+    self._deadline = before + self._ttl_s
+    return self._deadline
+
+  def release(self, token: Token) -> None:
+    """Lets others acquire the run; nothing if `token` does not own it.
+
+    Raises:
+      StoreError: the store cannot be asked; the lease runs out by itself.
+    """
+    if token == self._held:
+      self._held = None
+      self._release(token)
+
+  def read(self, key: str) -> dict[str, Any] | None:
+    """The value of a key of this run; None: it has none.
+
+    A store that knows nothing of a key, such as a new one, is helped out by
+    what the run directory remembers.
+
+    Raises:
+      StoreError: the store cannot be asked.
+    """
+    if (value := self._read(key)) is not None:
+      return value
+    try:
+      if (known := self._memory.read(key)) is not None:
+        return known[1]
+      if key == 'generation':
+        return facts.old_generation(self.run_dir)
+    except facts.GarbledError as error:
+      raise StoreError(str(error), exit_codes.UNUSABLE) from error
+    except OSError as error:
+      raise self._disk_error(error) from error
+    return None
+
+  def write(self, key: str, value: dict[str, Any], token: Token) -> None:
+    """Sets a key of this run, whole or not at all.
+
+    Any process may write that knows the owner's token.
+
+    Raises:
+      LostError: `token` is not the owner's; nothing has changed.
+      StoreError: the store cannot be asked.
+    """
+    self._write(key, value, token)
+    # The store is right; this only helps out one that is empty.
+    with contextlib.suppress(OSError, facts.GarbledError):
+      version, _ = self._memory.read(key) or (0, None)
+      self._memory.write(key, version + 1, value)
+
+  @abc.abstractmethod
+  def holder(self) -> Token | None:
+    """The token of the owner; None: nobody owns the run."""
+
+  @abc.abstractmethod
+  def read_site(self, key: str) -> dict[str, Any] | None:
+    """The value of a key that all runs of this store share; None: no value."""
+
+  @abc.abstractmethod
+  def update_site(self, key: str, function: Update) -> dict[str, Any]:
+    """Sets a key that all runs share, by compare-and-swap.
+
+    Args:
+      key: its name.
+      function: new value of the old one, None for none. It may be asked several
+        times, also about a value that it has given itself.
+
+    Returns:
+      The new value.
+    """
+
+  def close(self) -> None:
+    """Closes what is open; a lease of a server stays until it runs out."""
+    self._held = None
+
+  @abc.abstractmethod
+  def _identity(self) -> str:
+    """A name that the store loses when it is emptied."""
+
+  @abc.abstractmethod
+  def _acquire(self, owner: str, ttl_s: float, floor: int) -> Token:
+    """As `acquire`, with an epoch above `floor`."""
+
+  @abc.abstractmethod
+  def _renew(self, token: Token) -> None: ...
+
+  @abc.abstractmethod
+  def _release(self, token: Token) -> None: ...
+
+  @abc.abstractmethod
+  def _read(self, key: str) -> dict[str, Any] | None: ...
+
+  @abc.abstractmethod
+  def _write(self, key: str, value: dict[str, Any], token: Token) -> None: ...
+
+  def _lost(self, token: Token, holder: Token | None = None) -> LostError:
+    now = (
+      f'{holder.owner} (epoch {holder.epoch}) owns it'
+      if holder
+      else ('it must acquire the run anew')
+    )
+    return LostError(
+      f'{token.owner} (epoch {token.epoch}) does not own run {self.run_id} in '
+      f'{self.address}: {now}.'
+    )
+
+  def _check_identity(self, past: str | None, identity: str) -> None:
+    """Refuses a store that is not the one that this run used last."""
+    if past in (None, 'local', identity) or os.environ.get(ACCEPT) == identity:
+      return
+    raise StoreError(
+      f'{self.address} is not the store that run {self.run_id} used last: it '
+      'was emptied, or is another; if no process of this run is alive '
+      f'elsewhere, accept it with {ACCEPT}={identity} in the environment.',
+      exit_codes.USAGE,
+    )
+
+  def _disk_error(self, error: OSError) -> StoreError:
+    return StoreError(
+      f'{error.filename or self.run_dir} cannot be used for the lease of run '
+      f'{self.run_id}: {error.strerror}.'
+    )
