@@ -3,7 +3,6 @@
 
 import contextlib
 import os
-import signal
 import subprocess
 import sys
 from typing import Any

@@ -9,13 +9,13 @@ the next generation waits for something, one runs, or one is being ended.
 import asyncio
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Literal
 
 from zaya_jax import config as config_lib
 from zaya_jax.aegis.decide import events
 from zaya_jax.aegis.decide import state as state_lib
-from zaya_jax.aegis.supervisor import account, launch
+from zaya_jax.aegis.supervisor import account, launch, site
 from zaya_jax.aegis.supervisor.nodes import fleet, judgement, welcome
 
 _GATHER_S = 1.0  # In which nodes that are lost of one cause are lost.
@@ -40,7 +40,7 @@ class Cause:
     detail: for people.
   """
 
-  kind: Literal['exit', 'hang']
+  kind: Literal['exit', 'hang', 'done', 'drained']
   time_s: float
   node: str | None = None
   detail: str = ''
@@ -56,7 +56,8 @@ class Generation:
     guests: connects to nodes that are away.
     ledger: is told what begins, and has the clock of events.
     see: takes an event: its kind and facts.
-    look: reads what training has written until now.
+    look: reads what training has written until now,
+    found: and takes that.
     state: returns the present state.
 
   Attributes:
@@ -75,22 +76,25 @@ class Generation:
     guests: welcome.Welcome,
     ledger: account.Ledger,
     see: Callable[..., None],
-    look: Callable[[], Any],
+    look: Callable[[], Awaitable[site.Look]],
+    found: Callable[[site.Look], None],
     state: Callable[[], state_lib.State],
   ):
     self._config, self._fleet, self._launch = config.aegis, there, starts
     self._welcome, self._ledger = guests, ledger
-    self._see, self._look, self._state = see, look, state
+    self._see, self._state = see, state
+    self._look, self._found = look, found
     self.phase: Literal['waiting', 'running', 'ending'] = 'waiting'
     self.why, self.until, self.is_over = 'it starts', 0.0, False
     self.drain_until: float | None = None
     self._nodes: tuple[str, ...] = ()
     self._number = self._count = 0
     self._begun = self._outage_until = 0.0
+    self._reached = (0, 0)
     self._trains = False
     self._step: int | None = None
     self._cause: Cause | None = None
-    self._ending: asyncio.Task[Progress] | None = None
+    self._ending: asyncio.Task[tuple[Progress, site.Look]] | None = None
 
   def turn(self) -> None:
     """Goes on with what is the case."""
@@ -141,6 +145,8 @@ class Generation:
       self.end()
     if not lost or self._is_gathering():
       return
+    if self._cause and self._cause.kind == 'done':
+      return
     self._fleet.losses = []
     for kind in ('agent_lost', 'not_started'):
       if found := [loss for loss in lost if loss.kind == kind]:
@@ -161,18 +167,21 @@ class Generation:
 
   def _watch(self) -> None:
     """Takes what the reports on ranks mean."""
-    now, is_asked = time.monotonic(), self.drain_until is not None
-    self.why, self.until = 'it trains', now + self._config.phase_limit_s
-    ranks = self._fleet.ranks()
+    now, ranks = time.monotonic(), self._fleet.ranks()
     found = judgement.judge(
-      ranks, self._fleet.hangs(), count=self._count, is_asked=is_asked
+      ranks,
+      self._fleet.hangs(),
+      count=self._count,
+      is_asked=self.drain_until is not None,
     )
-    silent = [n for n in self._nodes if not ranks.get(n)]
-    if found and found.kind in ('exit', 'hang'):
+    there = [rank for some in ranks.values() for rank in some]
+    reached = sum(r['entered'] + r['done'] for r in there), len(there)
+    if reached != self._reached:
+      self._reached = reached
+      self.until = now + judgement.PATIENCE * self._config.phase_limit_s
+    silent = [node for node in self._nodes if not ranks.get(node)]
+    if found and found.kind != 'running':
       self._end_by(found.kind, found.node, found.detail)
-    elif found and found.kind in ('done', 'drained'):
-      self._see(found.kind)
-      self._end_by('exit', detail='all ranks have ended')
     elif silent and now > self._begun + _BEGIN_S:
       self._end_by('hang', silent[0], 'its agent has started no ranks')
     elif self.drain_until is not None and now > self.drain_until:
@@ -182,20 +191,22 @@ class Generation:
       self._ledger.running(self._state())
       self._see('running', step=found.step)
 
-  def _end_by(self, kind: Any, node: str | None = None, detail: str = '') -> None:
+  def _end_by(
+    self, kind: Any, node: str | None = None, detail: str = ''
+  ) -> None:
     self.end(Cause(kind, self._ledger.now_s(), node, detail))
 
-  async def _kill(self) -> Progress:
+  async def _kill(self) -> tuple[Progress, site.Look]:
     progress = await self._fleet.kill()
-    await self._look()
-    return progress
+    return progress, await self._look()
 
   def _ended(self) -> None:
     """All ranks have ended: decides why, unless that has been decided."""
     assert self._ending
-    progress, cause = self._ending.result(), self._cause
+    (progress, look), cause = self._ending.result(), self._cause
     self._ending = self._cause = self.drain_until = None
     self.phase = 'waiting'
+    self._found(look)
     if cause and not self._is_decided():
       self._see_cause(cause, progress)
     if not self._is_decided():  # Whatever ended it, something must follow.
@@ -208,6 +219,9 @@ class Generation:
     )
 
   def _see_cause(self, cause: Cause, progress: Progress) -> None:
+    if cause.kind in ('done', 'drained'):
+      self._see(cause.kind)
+      return
     ended = (r for r in progress if r['exit_code'])
     first = min(ended, key=judgement.order, default={})
     self._see(
@@ -226,9 +240,13 @@ class Generation:
     """Begins the generation of the state, or says what it waits for."""
     state = self._state()
     if state.draining is not None:  # There is nobody to ask.
-      return self._see('drained')
+      self._see('drained')
+      return
     if state.waiting:
-      return self._wait_for(state.waiting)
+      self._wait_for(state.waiting)
+      return
+    if self._fleet.losses:  # More may follow, and then it is decided.
+      return
     found = self._launch.turn(state)
     if isinstance(found, launch.Wait):
       self.why, self.until = found.why, found.until
@@ -236,7 +254,8 @@ class Generation:
       self._number, self._nodes = state.generation, state.nodes
       self._count = len(state.nodes) * self._config.ranks_per_node
       self._begun, self._trains = time.monotonic(), False
-      self.phase = 'running'
+      self.phase, self.why = 'running', 'ranks run'
+      self.until, self._reached = self._begun + 2 * _BEGIN_S, (0, 0)
       where = found.place.environment['JAX_COORDINATOR_ADDRESS']
       self._ledger.begin(state, found.step, where)
       self._fleet.begin(state.nodes, found.place)
@@ -246,7 +265,9 @@ class Generation:
     self.why = f'{", ".join(nodes)} must come back'
     self.until = self._outage_until
     if time.monotonic() > self._outage_until:
-      self._see('agent_lost', nodes=nodes, final=True, detail='not back in time')
+      self._see(
+        'agent_lost', nodes=nodes, final=True, detail='not back in time'
+      )
       return
     first, longest = _AGAIN_S
     for node in self._welcome.back(nodes, first_s=first, longest_s=longest):

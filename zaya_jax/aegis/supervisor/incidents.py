@@ -33,6 +33,7 @@ class Incidents:
 
   def __init__(self, path: pathlib.Path, state: State, *, time_s: float):
     self.state = state  # After the last event.
+    self.failure = ''  # Why the last line is not on the disk.
     self._file = path.open('ab', buffering=0)
     self._is_torn = self._file.tell() > 0  # The last line may have no end.
     self._write(
@@ -63,8 +64,9 @@ class Incidents:
       written = self._file.write(b'\n' + line if self._is_torn else line)
       self._is_torn = written < len(line)
       os.fsync(self._file.fileno())
+      self.failure = ''
     except OSError as error:
-      self._is_torn = True
+      self._is_torn, self.failure = True, f'{self._file.name}: {error.strerror}'
       print(
         f'aegis: an incident was not recorded in {self._file.name}: {error}',
         file=sys.stderr,
@@ -98,7 +100,7 @@ def read(
     for number, line in enumerate(file, start=1):
       try:
         row = json.loads(line)
-      except ValueError:
+      except (ValueError, RecursionError):
         continue
       try:
         if isinstance(row, dict) and 'state' in row:
@@ -120,7 +122,8 @@ def told(line: str, nodes: Sequence[str], each: int) -> Event | None:
     nodes: of the generation.
     each: ranks on a node.
   """
-  with contextlib.suppress(LookupError, TypeError, ValueError):
+  wrong = (LookupError, TypeError, ValueError, RecursionError)
+  with contextlib.suppress(*wrong):
     row = json.loads(line)
     if (
       row['kind'] in _TOLD and row['source'] == 'trainer' and 'done' not in row

@@ -15,8 +15,15 @@ from collections.abc import Callable
 
 from zaya_jax import config as config_lib
 from zaya_jax.aegis.decide import state as state_lib
-from zaya_jax.aegis.supervisor import background, hooks, site, tenure
+from zaya_jax.aegis.supervisor import (
+  background,
+  hooks,
+  incidents,
+  site,
+  tenure,
+)
 from zaya_jax.aegis.supervisor.nodes import fleet, welcome
+from zaya_jax.config import fields
 from zaya_jax.runtime import durable, faults, fence, lease, supervised
 
 _PORTS, _PORT_COUNT = 61_440, 4096  # Above those that Linux hands out.
@@ -64,7 +71,8 @@ class Launch:
     self._config, self._fleet, self._welcome = config, there, guests
     self._held, self._site, self._see = held, around, see
     self._examined: set[str] = set()  # Nodes of the generation before.
-    self._not_before, self._roll_back = 0.0, None
+    self._not_before = 0.0
+    self._roll_back: int | None = None
     self._task: asyncio.Task[Ready] | None = None
     self._wait: Wait | None = None
 
@@ -75,8 +83,8 @@ class Launch:
       older = self._roll_back
       self._roll_back = step if older is None else min(older, step)
 
-  def turn(self, state: state_lib.State) -> Wait | Ready | None:
-    """Does what can be done; None: an event was seen instead."""
+  def turn(self, state: state_lib.State) -> Wait | Ready:
+    """Does what can be done."""
     now = time.monotonic()
     if now < self._not_before:
       return Wait('it waits after failures', self._not_before)
@@ -165,3 +173,48 @@ class Launch:
       },
     )
     return Ready(number, place, newest)
+
+
+def first_state(
+  config: config_lib.Config,
+  held: tenure.Tenure,
+  around: site.Site,
+  past: pathlib.Path,
+) -> state_lib.State:
+  """The state before the first generation of this supervisor.
+
+  Args:
+    config: of the run.
+    held: the ownership of the run.
+    around: the run directory.
+    past: incidents of the supervisors before this one.
+  """
+  aegis, last = config.aegis, incidents.last_state(past)
+  count = len(aegis.nodes) - aegis.spares
+  # What all nodes could share, a divisor of their number can share, too.
+  shrinks = fields.divisors(count)[:-1] if aegis.shrink else ()
+  policy = state_lib.Policy(
+    restarts_per_hour=aegis.restarts_per_hour,
+    no_progress=aegis.no_progress,
+    failed_saves=config.checkpoint.max_failed_saves,
+    condemn_per_hour=aegis.condemn_per_hour,
+    condemn_share=aegis.condemn_share,
+    quarantine_s=3600 * aegis.quarantine_h,
+    outage_wait_s=aegis.outage_wait_s,
+    drain=aegis.drain,
+    node_counts=tuple(shrinks),
+  )
+  nodes, spares = aegis.nodes[:count], aegis.nodes[count:]
+  state = state_lib.start(nodes, spares=spares, policy=policy, last=last)
+  known = held.store.read('generation') or {}
+  newest = max(known.get('number', 0), fence.newest(config.run_dir))
+  return state.but(generation=newest + 1, sealed=around.sealed)
+
+
+def write_flags(config: config_lib.Config) -> pathlib.Path:
+  """Writes the flags of the ranks; config.flags is rank 0's."""
+  path = pathlib.Path(config.run_dir, 'aegis', 'train.flags')
+  path.parent.mkdir(exist_ok=True)
+  train = dataclasses.replace(config, mode='train', drill=())
+  path.write_text(train.to_flagfile(), encoding='utf-8')
+  return path

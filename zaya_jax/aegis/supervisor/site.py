@@ -25,12 +25,14 @@ class Look:
   """What is new in the run directory.
 
   Attributes:
-    events: that training has written.
+    found: events that training has written.
     sealed: all sealed steps; None: as before.
+    failure: why the run directory cannot be read; '' if it can.
   """
 
-  events: tuple[events.Event, ...] = ()
+  found: tuple[events.Event, ...] = ()
   sealed: tuple[int, ...] | None = None
+  failure: str = ''
 
 
 class Site:
@@ -58,7 +60,8 @@ class Site:
       '', rules.load(config.aegis.rules), logs=[('trainer', log)]
     )
     self._told = tail.Tail(told)
-    self.seals = seals.Seals(config.run_dir)
+    self._seals = seals.Seals(config.run_dir)
+    self._lock = threading.Lock()  # Of the run directory: one at a time.
     self._paths = {
       folders.root(config.run_dir): _SEALS_S,
       told: _FILES_S,
@@ -66,31 +69,38 @@ class Site:
     }
     self._due = dict.fromkeys(self._paths, 0.0)
     self._before: dict[str, tuple[int, ...]] = {}
-    self._sealed = self.seals.steps()
+    self.sealed = self._seals.steps()
     self._hooks: list[threading.Thread] = []
 
-  def look(
-    self, nodes: Sequence[str], time_s: float, *, is_urgent: bool = False
-  ) -> Look:
-    """What is new since the last call, which may block; one at a time.
+  def look(self, nodes: Sequence[str], time_s: float, is_urgent: bool) -> Look:
+    """What is new since the last call; it may block.
 
     Args:
       nodes: of the generation.
       time_s: since 1970; it never steps back.
       is_urgent: whether to ask now, as ranks have ended.
     """
-    root, told, log = (self._is_new(path, is_urgent) for path in self._paths)
-    found: list[events.Event] = []
-    if told:
-      lines = self._told.read()
-      made = (incidents.told(line, nodes, self._each) for line in lines)
-      found += [event for event in made if event]
-    if log:
-      found += self._watch.poll(time_s)
-    if not root or (now := self.seals.steps()) == self._sealed:
-      return Look(tuple(found))
-    self._sealed = now
-    return Look(tuple(found), now)
+    with self._lock:
+      root, told, log = (self._is_new(path, is_urgent) for path in self._paths)
+      found: list[events.Event] = []
+      if told:
+        lines = self._told.read()
+        made = (incidents.told(line, nodes, self._each) for line in lines)
+        found += [event for event in made if event]
+      if log:
+        found += self._watch.poll(time_s)
+      if not root or (now := self._seals.steps()) == self.sealed:
+        return Look(tuple(found))
+      self.sealed = now
+      return Look(tuple(found), now)
+
+  def newest(self, most: int | None) -> int | None:
+    """The newest sealed step; sets aside those after step `most`."""
+    with self._lock:
+      if most is not None:
+        self._seals.roll_back(most)
+        self.sealed = self._seals.steps()
+      return self._seals.newest()
 
   def examine(self, node: str) -> str:
     """Why a node must not join; '' if it may. Waits for --aegis.health."""

@@ -11,6 +11,7 @@ import dataclasses
 import os
 import pathlib
 import signal
+import time
 from typing import Any
 
 from zaya_jax import config as config_lib
@@ -30,11 +31,11 @@ from zaya_jax.aegis.supervisor import (
 from zaya_jax.aegis.supervisor.nodes import fleet, notices, welcome
 from zaya_jax.aegis.watch import stragglers
 from zaya_jax.checkpoint import lock
-from zaya_jax.config import exit_codes, fields
-from zaya_jax.runtime import fence
+from zaya_jax.config import exit_codes
 
 _POLL_S, _TOGETHER_S = 0.1, 0.01  # Between turns; for news to come together.
 _PAUSE_S = 5.0  # Without a turn, which is worth a line.
+_COMPARE_S = 1.0  # Between two looks for slow ranks.
 _LOOK_S = 20.0  # For the run directory to answer.
 _SLACK_S = 30.0  # After the stated end of a wait, before it is wrong.
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -52,7 +53,7 @@ def supervise(config: config_lib.Config, program: tuple[str, ...]) -> int:
 
   Raises:
     UsageError: if a setting is wrong.
-    CheckpointError: if another process owns the run.
+    CheckpointError, LeaseError: if another process owns the run.
   """
   config = dataclasses.replace(config, run_dir=os.path.abspath(config.run_dir))
   with lock.RunLock(config.run_dir), tenure.Tenure(config) as held:
@@ -69,16 +70,15 @@ class Supervisor:
     held: tenure.Tenure,
   ):
     self._config, self._held = config, held
-    self._run_dir = pathlib.Path(config.run_dir)
     self._ledger, self._pulse = account.Ledger(), pulse.Pulse()
     self._site = site.Site(config, self._ledger.say)
     self._server = _serve(config.aegis.port, self.state, self.unwell)
-    path = self._run_dir / 'incidents.jsonl'
-    state = self._first_state(incidents.last_state(path))
+    path = pathlib.Path(config.run_dir, 'incidents.jsonl')
+    state = launch.first_state(config, held, self._site, path)
     self._incidents = incidents.Incidents(
       path, state, time_s=self._ledger.now_s()
     )
-    self._stragglers = stragglers.Stragglers()
+    self._stragglers, self._compared = stragglers.Stragglers(), 0.0
     self._signals: list[int] = []
     self._looking: asyncio.Task[site.Look] | None = None
     self._failure = self._alarm = ''
@@ -87,7 +87,7 @@ class Supervisor:
     self._wake = asyncio.Event()
     self._fleet = fleet.Fleet(
       config,
-      [*program, f'--flagfile={self._write_flags()}'],
+      [*program, f'--flagfile={launch.write_flags(config)}'],
       held.remaining_s,
       self._wake.set,
     )
@@ -103,7 +103,8 @@ class Supervisor:
       guests,
       self._ledger,
       self._see,
-      self._look_now,
+      lambda: self._look(is_urgent=True),
+      self._found,
       self.state,
     )
 
@@ -123,37 +124,6 @@ class Supervisor:
   def run(self) -> int:
     """Runs to the end; returns the exit code."""
     return asyncio.run(self._run())
-
-  def _first_state(self, last: state_lib.State | None) -> state_lib.State:
-    aegis = self._config.aegis
-    count = len(aegis.nodes) - aegis.spares
-    # What all nodes could share, a divisor of their number can share, too.
-    shrinks = fields.divisors(count)[:-1] if aegis.shrink else ()
-    policy = state_lib.Policy(
-      restarts_per_hour=aegis.restarts_per_hour,
-      no_progress=aegis.no_progress,
-      failed_saves=self._config.checkpoint.max_failed_saves,
-      condemn_per_hour=aegis.condemn_per_hour,
-      condemn_share=aegis.condemn_share,
-      quarantine_s=3600 * aegis.quarantine_h,
-      outage_wait_s=aegis.outage_wait_s,
-      drain=aegis.drain,
-      node_counts=tuple(shrinks),
-    )
-    nodes, spares = aegis.nodes[:count], aegis.nodes[count:]
-    state = state_lib.start(nodes, spares=spares, policy=policy, last=last)
-    known = self._held.store.read('generation') or {}
-    newest = max(known.get('number', 0), fence.newest(self._config.run_dir))
-    sealed = self._site.seals.steps()
-    return state.but(generation=newest + 1, sealed=sealed)
-
-  def _write_flags(self) -> pathlib.Path:
-    """Writes the flags of the ranks; config.flags is rank 0's."""
-    path = self._run_dir / 'aegis' / 'train.flags'
-    path.parent.mkdir(exist_ok=True)
-    train = dataclasses.replace(self._config, mode='train', drill=())
-    path.write_text(train.to_flagfile(), encoding='utf-8')
-    return path
 
   async def _run(self) -> int:
     loop, keep = asyncio.get_running_loop(), None
@@ -213,8 +183,10 @@ class Supervisor:
         self._decide(event)
     self._see_files()
     self._generation.turn()
-    if slow := self._stragglers.find(self._fleet.ranks()):
-      self._see('slow_rank', **slow)
+    if (now := time.monotonic()) > self._compared + _COMPARE_S:
+      self._compared = now
+      if slow := self._stragglers.find(self._fleet.ranks()):
+        self._see('slow_rank', **slow)
     self._check()
 
   def _see_files(self) -> None:
@@ -237,16 +209,13 @@ class Supervisor:
       )
     except (OSError, TimeoutError) as error:
       why = str(error) or f'it does not answer within {_LOOK_S:g} s'
-      return site.Look(failure=f'{self._run_dir}: {why}')
-
-  async def _look_now(self) -> None:
-    self._found(await self._look(is_urgent=True))
+      return site.Look(failure=f'{self._config.run_dir}: {why}')
 
   def _found(self, look: site.Look) -> None:
     if look.failure != self._alarm and look.failure:
       self._see('storage', detail=look.failure)
     self._alarm = look.failure
-    for event in look.events:
+    for event in look.found:
       self._decide(event)
     if look.sealed:
       self._see('sealed', step=max(look.sealed), seals=look.sealed)
@@ -268,8 +237,6 @@ class Supervisor:
 
   def _check(self) -> None:
     """The invariant: a generation runs, or begins within a stated time."""
-    import time
-
     now = self._generation
     if now.is_over and now.phase == 'waiting':
       self._code = self._final
@@ -297,7 +264,9 @@ class Supervisor:
     elif action.kind in ('replace_node', 'restart', 'rollback', 'wait'):
       self._generation.again(action)
     elif action.kind == 'stop':
-      self._stop(exit_codes.DONE if action.exit_code is None else action.exit_code)
+      self._stop(
+        exit_codes.DONE if action.exit_code is None else action.exit_code
+      )
 
   def _stop(self, code: int, why: str = '') -> None:
     """Ends the ranks, then the run."""

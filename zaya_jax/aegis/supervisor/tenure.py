@@ -10,7 +10,6 @@ from typing import Any, Self
 
 from zaya_jax import config as config_lib
 from zaya_jax.aegis.supervisor import background
-from zaya_jax.checkpoint import errors
 from zaya_jax.runtime import lease
 
 _RELEASE_S = 5.0
@@ -29,7 +28,7 @@ class Tenure:
     lost: why the run is not owned any more; '' while it is.
 
   Raises:
-    CheckpointError: on entry, if somebody else owns the run (exit code 2) or
+    LeaseError: on entry, if somebody else owns the run (exit code 2) or
       the store does not answer.
   """
 
@@ -43,12 +42,9 @@ class Tenure:
 
   def __enter__(self) -> Self:
     run_dir = self._config.run_dir
-    try:
-      run_id = lease.run_id(run_dir)
-      self.store = lease.open(self.address, run_id=run_id, run_dir=run_dir)
-      self._acquire()
-    except lease.LeaseError as error:
-      raise errors.CheckpointError(str(error), error.exit_code) from error
+    run_id = lease.run_id(run_dir)
+    self.store = lease.open(self.address, run_id=run_id, run_dir=run_dir)
+    self._acquire()
     return self
 
   def __exit__(

@@ -182,7 +182,9 @@ class Fleet:
       How far each was, with its node. Nodes that do not answer are lost.
     """
     nodes, self.nodes = self._present(), ()
-    asked = {node: (self._links[node], self._links[node].kill()) for node in nodes}
+    asked = {
+      node: (self._links[node], self._links[node].kill()) for node in nodes
+    }
     if asked:
       await asyncio.wait([x for _, x in asked.values()], timeout=_ANSWER_S)
     progress = []

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from zaya_jax.config import exit_codes
 
-_PATIENCE = 6  # Times the limit, for ranks that wait for a processor.
+PATIENCE = 6  # Times the limit, for ranks that wait for a processor.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +58,7 @@ def judge(
   # A rank without a processor is slow; that is no excuse for ever.
   starved = any(rank.get('starved') for _, rank in there)
   for node, hang in hangs:
-    if hang['age_s'] > (_PATIENCE if starved else 1) * hang['limit_s']:
+    if hang['age_s'] > (PATIENCE if starved else 1) * hang['limit_s']:
       limit = f'no progress within {hang["age_s"]:.1f} s'
       return Finding('hang', node, f'{limit} in phase {hang["phase"]}')
   if len(there) == count and all(rank['done'] for _, rank in there):

@@ -104,7 +104,7 @@ class Link:
     return found
 
   def forget(self) -> None:
-    """Neither reads nor writes any more; the agent sees the end of its input."""
+    """Neither reads nor writes any more: the agent sees the end."""
     self._loop.remove_reader(self._output)
     self._loop.remove_writer(self._input)
     self._input.close()
