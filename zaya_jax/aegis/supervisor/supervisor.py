@@ -58,8 +58,8 @@ class Supervisor:
     self._seals = seals.Seals(config.run_dir)
     self._sealed = self._seals.steps()
     path = self._run_dir / 'incidents.jsonl'
-    state = self._first_state(incidents.last_state(path))
     self._ledger = account.Ledger()
+    state = self._first_state(incidents.last_state(path))
     self._site = site.Site(
       config, lambda: self._incidents.state, self._ledger.say
     )
@@ -93,7 +93,13 @@ class Supervisor:
       node_counts=tuple(shrinks),
     )
     nodes, spares = aegis.nodes[:count], aegis.nodes[count:]
-    state = state_lib.start(nodes, spares=spares, policy=policy, last=last)
+    state = state_lib.start(
+      nodes,
+      spares=spares,
+      policy=policy,
+      last=last,
+      time_s=self._ledger.now_s(),
+    )
     generation = fence.newest(self._config.run_dir) + 1
     return state.but(generation=generation, sealed=self._sealed)
 
@@ -253,6 +259,10 @@ class Supervisor:
   def _begin(self) -> None:
     """Starts the generation of the state."""
     aegis, state = self._config.aegis, self._incidents.state
+    if not state.nodes:
+      self._ledger.say(state.alarm)
+      self._code = exit_codes.STOPPED
+      return
     for node in set(state.nodes) - self._healthy:
       if why := self._site.examine(node):
         self._see('unhealthy', node=node, detail=why)
