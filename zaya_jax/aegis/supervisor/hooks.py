@@ -14,11 +14,12 @@ import string
 import subprocess
 import time
 
+from zaya_jax.aegis.decide import orders
 from zaya_jax.config import fields
 
 TIMEOUT_S = 60.0
 _NAMES = {'node', 'reason'}
-_REASON = 200  # Characters.
+_SAID = 200  # Characters.
 _KEPT = 4096  # Bytes of what a command prints.
 
 
@@ -40,9 +41,10 @@ def check(flag: str, command: str) -> None:
 def run(command: str, *, node: str, reason: str) -> str:
   """Runs a command without a shell; returns why it failed, '' if it did not.
 
-  A reason may quote a log, so no part of it becomes a word of its own.
+  A reason may quote a log, so no part of it becomes a word of its own, nor
+  means anything to the shell that ssh starts.
   """
-  words = _words(command, node, reason)
+  words = orders.words(command, node=node, reason=reason)
   try:
     process = subprocess.Popen(
       words,
@@ -57,22 +59,12 @@ def run(command: str, *, node: str, reason: str) -> str:
     code, said = _listen(process)
     with contextlib.suppress(ProcessLookupError):
       os.killpg(process.pid, signal.SIGKILL)  # It, or what it has left.
-  text = said.decode(errors='replace').strip()[-_REASON:]
+  text = said.decode(errors='replace').strip()[-_SAID:]
   if code == 0:
     return ''
   if code is None:
     return f'{words[0]}: timed out after {TIMEOUT_S:g} seconds: {text}'
   return f'{words[0]} ended with {code}: {text}'
-
-
-def shown(command: str, *, node: str, reason: str) -> str:
-  """The command as a shell takes it."""
-  return shlex.join(_words(command, node, reason))
-
-
-def _words(command: str, node: str, reason: str) -> list[str]:
-  plain = ''.join(c if c.isprintable() else ' ' for c in reason)[:_REASON]
-  return [word.format(node=node, reason=plain) for word in shlex.split(command)]
 
 
 def _listen(process: subprocess.Popen[bytes]) -> tuple[int | None, bytes]:

@@ -22,7 +22,7 @@ from zaya_jax.aegis.supervisor import (
   site,
   tenure,
 )
-from zaya_jax.aegis.supervisor.nodes import fleet, welcome
+from zaya_jax.aegis.supervisor.nodes import fleet, quarantine, welcome
 from zaya_jax.config import fields
 from zaya_jax.runtime import durable, faults, fence, lease, supervised
 
@@ -180,6 +180,7 @@ def first_state(
   held: tenure.Tenure,
   around: site.Site,
   past: pathlib.Path,
+  time_s: float,
 ) -> state_lib.State:
   """The state before the first generation of this supervisor.
 
@@ -188,6 +189,7 @@ def first_state(
     held: the ownership of the run.
     around: the run directory.
     past: incidents of the supervisors before this one.
+    time_s: now, since 1970.
   """
   aegis, last = config.aegis, incidents.last_state(past)
   count = len(aegis.nodes) - aegis.spares
@@ -205,7 +207,14 @@ def first_state(
     node_counts=tuple(shrinks),
   )
   nodes, spares = aegis.nodes[:count], aegis.nodes[count:]
-  state = state_lib.start(nodes, spares=spares, policy=policy, last=last)
+  state = state_lib.start(
+    nodes,
+    spares=spares,
+    policy=policy,
+    last=last,
+    held=quarantine.read(held.store, aegis.nodes),
+    time_s=time_s,
+  )
   known = held.store.read('generation') or {}
   newest = max(known.get('number', 0), fence.newest(config.run_dir))
   return state.but(generation=newest + 1, sealed=around.sealed)

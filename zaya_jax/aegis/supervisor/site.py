@@ -50,7 +50,8 @@ class Site:
     self._say = say
     self._each = config.aegis.ranks_per_node
     self._health = config.aegis.health
-    self._drain, self._acts = config.aegis.drain, config.aegis.drain_act
+    self._drain = config.aegis.drain
+    self._acts = bool(self._drain) and config.aegis.drain_act
     hooks.check('--aegis.drain', self._drain)
     hooks.check('--aegis.health', self._health)
     watch.parse(config.aegis.logs)
@@ -72,11 +73,18 @@ class Site:
     self.sealed = self._seals.steps()
     self._hooks: list[threading.Thread] = []
 
-  def look(self, nodes: Sequence[str], time_s: float, is_urgent: bool) -> Look:
+  def look(
+    self,
+    nodes: Sequence[str],
+    generation: int,
+    time_s: float,
+    is_urgent: bool,
+  ) -> Look:
     """What is new since the last call; it may block.
 
     Args:
-      nodes: of the generation.
+      nodes: of the generation,
+      generation: and its number.
       time_s: since 1970; it never steps back.
       is_urgent: whether to ask now, as ranks have ended.
     """
@@ -85,7 +93,9 @@ class Site:
       found: list[events.Event] = []
       if told:
         lines = self._told.read()
-        made = (incidents.told(line, nodes, self._each) for line in lines)
+        made = (
+          incidents.told(line, nodes, self._each, generation) for line in lines
+        )
         found += [event for event in made if event]
       if log:
         found += self._watch.poll(time_s)
@@ -109,14 +119,8 @@ class Site:
     return hooks.run(self._health, node=node, reason='')
 
   def act(self, action: events.Action) -> None:
-    """Tells the scheduler, or people, of nodes that are condemned."""
-    if not self._drain:
-      return
-    for node in action.condemned:
-      if not self._acts:
-        command = hooks.shown(self._drain, node=node, reason=action.reason)
-        self._say(f'to drain {node}: {command}')
-        continue
+    """Tells the scheduler of condemned nodes if it may; does not wait."""
+    for node in action.condemned if self._acts else ():
       hook = threading.Thread(
         target=self._run_hook, args=(node, action.reason), daemon=True
       )

@@ -11,6 +11,7 @@ import dataclasses
 import os
 import pathlib
 import signal
+import threading
 import time
 from typing import Any
 
@@ -28,10 +29,11 @@ from zaya_jax.aegis.supervisor import (
   site,
   tenure,
 )
-from zaya_jax.aegis.supervisor.nodes import fleet, notices, welcome
+from zaya_jax.aegis.supervisor.nodes import fleet, notices, quarantine, welcome
 from zaya_jax.aegis.watch import stragglers
 from zaya_jax.checkpoint import lock
 from zaya_jax.config import exit_codes
+from zaya_jax.runtime import lease
 
 _POLL_S, _TOGETHER_S = 0.1, 0.01  # Between turns; for news to come together.
 _PAUSE_S = 5.0  # Without a turn, which is worth a line.
@@ -74,7 +76,9 @@ class Supervisor:
     self._site = site.Site(config, self._ledger.say)
     self._server = _serve(config.aegis.port, self.state, self.unwell)
     path = pathlib.Path(config.run_dir, 'incidents.jsonl')
-    state = launch.first_state(config, held, self._site, path)
+    state = launch.first_state(
+      config, held, self._site, path, self._ledger.now_s()
+    )
     self._incidents = incidents.Incidents(
       path, state, time_s=self._ledger.now_s()
     )
@@ -133,6 +137,8 @@ class Supervisor:
       keep = asyncio.create_task(self._held.keep())
       if self._server:
         await self._server.start()
+      if not self.state().nodes:
+        self._stop(exit_codes.STOPPED, self.state().alarm)
       for node in (*self.state().nodes, *self.state().spares):
         self._fleet.connect(node, spare=node in self.state().spares)
       while self._code is None:
@@ -202,11 +208,10 @@ class Supervisor:
         self._see('storage', detail=failure)
 
   async def _look(self, *, is_urgent: bool) -> site.Look:
-    nodes, now_s = self.state().nodes, self._ledger.now_s()
+    state = self.state()
+    facts = state.nodes, state.generation, self._ledger.now_s(), is_urgent
     try:
-      return await background.run(
-        self._site.look, nodes, now_s, is_urgent, limit_s=_LOOK_S
-      )
+      return await background.run(self._site.look, *facts, limit_s=_LOOK_S)
     except (OSError, TimeoutError) as error:
       why = str(error) or f'it does not answer within {_LOOK_S:g} s'
       return site.Look(failure=f'{self._config.run_dir}: {why}')
@@ -259,6 +264,8 @@ class Supervisor:
     action = self._incidents.decide(event)
     self._ledger.seen(event, action)
     self._site.act(action)
+    if action.condemned:
+      self._tell_others(action.condemned)
     if action.kind == 'checkpoint_and_drain':
       self._generation.ask_to_stop()
     elif action.kind in ('replace_node', 'restart', 'rollback', 'wait'):
@@ -267,6 +274,19 @@ class Supervisor:
       self._stop(
         exit_codes.DONE if action.exit_code is None else action.exit_code
       )
+
+  def _tell_others(self, nodes: tuple[str, ...]) -> None:
+    """Tells other runs which nodes are condemned; the store may be slow."""
+    held = [x for x in self.state().quarantine if x.node in nodes]
+    run = self._config.run_dir
+
+    def tell() -> None:
+      try:
+        quarantine.add(self._held.store, held, run)
+      except lease.LeaseError as error:
+        self._ledger.say(f'other runs do not know of {nodes}: {error}')
+
+    threading.Thread(target=tell, daemon=True).start()
 
   def _stop(self, code: int, why: str = '') -> None:
     """Ends the ranks, then the run."""

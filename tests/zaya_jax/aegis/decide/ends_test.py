@@ -102,7 +102,9 @@ def test_who_hangs_is_named_and_the_second_time_replaced():
 def test_pair_under_suspicion_goes_only_when_it_happens_again():
   pair = stories.hang(entered={1: 6, 4: 6})  # Of nodes a and c.
   assert stories.done(['running', pair]) == ['restart']
-  state, actions = stories.tell(['running', pair, 'running', pair])
+  state, actions = stories.tell(
+    ['running', pair, 'running', pair], condemn_share=0.5
+  )
   assert actions[-1].kind == 'replace_node'
   assert set(state.quarantined) == {'a', 'c'}
   # Only who was there both times is under suspicion.
@@ -111,6 +113,8 @@ def test_pair_under_suspicion_goes_only_when_it_happens_again():
   assert state.quarantined == ('a',)
   story = ['running', pair, 'running', pair]
   assert stories.done(story, spares=('s',)) == ['restart'] * 2
+  # Nor one of two, where the cap leaves room for one.
+  assert stories.done(story, spares=('s', 't')) == ['restart'] * 2
 
 
 def test_nobody_is_evicted_where_all_wait():

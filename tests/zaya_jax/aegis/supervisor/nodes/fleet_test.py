@@ -120,7 +120,9 @@ def test_ranks_are_numbered_by_the_order_of_nodes(agents, tmp_path):
 def test_killed_ranks_tell_how_far_they_were(agents):
   async def body(made):
     await made.start()
-    assert [(r['node'], r['rank'], r['entered']) for r in await made.kill()] == [
+    assert [
+      (r['node'], r['rank'], r['entered']) for r in await made.kill()
+    ] == [
       ('a', 0, 7),
       ('a', 1, 7),
       ('b', 2, 7),
@@ -243,7 +245,11 @@ def test_answers_say_how_long_the_run_is_held(agents, tmp_path):
   async def body(made):
     await made.start(('a',))
     await made.kill()
-    assert orders(tmp_path, 'a', 'ack')[0] == {'do': 'ack', 'sent': 0, 'for_s': 3}
+    assert orders(tmp_path, 'a', 'ack')[0] == {
+      'do': 'ack',
+      'sent': 0,
+      'for_s': 3,
+    }
 
   agents(body, remaining_s=3)
 
