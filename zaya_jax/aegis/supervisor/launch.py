@@ -212,7 +212,8 @@ def first_state(
     spares=spares,
     policy=policy,
     last=last,
-    held=quarantine.read(held.store, aegis.nodes),
+    # Without --aegis.agent, nodes are only names on this machine.
+    held=quarantine.read(held.store, aegis.nodes) if aegis.agent else (),
     time_s=time_s,
   )
   known = held.store.read('generation') or {}

@@ -264,7 +264,7 @@ class Supervisor:
     action = self._incidents.decide(event)
     self._ledger.seen(event, action)
     self._site.act(action)
-    if action.condemned:
+    if action.condemned and self._config.aegis.agent:
       self._tell_others(action.condemned)
     if action.kind == 'checkpoint_and_drain':
       self._generation.ask_to_stop()
