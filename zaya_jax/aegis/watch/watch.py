@@ -61,7 +61,7 @@ class Watch:
       from zaya_jax.aegis.watch import scrape  # A fifth of a second.
 
       self._scraper = scrape.Scraper(metrics_url)
-    self._told_failure = False
+    self._told: set[str] = set()
 
   def poll(self, time_s: float) -> list[events.Event]:
     """The events since the last call; `time_s` never steps back."""
@@ -77,10 +77,17 @@ class Watch:
 
   def _unread(self, time_s: float) -> list[events.Event]:
     """Reports once what cannot be read."""
-    if self._scraper and self._scraper.failure and not self._told_failure:
-      self._told_failure = True
-      self._blind.append(self._scraper.failure)
+    failures = [
+      f'{source}: {log.failure}' for source, log in self._tails if log.failure
+    ]
+    if self._scraper and self._scraper.failure:
+      failures.append(self._scraper.failure)
     blind, self._blind = self._blind, []
+    for failure in failures:
+      # Numbers and addresses differ from time to time.
+      if (what := failure.split(': ')[0]) not in self._told:
+        self._told.add(what)
+        blind.append(failure)
     return [
       events.Event(
         time_s=time_s,
