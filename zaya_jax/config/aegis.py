@@ -75,9 +75,13 @@ class AegisConfig(fields.Section, prefix='aegis.'):
   )
   port: int = field(
     0,
-    'Port for GET /metrics and /healthz on 127.0.0.1; 0: none.',
+    'Port for GET /metrics and /healthz; 0: none.',
     minimum=0,
     maximum=65_535,
+  )
+  bind: str = field(
+    '127.0.0.1',
+    'Address of --aegis.port; 0.0.0.0 or :: lets other machines read it.',
   )
   replay: str = field(
     '', 'Repeats the decisions in this incidents.jsonl, and nothing else.'

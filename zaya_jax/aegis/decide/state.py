@@ -56,6 +56,8 @@ class State:
   memory_lines: Marks = ()  # Lines of kernels that were out of memory.
   skip: tuple[int, int] = (0, 0)  # (step, batches to leave out after it).
   draining: str | None = None  # Node to replace after a save; '': the run ends.
+  absent: tuple[str, ...] = ()  # Nodes that did not start or come back.
+  alarm: str = ''  # Why a person must look; '' if none must.
 
   def but(self, **changes: Any) -> 'State':
     """The state with other values of some fields."""

@@ -41,13 +41,15 @@ class Site:
     hooks.check('--aegis.drain', self._drain)
     hooks.check('--aegis.health', self._health)
     watch.parse(config.aegis.logs)
+    found = rules.load(config.aegis.rules)
     self._watch = watch.Watch(
       '',
-      rules.load(config.aegis.rules),
+      found,
       logs=[('trainer', os.path.join(config.run_dir, 'log.txt'))],
     )
     self._told = tail.Tail(os.path.join(config.run_dir, 'incidents.jsonl'))
-    self._server = _serve(config.aegis.port, state)
+    kinds = (*events.KINDS, *(rule.name for rule in found))
+    self._server = _serve(config.aegis, state, kinds, say)
     self._hooks, self._notified_s = [], 0.0
 
   def poll(self, time_s: float) -> list[events.Event]:
@@ -76,6 +78,16 @@ class Site:
       self._hooks.append(hook)
       hook.start()
 
+  def seen(self, event: events.Event, action: events.Action) -> None:
+    """Tells those who look from outside what was decided."""
+    if self._server:
+      self._server.count(event, action)
+
+  def finished(self, step: int) -> None:
+    """Tells them the last step that all ranks have finished; 0: none yet."""
+    if self._server:
+      self._server.finished(step)
+
   def close(self) -> None:
     """Closes files and the port; waits for commands."""
     for hook in self._hooks:
@@ -101,15 +113,18 @@ def _notify() -> None:
       there.sendto(b'WATCHDOG=1', address)
 
 
-def _serve(port: int, state: Callable[[], state_lib.State]):
-  if not port:
+def _serve(aegis: config_lib.AegisConfig, state, kinds, say):
+  if not aegis.port:
     return None
   from zaya_jax.aegis.supervisor import endpoint  # A fifth of a second.
 
   try:
-    return endpoint.Server(port, state)
+    server = endpoint.Server(aegis.port, state, bind=aegis.bind, kinds=kinds)
   except OSError as error:
     raise config_lib.UsageError(
-      f'--aegis.port={port} cannot be opened ({error.strerror}); choose '
-      'another one, or 0 for none.'
+      f'--aegis.port={aegis.port} cannot be opened on --aegis.bind='
+      f'{aegis.bind} ({error.strerror}); choose others, or no port (0).'
     ) from error
+  if warning := endpoint.exposes(aegis.bind, server.port):
+    say(warning)
+  return server

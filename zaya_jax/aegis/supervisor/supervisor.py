@@ -138,6 +138,8 @@ class Supervisor:
         self._reported(node, report)
     self._see_lost_agents()
     self._see_site()
+    there = [r for ranks in self._fleet.ranks().values() for r in ranks]
+    self._site.finished(min((r['done'] for r in there), default=0))
     if slow := self._stragglers.find(self._fleet.ranks()):
       self._see('slow_rank', **slow)
     if self._sealed != (now := self._seals.steps()):
@@ -225,6 +227,7 @@ class Supervisor:
     """Decides about an event, and acts."""
     action = self._incidents.decide(event)
     self._ledger.seen(event, action)
+    self._site.seen(event, action)
     self._site.act(action)
     self._act(action)
 
