@@ -83,6 +83,11 @@ class AegisConfig(fields.Section, prefix='aegis.'):
     '127.0.0.1',
     'Address of --aegis.port; 0.0.0.0 or :: lets other machines read it.',
   )
+  notify: str = field(
+    '',
+    'Where incidents are posted as JSON, such as a webhook of Slack: '
+    'https://…, or env:NAME or file:PATH, which have that address.',
+  )
   replay: str = field(
     '', 'Repeats the decisions in this incidents.jsonl, and nothing else.'
   )

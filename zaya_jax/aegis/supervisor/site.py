@@ -10,6 +10,7 @@ from collections.abc import Callable
 from zaya_jax import config as config_lib
 from zaya_jax.aegis.decide import events
 from zaya_jax.aegis.decide import state as state_lib
+from zaya_jax.aegis.notify import address
 from zaya_jax.aegis.supervisor import hooks, incidents
 from zaya_jax.aegis.watch import rules, tail, watch
 
@@ -41,6 +42,7 @@ class Site:
     hooks.check('--aegis.drain', self._drain)
     hooks.check('--aegis.health', self._health)
     watch.parse(config.aegis.logs)
+    url = address.read(config.aegis.notify)
     found = rules.load(config.aegis.rules)
     self._watch = watch.Watch(
       '',
@@ -50,6 +52,11 @@ class Site:
     self._told = tail.Tail(os.path.join(config.run_dir, 'incidents.jsonl'))
     kinds = (*events.KINDS, *(rule.name for rule in found))
     self._server = _serve(config.aegis, state, kinds, say)
+    self._webhook = None
+    if url:
+      from zaya_jax.aegis.notify import webhook  # A tenth of a second.
+
+      self._webhook = webhook.Webhook(url, config.run_dir, say)
     self._hooks, self._notified_s = [], 0.0
 
   def poll(self, time_s: float) -> list[events.Event]:
@@ -82,6 +89,8 @@ class Site:
     """Tells those who look from outside what was decided."""
     if self._server:
       self._server.count(event, action)
+    if self._webhook:
+      self._webhook.send(event, action)
 
   def finished(self, step: int) -> None:
     """Tells them the last step that all ranks have finished; 0: none yet."""
@@ -89,9 +98,11 @@ class Site:
       self._server.finished(step)
 
   def close(self) -> None:
-    """Closes files and the port; waits for commands."""
+    """Closes files and the port; waits for commands and the last notice."""
     for hook in self._hooks:
       hook.join()
+    if self._webhook:
+      self._webhook.close()
     self._watch.close()
     self._told.close()
     if self._server:

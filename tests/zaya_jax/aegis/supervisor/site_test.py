@@ -2,6 +2,7 @@
 """What a supervisor hears of training, and tells a scheduler and systemd."""
 
 import json
+import os
 import re
 import socket
 import tempfile
@@ -9,6 +10,7 @@ import urllib.request
 
 import pytest
 
+from tests.support import receiver
 from zaya_jax import config as config_lib
 from zaya_jax.aegis.decide import events
 from zaya_jax.aegis.decide import state as state_lib
@@ -121,6 +123,7 @@ def test_systemd_hears_that_it_lives(make, monkeypatch):
     (dict(drain='drain {host}'), '--aegis.drain'),
     (dict(logs=('dmesg',)), '--aegis.logs=dmesg'),
     (dict(rules=('/nowhere.toml',)), '/nowhere.toml'),
+    (dict(notify='slack'), '--aegis.notify'),
     (dict(port=1), None),
   ],
 )
@@ -174,6 +177,20 @@ def test_without_a_port_nothing_is_told_outside(make):
     events.Event(time_s=1.0, kind='exit'), events.Action(kind='warn')
   )
   looking.finished(1)
+
+
+def test_decisions_are_posted_where_the_environment_says(make, monkeypatch):
+  there = receiver.Receiver()
+  monkeypatch.setenv('HOOK', there.url)
+  looking, _ = make(notify='env:HOOK')
+  looking.seen(
+    events.Event(time_s=1.0, kind='exit', node='b', detail='rank 3 is gone'),
+    events.Action(kind='restart', node='b'),
+  )
+  assert 'rank 3 is gone -&gt; restart' in there.next()['text']
+  assert 'HOOK' not in os.environ
+  looking.close()
+  there.close()
 
 
 def test_row_of_training_is_json(tmp_path):
