@@ -5,6 +5,7 @@ import configparser
 import os
 import pathlib
 import re
+import signal
 import stat
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import yaml
 from tests.support import fake_srun
 from zaya_jax import config as config_lib
 from zaya_jax.aegis.supervisor import hooks
-from zaya_jax.aegis.watch import watch
+from zaya_jax.aegis.watch import notice, watch
 from zaya_jax.runtime import rank
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -101,7 +102,8 @@ def sbatch(tmp_path):
   folder = tmp_path / 'bin'
   folder.mkdir()
   commands = {
-    'srun': f'exec {sys.executable} {fake_srun.__file__} "$@"',
+    'srun': f'echo "$@" > {tmp_path}/srun; '
+    f'exec {sys.executable} {fake_srun.__file__} "$@"',
     'scontrol': f'echo "$@" >> {tmp_path}/scontrol',
     'task': 'shift 2; exec bash -c "$1"',
   }
@@ -118,6 +120,7 @@ def sbatch(tmp_path):
         'ZAYA_DIR': str(ROOT),
         'ZAYA_PYTHON': str(folder / 'task'),
         'SLURM_JOB_ID': '77',
+        'SLURM_CPUS_PER_TASK': '96',
         'FAKE_TASKS': '4',
         'FAKE_OUT': str(tmp_path),
         **more,
@@ -133,6 +136,8 @@ def sbatch(tmp_path):
 
 def test_batch_job_starts_every_process_with_the_settings(sbatch, tmp_path):
   assert sbatch('env; test $SLURM_PROCID -lt 4') == (0, '')
+  # Else srun of Slurm 22.05 gives one core to a task.
+  assert '--cpus-per-task=96' in (tmp_path / 'srun').read_text().split()
   for i in range(4):
     seen = (tmp_path / str(i)).read_text().splitlines()
     assert {f'{k}={v}' for k, v in settings().items()} <= set(seen)
@@ -176,6 +181,7 @@ def supervise(tmp_path):
         'ZAYA_PYTHON': str(folder / 'python'),
         'SLURM_JOB_ID': '77',
         'SLURM_JOB_NODELIST': 'a[1-2]',
+        'SLURM_CPUS_PER_TASK': '96',
         'COMMAND': command,
       },
     )
@@ -196,19 +202,39 @@ def test_supervised_job_is_queued_again_only_where_that_helps(
   assert found.aegis.spares == 1
   hooks.check('--aegis.drain', found.aegis.drain)
   watch.parse(found.aegis.logs)
-  assert '{node}' in found.aegis.agent
+  words = found.aegis.agent.split()
+  assert words[0] == 'srun' and '--nodelist={node}' in words
+  assert '--cpus-per-task=96' in words
 
 
-def test_supervised_job_waits_for_the_save_after_a_signal(supervise, tmp_path):
+@pytest.mark.parametrize('name', ['TERM', 'USR1'])
+def test_supervised_job_waits_for_the_save_after_a_signal(
+  supervise, tmp_path, name
+):
   ready = tmp_path / 'ready'
   job = supervise(
-    f'trap "exit 75" TERM; touch {ready}; while :; do sleep 0.1; done'
+    f'trap "exit 75" {name}; touch {ready}; while :; do sleep 0.1; done'
   )
   while not ready.exists():
     assert job.poll() is None
-  job.terminate()
+  job.send_signal(signal.Signals[f'SIG{name}'])
   assert job.wait(60) == 75
   assert (tmp_path / 'scontrol').read_text() == 'requeue 77\n'
+
+
+def test_supervised_job_has_time_to_save_when_its_own_is_up():
+  text = (DEPLOY / 'supervise.sbatch').read_text()
+  options = re.findall(r'^#SBATCH --(\S+)', text, re.M)
+  (told,) = re.findall(r'^signal=B:USR1@(\d+)$', '\n'.join(options), re.M)
+  (grace,) = re.findall(r'--aegis\.grace_s=(\d+)', text)
+  assert int(told) >= int(grace) + 30 and 'requeue' in options
+  assert signal.SIGUSR1 in notice.SIGNALS
+
+
+def test_user_may_give_ranks_less_time(supervise, tmp_path):
+  assert supervise('exit 0', '--aegis.grace_s=5').wait(60) == 0
+  found = config_lib.Config.parse((tmp_path / 'flags').read_text().splitlines())
+  assert found.aegis.grace_s == 5
 
 
 def test_systemd_restarts_only_where_that_helps():

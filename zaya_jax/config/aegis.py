@@ -41,6 +41,11 @@ class AegisConfig(fields.Section, prefix='aegis.'):
   grace_s: float = field(
     60.0, 'Seconds that ranks have to save and exit when asked to.', minimum=0.0
   )
+  preempt_file: str = field(
+    '',
+    'File that announces the end of the machines: once it is made or touched, '
+    'the run saves and exits with code 75, as after SIGTERM or SIGUSR1.',
+  )
   restarts_per_hour: int = field(
     10,
     'Restarts in an hour; one more ends the run with exit code 75.',

@@ -12,7 +12,7 @@ from zaya_jax.aegis.decide import events
 from zaya_jax.aegis.decide import state as state_lib
 from zaya_jax.aegis.notify import address
 from zaya_jax.aegis.supervisor import hooks, incidents
-from zaya_jax.aegis.watch import rules, tail, watch
+from zaya_jax.aegis.watch import notice, rules, tail, watch
 
 _NOTIFY_S = 5.0
 
@@ -49,6 +49,7 @@ class Site:
       found,
       logs=[('trainer', os.path.join(config.run_dir, 'log.txt'))],
     )
+    self._notice = notice.File(config.aegis.preempt_file)
     self._told = tail.Tail(os.path.join(config.run_dir, 'incidents.jsonl'))
     kinds = (*events.KINDS, *(rule.name for rule in found))
     self._server = _serve(config.aegis, state, kinds, say)
@@ -68,6 +69,9 @@ class Site:
     found = [
       incidents.told(line, nodes, self._each) for line in self._told.read()
     ]
+    # Asked once more, ranks would end without having saved.
+    if self._state().draining != '':
+      found += self._notice.poll(time_s)
     return [x for x in found if x] + self._watch.poll(time_s)
 
   def examine(self, node: str) -> str:

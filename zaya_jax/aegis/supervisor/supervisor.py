@@ -19,7 +19,7 @@ from zaya_jax import config as config_lib
 from zaya_jax.aegis.decide import events
 from zaya_jax.aegis.decide import state as state_lib
 from zaya_jax.aegis.supervisor import account, fleet, incidents, seals, site
-from zaya_jax.aegis.watch import stragglers
+from zaya_jax.aegis.watch import notice, stragglers
 from zaya_jax.checkpoint import lock
 from zaya_jax.config import exit_codes, fields
 from zaya_jax.runtime import faults, fence, supervised
@@ -27,7 +27,6 @@ from zaya_jax.runtime import faults, fence, supervised
 _POLL_S = 0.1
 _PORTS, _PORT_COUNT = 61_440, 4096  # Above those that Linux hands out.
 _PATIENCE = 6  # Times the limit, for ranks that wait for a processor.
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _FACTS = [field.name for field in dataclasses.fields(events.Progress)]
 
 
@@ -73,6 +72,7 @@ class Supervisor:
     self._stragglers = stragglers.Stragglers()
     self._healthy: set[str] = set()  # Nodes that passed the health check.
     self._drain_until: float | None = None
+    self._requests = notice.Requests()
     self._running = False
     self._code: int | None = None
 
@@ -105,7 +105,7 @@ class Supervisor:
     self._wake, write = os.pipe()
     os.set_blocking(write, False)
     self._selector.register(self._wake, selectors.EVENT_READ)
-    old = {n: signal.signal(n, lambda *_: None) for n in _SIGNALS}
+    old = {n: signal.signal(n, lambda *_: None) for n in notice.SIGNALS}
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)
     try:
       for node in self._config.aegis.nodes:
@@ -209,13 +209,15 @@ class Supervisor:
     return self._code is not None or self._incidents.state.generation > now
 
   def _signalled(self, numbers: bytes) -> None:
-    """SIGTERM or Ctrl-C: the first asks the ranks, the second ends at once."""
+    """The first signal asks the ranks; a second that insists ends at once."""
     for number in numbers:
-      if self._incidents.state.draining == '':
+      is_ending = self._incidents.state.draining == ''
+      meaning = self._requests.weigh(number, is_ending=is_ending)
+      if meaning == 'now':
         self._ledger.say('a second signal: not waiting for the ranks')
         self._fleet.kill()
         self._code = exit_codes.STOPPED
-      else:
+      elif meaning == 'stop':
         name = signal.Signals(number).name
         self._see('stop_requested', detail=f'{name} to the supervisor')
 

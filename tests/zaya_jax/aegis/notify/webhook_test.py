@@ -120,6 +120,7 @@ def test_end_waits_for_a_hanging_server_only_so_long(
   hook.send(EVENT, WARN)
   receiver.next()
   hook.close()  # Returns, though nobody answers.
+  receiver.hold.set()
 
 
 def test_last_incident_is_sent_at_the_end(receiver, make):

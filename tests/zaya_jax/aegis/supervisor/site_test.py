@@ -143,6 +143,18 @@ def free_port():
     return taken.getsockname()[1]
 
 
+def test_notice_is_an_event_unless_the_run_ends_already(make, tmp_path):
+  path = tmp_path / 'preempt'
+  looking, _ = make(preempt_file=str(path))
+  path.touch()
+  (event,) = looking.poll(1.0)
+  assert event.kind == 'stop_requested'
+  ending, _ = make(preempt_file=f'{path}2')
+  ending._state = lambda: STATE.but(draining='')
+  path.with_name('preempt2').touch()
+  assert ending.poll(2.0) == []
+
+
 def test_decisions_and_steps_reach_the_port(make):
   port = free_port()
   looking, said = make(port=port)
