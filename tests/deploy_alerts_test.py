@@ -5,14 +5,14 @@ import json
 import re
 import shutil
 import subprocess
-import urllib.request
 
+import prometheus_client
 import pytest
 import yaml
 
 from tests.support import documents
 from zaya_jax.aegis.decide import state as state_lib
-from zaya_jax.aegis.supervisor import endpoint
+from zaya_jax.aegis.notify import metrics
 
 FOLDER = documents.ROOT / 'deploy' / 'prometheus'
 PAGE = documents.ROOT / 'docs' / 'supervision.md'
@@ -48,11 +48,8 @@ def board_queries():
 @pytest.fixture(scope='module')
 def exported():
   """What a supervisor exports, by the names that queries use."""
-  server = endpoint.Server(0, lambda: state_lib.start(('a',)))
-  url = f'http://127.0.0.1:{server.port}/metrics'
-  with urllib.request.urlopen(url, timeout=10) as answer:
-    lines = answer.read().decode().splitlines()
-  server.close()
+  registry = metrics.Metrics(lambda: state_lib.start(('a',))).registry
+  lines = prometheus_client.generate_latest(registry).decode().splitlines()
   return {re.split(r'[{ ]', line)[0] for line in lines if line[0] != '#'}
 
 

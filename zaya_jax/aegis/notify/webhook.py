@@ -53,7 +53,7 @@ class Webhook:
     self._thread = threading.Thread(target=self._run, daemon=True)
     self._thread.start()
 
-  def send(self, event: events.Event, action: events.Action) -> None:
+  def take(self, event: events.Event, action: events.Action) -> None:
     """Leaves an incident to the thread; returns at once."""
     if action.kind != 'ignore':
       with self._change:

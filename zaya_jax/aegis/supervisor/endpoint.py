@@ -5,8 +5,6 @@ import functools
 import ipaddress
 import socket
 import threading
-import time
-import typing
 from collections.abc import Callable, Iterable
 from typing import Any
 from wsgiref import simple_server
@@ -14,45 +12,11 @@ from wsgiref import simple_server
 import prometheus_client
 from prometheus_client import exposition
 
-from zaya_jax.aegis.decide import events
 from zaya_jax.aegis.decide import state as state_lib
-
-State = state_lib.State
 
 LOOPBACK = '127.0.0.1'
 _CONNECTIONS = 32  # At a time; more are closed at once.
 _NAMES = ('localhost', 'localhost.localdomain')
-_GAUGES: dict[str, tuple[str, Callable[[State], float]]] = {
-  'generation': ('Number of the generation.', lambda s: s.generation),
-  'running': (
-    '1 once the generation has finished a step.',
-    lambda s: s.running,
-  ),
-  'alarm': ('1 if a person must look.', lambda s: bool(s.alarm)),
-  'sealed_step': (
-    'Step of the newest valid checkpoint.',
-    lambda s: max(s.sealed, default=0),
-  ),
-  'nodes': ('Nodes of the generation.', lambda s: len(s.nodes)),
-  'nodes_wanted': ('Nodes that the run should have.', lambda s: s.size),
-  'spares': ('Healthy nodes that wait.', lambda s: len(s.spares)),
-  'quarantined': ('Nodes in quarantine.', lambda s: len(s.quarantine)),
-  'absent': ('Nodes that did not start or come back.', lambda s: len(s.absent)),
-  'incidents_last_hour': (
-    'Incidents that count in the budget of an hour.',
-    lambda s: len(s.restarts),
-  ),
-  'fruitless_generations': (
-    'Generations in a row that failed without a new checkpoint.',
-    lambda s: s.fruitless,
-  ),
-  'rollbacks': ('Rollbacks that are remembered.', lambda s: len(s.rollbacks)),
-  'failed_saves': ('Failed saves in a row.', lambda s: s.failed_saves),
-  'draining': (
-    '1 while ranks save before they end.',
-    lambda s: s.draining is not None,
-  ),
-}
 
 
 def exposes(bind: str, port: int) -> str:
@@ -66,15 +30,21 @@ def exposes(bind: str, port: int) -> str:
   )
 
 
+def unwell(state: state_lib.State) -> str:
+  """Why the run does not progress, as far as its state says; '' if it does."""
+  if state.alarm or state.running:
+    return state.alarm
+  return f'generation {state.generation} has finished no step yet'
+
+
 class Server:
   """Answers GET requests until it is closed.
 
   Args:
     port: 0 for any; the attribute has the one that was taken.
-    state: returns the present state of the run.
+    registry: what /metrics has.
+    unwell: returns why no generation is running; '' if one is.
     bind: the address; '0.0.0.0' or '::' for all of this machine.
-    kinds: of the incidents that `count` is told of; each has a counter from
-      the start, as Prometheus misses the first rise of one that appears.
 
   Raises:
     OSError: if the port is taken, or the address is not of this machine.
@@ -83,73 +53,29 @@ class Server:
   def __init__(
     self,
     port: int,
-    state: Callable[[], State],
-    *,
+    registry: prometheus_client.CollectorRegistry,
+    unwell: Callable[[], str],
     bind: str = LOOPBACK,
-    kinds: Iterable[str] = events.KINDS,
   ):
-    self._started = self._stepped = time.monotonic()
-    self._step = 0
-    # The times at which counters began are not worth as many lines.
-    prometheus_client.disable_created_metrics()
-    registry = self._registry(state, kinds)
     self._server = simple_server.make_server(
       bind,
       port,
-      functools.partial(_answer, registry, state, _is_loopback(bind)),
+      functools.partial(_answer, registry, unwell, _is_loopback(bind)),
       _Server6 if ':' in bind else _Server,
       _Handler,
     )
     self.port = self._server.server_port
     threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
-  def count(self, event: events.Event, action: events.Action) -> None:
-    """Counts an incident, unless nothing was done about it."""
-    if action.kind != 'ignore':
-      self._incidents.labels(event.kind, action.kind).inc()
-
-  def finished(self, step: int) -> None:
-    """Notes the last step that all ranks have finished; 0 for none yet."""
-    if step and step != self._step:
-      self._step, self._stepped = step, time.monotonic()
-
   def close(self) -> None:
     """Stops listening."""
     self._server.shutdown()
     self._server.server_close()
 
-  def _registry(self, state, kinds) -> prometheus_client.CollectorRegistry:
-    registry = prometheus_client.CollectorRegistry()
-
-    def gauge(name: str, words: str, read: Callable[[], float]) -> None:
-      prometheus_client.Gauge(
-        f'zaya_jax_{name}', words, registry=registry
-      ).set_function(read)
-
-    for name, (words, read) in _GAUGES.items():
-      gauge(name, words, functools.partial(lambda read: read(state()), read))
-    gauge('step', 'The last step that all ranks finished.', lambda: self._step)
-    gauge(
-      'step_age_seconds',
-      'Time since then, or since the start of the supervisor.',
-      lambda: time.monotonic() - self._stepped,
-    )
-    self._incidents = prometheus_client.Counter(
-      'zaya_jax_incidents',
-      'Incidents since the start of the supervisor, by what was done.',
-      ('kind', 'action'),
-      registry=registry,
-    )
-    for kind in kinds:
-      for action in typing.get_args(events.ActionKind):
-        if action != 'ignore':
-          self._incidents.labels(kind, action)
-    return registry
-
 
 def _answer(
   registry: prometheus_client.CollectorRegistry,
-  state: Callable[[], State],
+  unwell: Callable[[], str],
   is_local: bool,
   request: dict[str, Any],
   start: Callable,
@@ -164,17 +90,9 @@ def _answer(
     return prometheus_client.make_wsgi_app(registry)(request, start)
   if path != '/healthz':
     return _text(start, '404 Not Found', 'not found')
-  why = _unhealthy(state())
-  return _text(
-    start, '503 Service Unavailable' if why else '200 OK', why or 'ok'
-  )
-
-
-def _unhealthy(state: State) -> str:
-  """Why the run does not progress; '' if it does."""
-  if state.alarm or state.running:
-    return state.alarm
-  return f'generation {state.generation} has finished no step yet'
+  if why := unwell():
+    return _text(start, '503 Service Unavailable', why)
+  return _text(start, '200 OK', 'ok')
 
 
 def _text(start: Callable, status: str, text: str) -> Iterable[bytes]:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from zaya_jax import config as config_lib
 from zaya_jax.aegis.decide import events
 from zaya_jax.aegis.decide import state as state_lib
-from zaya_jax.aegis.notify import address
+from zaya_jax.aegis.notify import board
 from zaya_jax.aegis.supervisor import hooks, incidents
 from zaya_jax.aegis.watch import notice, rules, tail, watch
 
@@ -42,22 +42,15 @@ class Site:
     hooks.check('--aegis.drain', self._drain)
     hooks.check('--aegis.health', self._health)
     watch.parse(config.aegis.logs)
-    url = address.read(config.aegis.notify)
-    found = rules.load(config.aegis.rules)
+    self._board = board.Board(config, state, say)
     self._watch = watch.Watch(
       '',
-      found,
+      rules.load(config.aegis.rules),
       logs=[('trainer', os.path.join(config.run_dir, 'log.txt'))],
     )
     self._notice = notice.File(config.aegis.preempt_file)
     self._told = tail.Tail(os.path.join(config.run_dir, 'incidents.jsonl'))
-    kinds = (*events.KINDS, *(rule.name for rule in found))
-    self._server = _serve(config.aegis, state, kinds, say)
-    self._webhook = None
-    if url:
-      from zaya_jax.aegis.notify import webhook  # A tenth of a second.
-
-      self._webhook = webhook.Webhook(url, config.run_dir, say)
+    self._server = _serve(config.aegis, state, self._board.registry, say)
     self._hooks, self._notified_s = [], 0.0
 
   def poll(self, time_s: float) -> list[events.Event]:
@@ -91,22 +84,17 @@ class Site:
 
   def seen(self, event: events.Event, action: events.Action) -> None:
     """Tells those who look from outside what was decided."""
-    if self._server:
-      self._server.count(event, action)
-    if self._webhook:
-      self._webhook.send(event, action)
+    self._board.seen(event, action)
 
   def finished(self, step: int) -> None:
     """Tells them the last step that all ranks have finished; 0: none yet."""
-    if self._server:
-      self._server.finished(step)
+    self._board.finished(step)
 
   def close(self) -> None:
     """Closes files and the port; waits for commands and the last notice."""
     for hook in self._hooks:
       hook.join()
-    if self._webhook:
-      self._webhook.close()
+    self._board.close()
     self._watch.close()
     self._told.close()
     if self._server:
@@ -128,13 +116,15 @@ def _notify() -> None:
       there.sendto(b'WATCHDOG=1', address)
 
 
-def _serve(aegis: config_lib.AegisConfig, state, kinds, say):
+def _serve(aegis: config_lib.AegisConfig, state, registry, say):
   if not aegis.port:
     return None
   from zaya_jax.aegis.supervisor import endpoint  # A fifth of a second.
 
   try:
-    server = endpoint.Server(aegis.port, state, bind=aegis.bind, kinds=kinds)
+    server = endpoint.Server(
+      aegis.port, registry, lambda: endpoint.unwell(state()), aegis.bind
+    )
   except OSError as error:
     raise config_lib.UsageError(
       f'--aegis.port={aegis.port} cannot be opened on --aegis.bind='

@@ -39,7 +39,7 @@ def make():
 
 def test_incident_is_posted(receiver, make):
   hook, said = make(receiver.url)
-  hook.send(EVENT, WARN)
+  hook.take(EVENT, WARN)
   path, message = receiver.got.get(timeout=60)
   assert path == SECRET
   assert message['text'] == 'zaya_jax zaya: down -&gt; warn'
@@ -51,7 +51,7 @@ def test_incident_is_posted(receiver, make):
 
 def test_what_is_ordinary_is_not_posted(receiver, make):
   hook, _ = make(receiver.url)
-  hook.send(EVENT, events.Action(kind='ignore'))
+  hook.take(EVENT, events.Action(kind='ignore'))
   hook.close()
   assert receiver.got.empty()
 
@@ -60,7 +60,7 @@ def test_what_is_ordinary_is_not_posted(receiver, make):
 def test_server_that_fails_gets_it_again(receiver, make, code):
   receiver.codes = [code] * 3
   hook, said = make(receiver.url)
-  hook.send(EVENT, WARN)
+  hook.take(EVENT, WARN)
   got = [receiver.next() for _ in range(4)]
   assert got == got[:1] * 4
   first = said.get(timeout=60)
@@ -75,10 +75,10 @@ def test_server_that_fails_gets_it_again(receiver, make, code):
 def test_refused_message_is_told_and_blocks_no_other(receiver, make, code):
   receiver.codes = [code]
   hook, said = make(receiver.url)
-  hook.send(EVENT, WARN)
+  hook.take(EVENT, WARN)
   receiver.next()
   assert f'(HTTP {code}); the message is lost' in said.get(timeout=60)
-  hook.send(events.Event(time_s=2.0, kind='exit'), WARN)
+  hook.take(events.Event(time_s=2.0, kind='exit'), WARN)
   assert receiver.next()['incidents'][0]['kind'] == 'exit'
   hook.close()
   assert receiver.got.empty()  # No redirect was followed.
@@ -87,10 +87,10 @@ def test_refused_message_is_told_and_blocks_no_other(receiver, make, code):
 def test_flood_is_a_few_messages_that_count_it(receiver, make):
   hook, _ = make(receiver.url)
   receiver.hold.clear()
-  hook.send(EVENT, WARN)
+  hook.take(EVENT, WARN)
   count = receiver.next()['incidents']  # It is under way.
   for _ in range(10_000):
-    hook.send(EVENT, WARN)
+    hook.take(EVENT, WARN)
   receiver.hold.set()
   message = receiver.next()
   assert len(count) == 1 and len(message['incidents']) == 10
@@ -103,7 +103,7 @@ def test_server_that_hangs_holds_nobody(receiver, make, monkeypatch):
   monkeypatch.setattr(webhook, '_TIMEOUT_S', 0.2)
   receiver.hold.clear()
   hook, said = make(receiver.url)
-  hook.send(EVENT, WARN)
+  hook.take(EVENT, WARN)
   for _ in range(3):  # It gave up waiting, and came again.
     receiver.next()
   assert 'failed (TimeoutError); it is tried again' in said.get(timeout=60)
@@ -117,7 +117,7 @@ def test_end_waits_for_a_hanging_server_only_so_long(
   monkeypatch.setattr(webhook, '_LAST_S', 0.05)
   receiver.hold.clear()
   hook, _ = make(receiver.url)
-  hook.send(EVENT, WARN)
+  hook.take(EVENT, WARN)
   receiver.next()
   hook.close()  # Returns, though nobody answers.
   receiver.hold.set()
@@ -125,10 +125,10 @@ def test_end_waits_for_a_hanging_server_only_so_long(
 
 def test_last_incident_is_sent_at_the_end(receiver, make):
   hook, _ = make(receiver.url, every_s=3600.0)
-  hook.send(EVENT, WARN)
+  hook.take(EVENT, WARN)
   receiver.next()
   # Within the pause after a message.
-  hook.send(events.Event(time_s=2.0, kind='exit'), events.Action(kind='stop'))
+  hook.take(events.Event(time_s=2.0, kind='exit'), events.Action(kind='stop'))
   hook.close()
   assert receiver.next()['incidents'][0]['action'] == 'stop'
 
@@ -137,20 +137,20 @@ def test_address_where_nobody_listens_is_a_word_not_an_error(make):
   with socket.create_server(('127.0.0.1', 0)) as taken:
     port = taken.getsockname()[1]
   hook, said = make(f'http://127.0.0.1:{port}{SECRET}')
-  hook.send(EVENT, WARN)
+  hook.take(EVENT, WARN)
   told = said.get(timeout=60)
   assert told == (
     'a notice to 127.0.0.1 failed (Connection refused); it is tried again'
   )
   for _ in range(10_000):
-    hook.send(EVENT, WARN)
+    hook.take(EVENT, WARN)
   hook.close()
   assert said.empty()  # Once, however often it was tried.
 
 
 def test_name_that_does_not_exist_tells_no_secret(make):
   hook, said = make(f'http://no-such-host.invalid{SECRET}')
-  hook.send(EVENT, WARN)
+  hook.take(EVENT, WARN)
   told = said.get(timeout=60)
   assert 'no-such-host.invalid failed' in told and 'SECRET' not in told
 
@@ -158,7 +158,7 @@ def test_name_that_does_not_exist_tells_no_secret(make):
 def test_garbage_instead_of_http_is_tried_again(make):
   with socket.create_server(('127.0.0.1', 0)) as server:
     hook, said = make(f'http://127.0.0.1:{server.getsockname()[1]}{SECRET}')
-    hook.send(EVENT, WARN)
+    hook.take(EVENT, WARN)
     client, _ = server.accept()
     with client:
       client.recv(65_536)
