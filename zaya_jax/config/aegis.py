@@ -65,6 +65,11 @@ class AegisConfig(fields.Section, prefix='aegis.'):
   metrics_url: str = field(
     '', 'Metrics that agents watch, such as http://127.0.0.1:5000/metrics.'
   )
+  telemetry: tuple[str, ...] = field(
+    (),
+    'Tools that agents ask every 30 s for counters: amd_smi, ethtool, ip, rdma '
+    'and infiniband.',
+  )
   rules: tuple[str, ...] = field(
     (), 'Rule files, or folders with them; default: zaya_jax/aegis/watch/rules.'
   )

@@ -12,7 +12,7 @@ from zaya_jax.aegis.decide import events
 from zaya_jax.aegis.decide import state as state_lib
 from zaya_jax.aegis.notify import board
 from zaya_jax.aegis.supervisor import hooks, incidents
-from zaya_jax.aegis.watch import notice, rules, tail, watch
+from zaya_jax.aegis.watch import notice, rules, sampler, tail, watch
 
 _NOTIFY_S = 5.0
 
@@ -42,6 +42,7 @@ class Site:
     hooks.check('--aegis.drain', self._drain)
     hooks.check('--aegis.health', self._health)
     watch.parse(config.aegis.logs)
+    sampler.tools(config.aegis.telemetry)
     self._board = board.Board(config, state, say)
     self._watch = watch.Watch(
       '',

@@ -124,6 +124,7 @@ def test_systemd_hears_that_it_lives(make, monkeypatch):
     (dict(logs=('dmesg',)), '--aegis.logs=dmesg'),
     (dict(rules=('/nowhere.toml',)), '/nowhere.toml'),
     (dict(notify='slack'), '--aegis.notify'),
+    (dict(telemetry=('dmesg',)), '--aegis.telemetry=dmesg'),
     (dict(port=1), None),
   ],
 )
