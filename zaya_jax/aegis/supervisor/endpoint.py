@@ -38,7 +38,7 @@ def unwell(state: state_lib.State) -> str:
 
 
 class Server:
-  """Answers GET requests until it is closed.
+  """Takes the port at once, and answers GET requests once it has started.
 
   Args:
     port: 0 for any; the attribute has the one that was taken.
@@ -65,11 +65,19 @@ class Server:
       _Handler,
     )
     self.port = self._server.server_port
-    threading.Thread(target=self._server.serve_forever, daemon=True).start()
+    self._thread: threading.Thread | None = None
+
+  def start(self) -> None:
+    """Begins to answer; who has asked before waits until then."""
+    self._thread = threading.Thread(
+      target=self._server.serve_forever, daemon=True
+    )
+    self._thread.start()
 
   def close(self) -> None:
     """Stops listening."""
-    self._server.shutdown()
+    if self._thread:
+      self._server.shutdown()
     self._server.server_close()
 
 

@@ -54,6 +54,11 @@ class Site:
     self._server = _serve(config.aegis, state, self._board.registry, say)
     self._hooks, self._notified_s = [], 0.0
 
+  def start(self) -> None:
+    """Begins to answer on the port; `state` is asked from now on."""
+    if self._server:
+      self._server.start()
+
   def poll(self, time_s: float) -> list[events.Event]:
     """The events since the last call."""
     if time_s > self._notified_s + _NOTIFY_S:

@@ -102,6 +102,7 @@ class Supervisor:
 
   def run(self) -> int:
     """Runs to the end; returns the exit code."""
+    self._site.start()
     self._wake, write = os.pipe()
     os.set_blocking(write, False)
     self._selector.register(self._wake, selectors.EVENT_READ)

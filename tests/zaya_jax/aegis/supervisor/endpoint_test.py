@@ -18,7 +18,9 @@ prometheus_client.Gauge('zaya_jax_step', 'Of a test.', registry=REGISTRY).set(7)
 
 
 def make(unwell='', **more):
-  return endpoint.Server(0, REGISTRY, lambda: unwell, **more)
+  server = endpoint.Server(0, REGISTRY, lambda: unwell, **more)
+  server.start()
+  return server
 
 
 @pytest.fixture(scope='module')
@@ -26,6 +28,7 @@ def server():
   why = ['']
   server = endpoint.Server(0, REGISTRY, lambda: why[0])
   server.why = why
+  server.start()
   yield server
   server.close()
 
@@ -122,6 +125,26 @@ def test_only_this_machine_reaches_it(server):
     if host != '127.0.0.1':
       with pytest.raises(OSError):
         socket.create_connection((host, server.port), timeout=10)
+
+
+def test_nothing_is_asked_before_the_start():
+  asked = []
+  server = endpoint.Server(0, REGISTRY, lambda: asked.append(1) or '')
+  with socket.create_connection(
+    ('127.0.0.1', server.port), timeout=10
+  ) as there:
+    there.sendall(b'GET /healthz HTTP/1.0\r\nHost: localhost\r\n\r\n')
+    assert not asked
+    server.start()
+    assert there.recv(12) == b'HTTP/1.0 200'
+  server.close()
+
+
+def test_server_that_never_started_is_closed():
+  server = endpoint.Server(0, REGISTRY, str)
+  server.close()
+  with pytest.raises(OSError):
+    socket.create_connection(('127.0.0.1', server.port), timeout=10)
 
 
 def test_slow_client_blocks_nobody(server):

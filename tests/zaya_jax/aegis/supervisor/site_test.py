@@ -159,6 +159,7 @@ def test_notice_is_an_event_unless_the_run_ends_already(make, tmp_path):
 def test_decisions_and_steps_reach_the_port(make):
   port = free_port()
   looking, said = make(port=port)
+  looking.start()
   looking.seen(
     events.Event(time_s=1.0, kind='nic_down', node='b'),
     events.Action(kind='replace_node', node='b'),
