@@ -41,6 +41,11 @@ class AegisConfig(fields.Section, prefix='aegis.'):
   grace_s: float = field(
     60.0, 'Seconds that ranks have to save and exit when asked to.', minimum=0.0
   )
+  preempt_file: str = field(
+    '',
+    'File that announces the end of the machines: once it is made or touched, '
+    'the run saves and exits with code 75, as after SIGTERM or SIGUSR1.',
+  )
   restarts_per_hour: int = field(
     10,
     'Restarts in an hour; one more ends the run with exit code 75.',
@@ -99,6 +104,11 @@ class AegisConfig(fields.Section, prefix='aegis.'):
   metrics_url: str = field(
     '', 'Metrics that agents watch, such as http://127.0.0.1:5000/metrics.'
   )
+  telemetry: tuple[str, ...] = field(
+    (),
+    'Tools that agents ask every 30 s for counters: amd_smi, ethtool, ip, rdma '
+    'and infiniband.',
+  )
   rules: tuple[str, ...] = field(
     (), 'Rule files, or folders with them; default: zaya_jax/aegis/watch/rules.'
   )
@@ -115,9 +125,18 @@ class AegisConfig(fields.Section, prefix='aegis.'):
   )
   port: int = field(
     0,
-    'Port for GET /metrics and /healthz on 127.0.0.1; 0: none.',
+    'Port for GET /metrics and /healthz; 0: none.',
     minimum=0,
     maximum=65_535,
+  )
+  bind: str = field(
+    '127.0.0.1',
+    'Address of --aegis.port; 0.0.0.0 or :: lets other machines read it.',
+  )
+  notify: str = field(
+    '',
+    'Where incidents are posted as JSON, such as a webhook of Slack: '
+    'https://…, or env:NAME or file:PATH, which have that address.',
   )
   replay: str = field(
     '', 'Repeats the decisions in this incidents.jsonl, and nothing else.'

@@ -90,6 +90,7 @@ class Agent:
       rules.load(self._aegis.rules),
       logs=watch.parse(self._aegis.logs),
       metrics_url=self._aegis.metrics_url,
+      telemetry=self._aegis.telemetry,
     )
     if spare:
       self._prepare()

@@ -1,142 +1,156 @@
 # SPDX-License-Identifier: Apache-2.0
-"""/metrics and /healthz of a supervisor: read only, on the loopback address."""
+"""/metrics and /healthz of a supervisor: read only, bounded, no passwords."""
 
-import asyncio
-import contextlib
 import functools
 import ipaddress
 import socket
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+from wsgiref import simple_server
 
 import prometheus_client
 from prometheus_client import exposition
 
 from zaya_jax.aegis.decide import state as state_lib
 
-State = state_lib.State
-
 LOOPBACK = '127.0.0.1'
-_TIMEOUT_S = 5.0  # A client that sends nothing keeps a connection no longer.
-_CONNECTIONS = 32  # At a time; the oldest ends for a newer one.
-_REQUEST = 8192  # Bytes.
-_TEXT = 'text/plain; charset=utf-8'
-_GAUGES: dict[str, Callable[[State], int]] = {
-  'generation': lambda s: s.generation,
-  'running': lambda s: s.running,
-  'sealed_step': lambda s: max(s.sealed, default=0),
-  'nodes': lambda s: len(s.nodes),
-  'nodes_wanted': lambda s: s.size,
-  'spares': lambda s: len(s.spares),
-  'quarantined': lambda s: len(s.quarantine),
-  'absent': lambda s: len(s.absent),
-  'incidents_last_hour': lambda s: len(s.restarts),
-  'fruitless_generations': lambda s: s.fruitless,
-  'rollbacks': lambda s: len(s.rollbacks),
-  'failed_saves': lambda s: s.failed_saves,
-  'draining': lambda s: s.draining is not None,
-  'alarm': lambda s: bool(s.alarm),
-}
+_CONNECTIONS = 32  # At a time; more are closed at once.
+_NAMES = ('localhost', 'localhost.localdomain')
+
+
+def exposes(bind: str, port: int) -> str:
+  """A sentence for people if others than this machine reach the address."""
+  if _is_loopback(bind):
+    return ''
+  return (
+    f'--aegis.bind={bind}: whoever reaches port {port} of this machine reads '
+    'the metrics, which have no password and no TLS; let only Prometheus '
+    'through (a firewall, a NetworkPolicy)'
+  )
+
+
+def unwell(state: state_lib.State) -> str:
+  """Why the run does not progress, as far as its state says; '' if it does."""
+  if state.alarm or state.running:
+    return state.alarm
+  return f'generation {state.generation} has finished no step yet'
 
 
 class Server:
-  """Answers GET requests in the loop of the supervisor.
+  """Takes the port at once, and answers GET requests once it has started.
 
   Args:
     port: 0 for any; the attribute has the one that was taken.
-    state: returns the present state of the run.
+    registry: what /metrics has.
     unwell: returns why no generation is running; '' if one is.
-    address: where it listens. Elsewhere than on the loopback address, requests
-      may name any host.
+    bind: the address; '0.0.0.0' or '::' for all of this machine.
 
   Raises:
-    OSError: if the port is taken.
+    OSError: if the port is taken, or the address is not of this machine.
   """
 
   def __init__(
     self,
     port: int,
-    state: Callable[[], State],
+    registry: prometheus_client.CollectorRegistry,
     unwell: Callable[[], str],
-    address: str = LOOPBACK,
+    bind: str = LOOPBACK,
   ):
-    self._registry = prometheus_client.CollectorRegistry()
-    for name, read in _GAUGES.items():
-      gauge = prometheus_client.Gauge(
-        f'zaya_jax_{name}', name.replace('_', ' '), registry=self._registry
-      )
-      gauge.set_function(functools.partial(lambda read: read(state()), read))
-    self._unwell = unwell
-    self._is_local = address in (LOOPBACK, '::1', 'localhost')
-    family = socket.AF_INET6 if ':' in address else socket.AF_INET
-    self._socket = socket.create_server((address, port), family=family)
-    self.port = self._socket.getsockname()[1]
-    self._server: asyncio.Server | None = None
-    self._open: dict[asyncio.StreamWriter, None] = {}
-
-  async def start(self) -> None:
-    """Begins to answer."""
-    self._server = await asyncio.start_server(
-      self._serve, sock=self._socket, limit=_REQUEST
+    self._server = simple_server.make_server(
+      bind,
+      port,
+      functools.partial(_answer, registry, unwell, _is_loopback(bind)),
+      _Server6 if ':' in bind else _Server,
+      _Handler,
     )
+    self.port = self._server.server_port
+    self._thread: threading.Thread | None = None
+
+  def start(self) -> None:
+    """Begins to answer; who has asked before waits until then."""
+    self._thread = threading.Thread(
+      target=self._server.serve_forever, daemon=True
+    )
+    self._thread.start()
 
   def close(self) -> None:
     """Stops listening."""
-    if self._server:
-      self._server.close()
-    for writer in self._open:
-      writer.close()
-    self._socket.close()
-
-  async def _serve(
-    self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-  ) -> None:
-    """Answers one request."""
-    if len(self._open) >= _CONNECTIONS:
-      next(iter(self._open)).close()
-    self._open[writer] = None
-    wrong = (OSError, ValueError, TimeoutError)
-    with contextlib.suppress(
-      asyncio.IncompleteReadError, asyncio.LimitOverrunError, *wrong
-    ):
-      async with asyncio.timeout(_TIMEOUT_S):
-        head = await reader.readuntil(b'\r\n\r\n')
-        writer.write(self._answer(head.decode('latin-1')))
-        await writer.drain()
-    self._open.pop(writer, None)
-    writer.close()
-
-  def _answer(self, head: str) -> bytes:
-    request, *lines = head.split('\r\n')
-    fields = [line.partition(':') for line in lines if line]
-    hosts = [x.strip() for name, _, x in fields if name.lower() == 'host']
-    method, path, _ = request.split(' ')
-    if self._is_local and not all(map(_is_local, hosts or [''])):
-      return _response('403 Forbidden', b'this host is not served here\n')
-    if method != 'GET':
-      return _response('405 Method Not Allowed', b'only GET\n')
-    if path == '/metrics':
-      text = exposition.generate_latest(self._registry)
-      return _response('200 OK', text, exposition.CONTENT_TYPE_LATEST)
-    if path != '/healthz':
-      return _response('404 Not Found', b'not found\n')
-    if why := self._unwell():
-      return _response('503 Service Unavailable', f'{why}\n'.encode())
-    return _response('200 OK', b'ok\n')
+    if self._thread:
+      self._server.shutdown()
+    self._server.server_close()
 
 
-def _response(status: str, text: bytes, kind: str = _TEXT) -> bytes:
-  head = (
-    f'HTTP/1.1 {status}\r\nContent-Type: {kind}\r\n'
-    f'Content-Length: {len(text)}\r\nConnection: close\r\n\r\n'
-  )
-  return head.encode() + text
+def _answer(
+  registry: prometheus_client.CollectorRegistry,
+  unwell: Callable[[], str],
+  is_local: bool,
+  request: dict[str, Any],
+  start: Callable,
+) -> Iterable[bytes]:
+  """The application of WSGI."""
+  if is_local and not _names_loopback(request.get('HTTP_HOST', '')):
+    # A page in a browser here, whose name leads here, must not read it.
+    return _text(start, '421 Misdirected Request', 'not this host')
+  path = request['PATH_INFO']
+  if path == '/metrics' or request['REQUEST_METHOD'] != 'GET':
+    # Which refuses other methods.
+    return prometheus_client.make_wsgi_app(registry)(request, start)
+  if path != '/healthz':
+    return _text(start, '404 Not Found', 'not found')
+  if why := unwell():
+    return _text(start, '503 Service Unavailable', why)
+  return _text(start, '200 OK', 'ok')
 
 
-def _is_local(host: str) -> bool:
-  """Whether a Host names this machine, as pages of others never do."""
-  name = host.rpartition(':')[0] if host.rpartition(':')[2].isdigit() else host
-  if name.lower() == 'localhost':
-    return True
-  with contextlib.suppress(ValueError):
-    return ipaddress.ip_address(name.strip('[]')).is_loopback
-  return False
+def _text(start: Callable, status: str, text: str) -> Iterable[bytes]:
+  start(status, [('Content-Type', 'text/plain; charset=utf-8')])
+  return [f'{text}\n'.encode()]
+
+
+def _is_loopback(address: str) -> bool:
+  try:
+    return ipaddress.ip_address(address).is_loopback
+  except ValueError:
+    return address in _NAMES
+
+
+def _names_loopback(host: str) -> bool:
+  """Whether the Host of a request, with or without a port, is this machine."""
+  if host.startswith('['):
+    return _is_loopback(host[1:].partition(']')[0])
+  return _is_loopback(host.partition(':')[0].lower())
+
+
+class _Server(exposition.ThreadingWSGIServer):
+  def __init__(self, *args, **kwargs):
+    self._free = threading.BoundedSemaphore(_CONNECTIONS)
+    super().__init__(*args, **kwargs)
+
+  def process_request(self, request, client_address):
+    """Starts a thread, unless there are enough."""
+    if self._free.acquire(blocking=False):
+      super().process_request(request, client_address)
+    else:
+      self.shutdown_request(request)
+
+  def process_request_thread(self, request, client_address):
+    """Answers, and makes room for the next."""
+    try:
+      super().process_request_thread(request, client_address)
+    finally:
+      self._free.release()
+
+  def handle_error(self, request, client_address):
+    """Says nothing: a client that goes away is no news."""
+
+
+class _Server6(_Server):
+  address_family = socket.AF_INET6
+
+
+class _Handler(simple_server.WSGIRequestHandler):
+  timeout = 5.0  # A client that sends nothing keeps a thread no longer.
+
+  def log_message(self, format: str, *args: object) -> None:
+    """Logs nothing: a probe every few seconds is no news."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The surroundings of a supervisor: the run's files, and the site's commands.
+"""The surroundings of a supervisor: the run's files, the site, who looks on.
 
 The run directory may be on a file system that many share, so it is asked little
 (less than once a second) and from a thread, as it may not answer.
@@ -10,11 +10,14 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from zaya_jax import config as config_lib
 from zaya_jax.aegis.decide import events
+from zaya_jax.aegis.decide import state as state_lib
+from zaya_jax.aegis.notify import board
 from zaya_jax.aegis.supervisor import hooks, incidents, seals
-from zaya_jax.aegis.watch import rules, tail, watch
+from zaya_jax.aegis.watch import notice, rules, sampler, tail, watch
 from zaya_jax.checkpoint import folders
 
 _SEALS_S, _FILES_S = 2.5, 5.0  # Between two questions about each.
@@ -36,18 +39,26 @@ class Look:
 
 
 class Site:
-  """Reads what training writes; runs commands of the site.
+  """Reads what training writes, runs commands, answers on a port.
 
   Args:
     config: of the run.
+    state: returns the present state.
+    unwell: returns why no generation is running; '' if one is.
     say: prints a line for people.
 
   Raises:
-    UsageError: if a rule or a command is wrong.
+    UsageError: if a rule, a command, the port or an address is wrong.
   """
 
-  def __init__(self, config: config_lib.Config, say: Callable[[str], None]):
-    self._say = say
+  def __init__(
+    self,
+    config: config_lib.Config,
+    state: Callable[[], state_lib.State],
+    unwell: Callable[[], str],
+    say: Callable[[str], None],
+  ):
+    self._state, self._say = state, say
     self._each = config.aegis.ranks_per_node
     self._health = config.aegis.health
     self._drain = config.aegis.drain
@@ -55,6 +66,9 @@ class Site:
     hooks.check('--aegis.drain', self._drain)
     hooks.check('--aegis.health', self._health)
     watch.parse(config.aegis.logs)
+    sampler.tools(config.aegis.telemetry)
+    self._board = board.Board(config, state, say)
+    self._notice = notice.File(config.aegis.preempt_file)
     log = os.path.join(config.run_dir, 'log.txt')
     told = os.path.join(config.run_dir, 'incidents.jsonl')
     self._watch = watch.Watch(
@@ -72,6 +86,12 @@ class Site:
     self._before: dict[str, tuple[int, ...]] = {}
     self.sealed = self._seals.steps()
     self._hooks: list[threading.Thread] = []
+    self._server = _serve(config.aegis, self._board.registry, unwell, say)
+
+  def start(self) -> None:
+    """Begins to answer on the port; `state` is asked from now on."""
+    if self._server:
+      self._server.start()
 
   def look(
     self,
@@ -127,13 +147,29 @@ class Site:
       self._hooks.append(hook)
       hook.start()
 
+  def notices(self, time_s: float) -> list[events.Event]:
+    """Notices that the machines will be taken away."""
+    # Asked once more, ranks would end without having saved.
+    return [] if self._state().draining == '' else self._notice.poll(time_s)
+
+  def seen(self, event: events.Event, action: events.Action) -> None:
+    """Tells those who look from outside what was decided."""
+    self._board.seen(event, action)
+
+  def finished(self, step: int) -> None:
+    """Tells them the last step that all ranks have finished; 0: none yet."""
+    self._board.finished(step)
+
   def close(self) -> None:
-    """Closes files; waits for commands, which have a limit."""
+    """Closes files and the port; waits for commands, which have a limit."""
     until = time.monotonic() + hooks.TIMEOUT_S
     for hook in self._hooks:
       hook.join(max(0.0, until - time.monotonic()))
+    self._board.close()
     self._watch.close()
     self._told.close()
+    if self._server:
+      self._server.close()
 
   def _is_new(self, path: str, is_urgent: bool) -> bool:
     """Whether a file has changed, as far as it is time to ask."""
@@ -154,3 +190,25 @@ class Site:
   def _run_hook(self, node: str, reason: str) -> None:
     failed = hooks.run(self._drain, node=node, reason=reason)
     self._say(failed or f'{node} is drained: {self._drain}')
+
+
+def _serve(
+  aegis: config_lib.AegisConfig,
+  registry: Any,
+  unwell: Callable[[], str],
+  say: Callable[[str], None],
+) -> Any:
+  if not aegis.port:
+    return None
+  from zaya_jax.aegis.supervisor import endpoint  # A fifth of a second.
+
+  try:
+    server = endpoint.Server(aegis.port, registry, unwell, aegis.bind)
+  except OSError as error:
+    raise config_lib.UsageError(
+      f'--aegis.port={aegis.port} cannot be opened on --aegis.bind='
+      f'{aegis.bind} ({error.strerror}); choose others, or no port (0).'
+    ) from error
+  if warning := endpoint.exposes(aegis.bind, server.port):
+    say(warning)
+  return server

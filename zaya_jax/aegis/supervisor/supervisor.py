@@ -30,7 +30,7 @@ from zaya_jax.aegis.supervisor import (
   tenure,
 )
 from zaya_jax.aegis.supervisor.nodes import fleet, notices, quarantine, welcome
-from zaya_jax.aegis.watch import stragglers
+from zaya_jax.aegis.watch import notice, stragglers
 from zaya_jax.checkpoint import lock
 from zaya_jax.config import exit_codes
 from zaya_jax.runtime import lease
@@ -40,7 +40,6 @@ _PAUSE_S = 5.0  # Without a turn, which is worth a line.
 _COMPARE_S = 1.0  # Between two looks for slow ranks.
 _LOOK_S = 20.0  # For the run directory to answer.
 _SLACK_S = 30.0  # After the stated end of a wait, before it is wrong.
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def supervise(config: config_lib.Config, program: tuple[str, ...]) -> int:
@@ -73,8 +72,7 @@ class Supervisor:
   ):
     self._config, self._held = config, held
     self._ledger, self._pulse = account.Ledger(), pulse.Pulse()
-    self._site = site.Site(config, self._ledger.say)
-    self._server = _serve(config.aegis.port, self.state, self.unwell)
+    self._site = site.Site(config, self.state, self.unwell, self._ledger.say)
     path = pathlib.Path(config.run_dir, 'incidents.jsonl')
     state = launch.first_state(
       config, held, self._site, path, self._ledger.now_s()
@@ -84,6 +82,7 @@ class Supervisor:
     )
     self._stragglers, self._compared = stragglers.Stragglers(), 0.0
     self._signals: list[int] = []
+    self._requests = notice.Requests()
     self._looking: asyncio.Task[site.Look] | None = None
     self._failure = self._alarm = ''
     self._code: int | None = None
@@ -132,11 +131,10 @@ class Supervisor:
   async def _run(self) -> int:
     loop, keep = asyncio.get_running_loop(), None
     try:
-      for number in _SIGNALS:
+      for number in notice.SIGNALS:
         loop.add_signal_handler(number, self._signalled, number)
       keep = asyncio.create_task(self._held.keep())
-      if self._server:
-        await self._server.start()
+      self._site.start()
       if not self.state().nodes:
         self._stop(exit_codes.STOPPED, self.state().alarm)
       for node in (*self.state().nodes, *self.state().spares):
@@ -147,13 +145,11 @@ class Supervisor:
       self._ledger.end(self._code)
       return self._code
     finally:
-      for number in _SIGNALS:
+      for number in notice.SIGNALS:
         loop.remove_signal_handler(number)
       await self._fleet.close()
       if keep:
         keep.cancel()
-      if self._server:
-        self._server.close()
       await asyncio.to_thread(self._site.close)
       self._incidents.close()
 
@@ -191,7 +187,10 @@ class Supervisor:
     self._generation.turn()
     if (now := time.monotonic()) > self._compared + _COMPARE_S:
       self._compared = now
-      if slow := self._stragglers.find(self._fleet.ranks()):
+      ranks = self._fleet.ranks()
+      done = [rank['done'] for there in ranks.values() for rank in there]
+      self._site.finished(min(done, default=0))
+      if slow := self._stragglers.find(ranks):
         self._see('slow_rank', **slow)
     self._check()
 
@@ -230,15 +229,19 @@ class Supervisor:
     self._wake.set()
 
   def _hear_signals(self) -> None:
-    """SIGTERM or Ctrl-C: the first asks the ranks, the second ends at once."""
+    """The first signal asks the ranks; a second that insists ends at once."""
     signals, self._signals = self._signals, []
     for number in signals:
-      if self.state().draining == '':
+      is_ending = self.state().draining == ''
+      meaning = self._requests.weigh(number, is_ending=is_ending)
+      if meaning == 'now':
         why = 'a second signal: not waiting for the ranks'
         self._stop(exit_codes.STOPPED, why)
-      else:
+      elif meaning == 'stop':
         name = signal.Signals(number).name
         self._see('stop_requested', detail=f'{name} to the supervisor')
+    for event in self._site.notices(self._ledger.now_s()):
+      self._decide(event)
 
   def _check(self) -> None:
     """The invariant: a generation runs, or begins within a stated time."""
@@ -263,6 +266,7 @@ class Supervisor:
       return
     action = self._incidents.decide(event)
     self._ledger.seen(event, action)
+    self._site.seen(event, action)
     self._site.act(action)
     if action.condemned and self._config.aegis.agent:
       self._tell_others(action.condemned)
@@ -294,17 +298,3 @@ class Supervisor:
       self._ledger.say(why)
     self._final, self._generation.is_over = code, True
     self._generation.end()
-
-
-def _serve(port: int, state: Any, unwell: Any) -> Any:
-  if not port:
-    return None
-  from zaya_jax.aegis.supervisor import endpoint  # A fifth of a second.
-
-  try:
-    return endpoint.Server(port, state, unwell)
-  except OSError as error:
-    raise config_lib.UsageError(
-      f'--aegis.port={port} cannot be opened ({error.strerror}); choose '
-      'another one, or 0 for none.'
-    ) from error

@@ -2,12 +2,15 @@
 """What a supervisor hears of training, and tells a scheduler and systemd."""
 
 import json
+import os
 import re
 import socket
 import tempfile
+import urllib.request
 
 import pytest
 
+from tests.support import receiver
 from zaya_jax import config as config_lib
 from zaya_jax.aegis.decide import events
 from zaya_jax.aegis.decide import state as state_lib
@@ -130,6 +133,8 @@ def test_systemd_hears_that_it_lives(make, monkeypatch):
     (dict(drain='drain {host}'), '--aegis.drain'),
     (dict(logs=('dmesg',)), '--aegis.logs=dmesg'),
     (dict(rules=('/nowhere.toml',)), '/nowhere.toml'),
+    (dict(notify='slack'), '--aegis.notify'),
+    (dict(telemetry=('dmesg',)), '--aegis.telemetry=dmesg'),
     (dict(port=1), None),
   ],
 )
@@ -142,6 +147,74 @@ def test_wrong_settings_are_refused(make, aegis, why):
     return
   with pytest.raises(config_lib.UsageError, match=re.escape(why)):
     make(**aegis)
+
+
+def free_port():
+  with socket.create_server(('127.0.0.1', 0)) as taken:
+    return taken.getsockname()[1]
+
+
+def test_notice_is_an_event_unless_the_run_ends_already(make, tmp_path):
+  path = tmp_path / 'preempt'
+  looking, _ = make(preempt_file=str(path))
+  path.touch()
+  (event,) = looking.poll(1.0)
+  assert event.kind == 'stop_requested'
+  ending, _ = make(preempt_file=f'{path}2')
+  ending._state = lambda: STATE.but(draining='')
+  path.with_name('preempt2').touch()
+  assert ending.poll(2.0) == []
+
+
+def test_decisions_and_steps_reach_the_port(make):
+  port = free_port()
+  looking, said = make(port=port)
+  looking.start()
+  looking.seen(
+    events.Event(time_s=1.0, kind='nic_down', node='b'),
+    events.Action(kind='replace_node', node='b'),
+  )
+  looking.finished(7)
+  url = f'http://127.0.0.1:{port}/metrics'
+  with urllib.request.urlopen(url, timeout=10) as answer:
+    text = answer.read().decode()
+  assert 'zaya_jax_step 7.0\n' in text
+  counter = 'zaya_jax_incidents_total{action="replace_node",kind='
+  assert f'{counter}"nic_down"}} 1.0\n' in text
+  assert f'{counter}"pcie_lost"}} 0.0\n' in text  # Of another shipped rule.
+  assert not said
+
+
+def test_open_port_is_told(make):
+  _, said = make(port=free_port(), bind='0.0.0.0')
+  assert len(said) == 1 and '--aegis.bind=0.0.0.0' in said[0]
+
+
+def test_address_of_another_machine_is_refused(make):
+  with pytest.raises(config_lib.UsageError, match='--aegis.bind=192.0.2.1'):
+    make(port=free_port(), bind='192.0.2.1')
+
+
+def test_without_a_port_nothing_is_told_outside(make):
+  looking, _ = make()
+  looking.seen(
+    events.Event(time_s=1.0, kind='exit'), events.Action(kind='warn')
+  )
+  looking.finished(1)
+
+
+def test_decisions_are_posted_where_the_environment_says(make, monkeypatch):
+  there = receiver.Receiver()
+  monkeypatch.setenv('HOOK', there.url)
+  looking, _ = make(notify='env:HOOK')
+  looking.seen(
+    events.Event(time_s=1.0, kind='exit', node='b', detail='rank 3 is gone'),
+    events.Action(kind='restart', node='b'),
+  )
+  assert 'rank 3 is gone -&gt; restart' in there.next()['text']
+  assert 'HOOK' not in os.environ
+  looking.close()
+  there.close()
 
 
 def test_row_of_training_is_json(tmp_path):
