@@ -5,12 +5,11 @@ import json
 import os
 import re
 import socket
-import tempfile
 import urllib.request
 
 import pytest
 
-from tests.support import receiver
+from tests.support import fake_rank, receiver
 from zaya_jax import config as config_lib
 from zaya_jax.aegis.decide import events
 from zaya_jax.aegis.decide import state as state_lib
@@ -31,12 +30,20 @@ def make(tmp_path):
       aegis=config_lib.AegisConfig(ranks_per_node=2, **aegis),
     )
     said = []
-    made.append(site.Site(config, lambda: STATE, said.append))
+    made.append(site.Site(config, lambda: STATE, str, said.append))
     return made[-1], said
 
   yield make
   for one in made:
     one.close()
+
+
+def look(looking, is_urgent=True):
+  return looking.look(STATE.nodes, 1, 1.0, is_urgent)
+
+
+def found(looking):
+  return look(looking).found
 
 
 def test_what_training_finds_becomes_an_event_of_its_node(make, tmp_path):
@@ -50,13 +57,13 @@ def test_what_training_finds_becomes_an_event_of_its_node(make, tmp_path):
     good_step=5,
     source='trainer',
   )
-  (event,) = looking.poll(1.0)
+  (event,) = found(looking)
   assert (event.kind, event.node, event.good_step) == (
     'corrupt_replica',
     'b',
     5,
   )
-  assert not looking.poll(2.0)
+  assert not found(looking)
 
 
 def test_lines_of_training_are_read_and_name_no_node(make, tmp_path):
@@ -64,7 +71,7 @@ def test_lines_of_training_are_read_and_name_no_node(make, tmp_path):
   with (tmp_path / 'log.txt').open('w') as log:
     log.write('zaya_jax: warning: Checkpoint 40 was not written to /x: full\n')
     log.write('3,1,2,-;amdgpu 0000:05:00.0: amdgpu: GPU reset begin!\n')
-  (event,) = looking.poll(1.0)
+  (event,) = found(looking)
   assert (event.kind, event.node, event.source) == (
     'save_failed',
     None,
@@ -108,23 +115,36 @@ def test_command_that_fails_is_told(make):
   assert said == ['false ended with 1: ']
 
 
-def test_systemd_hears_that_it_lives(make, monkeypatch):
+def test_seals_are_told_when_they_change(make, tmp_path):
   looking, _ = make()
-  looking.poll(10.0)  # Nobody has asked.
-  with (
-    # The path of a socket has 107 bytes at most: that of a test may be longer.
-    tempfile.TemporaryDirectory(dir='/tmp') as folder,
-    socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as there,
-  ):
-    there.bind(f'{folder}/notify')
-    there.settimeout(10)
-    monkeypatch.setenv('NOTIFY_SOCKET', f'{folder}/notify')
-    looking.poll(11.0)
-    looking.poll(20.0)
-    assert there.recv(100) == b'WATCHDOG=1'
-    there.setblocking(False)
-    with pytest.raises(BlockingIOError):
-      there.recv(100)
+  assert look(looking).sealed is None
+  fake_rank.save(tmp_path, 5, 1)
+  assert look(looking).sealed == (5,)
+  assert look(looking).sealed is None
+  fake_rank.save(tmp_path, 10, 1)
+  assert looking.newest(5) == 5  # Those after it are set aside.
+  assert look(looking).sealed is None
+
+
+def test_run_directory_is_asked_less_than_once_a_second(
+  make, tmp_path, monkeypatch
+):
+  looking, _ = make()
+  (tmp_path / 'checkpoints').mkdir()
+  now, asked = [0.0], []
+  monkeypatch.setattr(site.time, 'monotonic', lambda: now[0])
+  true = os.stat
+
+  def stat(path, **more):
+    if str(path).startswith(str(tmp_path)):
+      asked.append(path)
+    return true(path, **more)
+
+  monkeypatch.setattr(os, 'stat', stat)
+  for _ in range(1000):
+    now[0] += 0.1
+    looking.look(STATE.nodes, 1, now[0], False)
+  assert 0 < len(asked) < 100
 
 
 @pytest.mark.parametrize(
@@ -158,12 +178,12 @@ def test_notice_is_an_event_unless_the_run_ends_already(make, tmp_path):
   path = tmp_path / 'preempt'
   looking, _ = make(preempt_file=str(path))
   path.touch()
-  (event,) = looking.poll(1.0)
+  (event,) = looking.notices(1.0)
   assert event.kind == 'stop_requested'
   ending, _ = make(preempt_file=f'{path}2')
   ending._state = lambda: STATE.but(draining='')
   path.with_name('preempt2').touch()
-  assert ending.poll(2.0) == []
+  assert ending.notices(2.0) == []
 
 
 def test_decisions_and_steps_reach_the_port(make):

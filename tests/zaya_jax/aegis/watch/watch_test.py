@@ -58,6 +58,17 @@ def test_tools_are_asked(tmp_path, monkeypatch):
   looking.close()
 
 
+def test_log_that_becomes_unreadable_is_told_once(tmp_path):
+  log = tmp_path / 'kmsg'
+  log.touch()
+  looking = watch.Watch('n7', rules.load(), logs=[('kern', str(log))])
+  log.unlink()
+  log.mkdir()
+  told = [event for i in range(4) for event in looking.poll(float(i))]
+  assert [event.kind for event in told] == ['cannot_watch']
+  looking.close()
+
+
 @pytest.mark.parametrize(
   'log', ['kern', 'kern:', 'trainer:/x', '/dev/kmsg', '']
 )
