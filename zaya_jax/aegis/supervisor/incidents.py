@@ -189,6 +189,8 @@ def _rows(path: pathlib.Path) -> Iterator[tuple[int, Any]]:
 
 def _entry(row: Any) -> State | tuple[Event, Action] | None:
   if isinstance(row, dict) and 'state' in row:
+    if not isinstance(row['state'], dict):
+      raise TypeError('its state')
     return typed_json.build(State, row['state'])
   if isinstance(row, dict) and 'done' in row:
     return _from_row(row)

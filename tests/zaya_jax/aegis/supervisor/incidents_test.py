@@ -155,12 +155,21 @@ def test_lines_of_a_generation_before_do_not_count():
     assert bool(incidents.told(line, ('a',), 1, 3)) == counts
 
 
-def test_line_of_another_version_is_refused(log):
+def test_odd_line_keeps_no_run_from_going_on(log, capsys):
+  path, state = log
+  odd = ('{"done": 5}', '{"state": []}', '[' * 9999, '7', '"\\ud800"', '\0')
+  with path.open('a') as file:
+    file.write('\n'.join(['', *odd, '']))
+  assert incidents.last_state(path) == state
+  assert '2 lines of' in capsys.readouterr().err
+
+
+def test_line_of_another_version_is_no_decision_to_repeat(log):
   path, _ = log
   path.write_text(path.read_text().replace('"good_step"', '"better_step"'))
   why = r'line 5 of .* is not of this version'
   with pytest.raises(fields.UsageError, match=why):
-    incidents.last_state(path)
+    list(incidents.read(path))
 
 
 def test_file_without_a_supervisor(tmp_path):

@@ -36,7 +36,7 @@ def test_systemd_hears_of_progress_now_and_then(clock, monkeypatch):
     there.bind(f'{folder}/notify')
     there.settimeout(10)
     monkeypatch.setenv('NOTIFY_SOCKET', f'{folder}/notify')
-    for _ in range(30):
+    for _ in range(60):
       clock[0] += 0.1
       made.beat()
       made.tell()

@@ -2,6 +2,7 @@
 """Nodes that come back."""
 
 import asyncio
+import threading
 
 import pytest
 
@@ -70,10 +71,8 @@ def test_node_is_back_after_hello_and_health(clock, why):
   asyncio.run(main())
 
 
-def test_examination_that_does_not_end_is_a_reason(clock):
+def test_examination_that_does_not_end_is_a_reason():
   async def main():
-    import threading
-
     made = welcome.Welcome(Nodes(), lambda _: threading.Event().wait(), 0.01)
     while (why := made.verdict('a')) is None:
       await asyncio.sleep(0.01)
