@@ -59,6 +59,7 @@ OPTIONAL = {'datasets', 'jax_rocm7_plugin', 'lm_eval', 'tqdm', 'yaml'}
 # Libraries with one home.
 HOMES = {
   'array_record': {'pipelines'},
+  'etcd3gw': {'zaya_jax.runtime'},
   'grain': {'pipelines'},
   'jinja2': {'pipelines', 'zaya_jax.report'},
   'lm_eval': {'zaya_jax.inference'},

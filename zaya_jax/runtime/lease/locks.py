@@ -8,7 +8,7 @@ import pathlib
 import time
 
 from zaya_jax.config import exit_codes
-from zaya_jax.runtime.lease import store
+from zaya_jax.runtime.lease import errors
 
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 _PAUSE_S = 0.01
@@ -83,7 +83,7 @@ def wait(path: str | os.PathLike[str], limit_s: float) -> Lock:
       return take(path)
     except HeldError as error:
       if time.monotonic() >= end:
-        raise store.StoreError(
+        raise errors.StoreError(
           f'{os.fspath(path)} was locked for {limit_s:g} s, by a process that '
           'is stopped or waits for its disk.'
         ) from error
@@ -121,7 +121,7 @@ def _flock(path: str, handle: int) -> None:
   except OSError as error:
     if error.errno not in _NO_LOCKS:
       raise
-    raise store.StoreError(
+    raise errors.StoreError(
       f'{path} cannot be locked ({error.strerror}): mount its file system with '
       'locks (Lustre: -o flock), or keep the lease elsewhere, with '
       '--aegis.lease=etcd://HOST:PORT.',
