@@ -62,6 +62,7 @@ HOMES = {
   'etcd3gw': {'zaya_jax.runtime'},
   'grain': {'pipelines'},
   'jinja2': {'pipelines', 'zaya_jax.report'},
+  'kubernetes': {'zaya_jax.runtime'},
   'lm_eval': {'zaya_jax.inference'},
   'orbax': {'zaya_jax.checkpoint'},
   'prometheus_client': {'zaya_jax.aegis'},

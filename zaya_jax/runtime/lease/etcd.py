@@ -15,6 +15,7 @@ key is there. A fact is put in one that compares the owner's key.
 """
 
 import base64
+import contextlib
 import hashlib
 import json
 import math
@@ -109,7 +110,8 @@ class Etcd(store.Store):
         self._raise_if_held()
       raise errors.StoreError(f'{self.address}: too many others want the run.')
     except BaseException:
-      self._revoke()
+      with contextlib.suppress(errors.StoreError):  # It runs out, too.
+        self._revoke()
       raise
 
   def _put_owner(self, token: tokens.Token, revision: int) -> bool:
@@ -155,20 +157,11 @@ class Etcd(store.Store):
       raise self._lost(token, holder)
 
   def _release(self, token: tokens.Token) -> None:
-    self._endpoints_revoke()
+    self._revoke()
 
   def _revoke(self) -> None:
-    """Gives a lease up that nobody needs; it runs out, too."""
-    try:
-      self._endpoints_revoke()
-    except errors.StoreError:
-      pass
-
-  def _endpoints_revoke(self) -> None:
-    try:
+    with contextlib.suppress(endpoints.NotFoundError):
       self._endpoints.ask('/lease/revoke', {'ID': self._lease})
-    except endpoints.NotFoundError:
-      pass
 
   def _read(self, key: str) -> dict[str, Any] | None:
     return self._value(f'{self._run}/facts/{key}')
@@ -223,19 +216,8 @@ class Etcd(store.Store):
     return answer.get('succeeded', False), ranges
 
   def _load(self, key: str, kvs: list[dict[str, Any]]) -> dict[str, Any] | None:
-    if not kvs:
-      return None
-    try:
-      value = json.loads(base64.b64decode(kvs[0].get('value', '')))
-    except ValueError:
-      value = None
-    if not isinstance(value, dict):
-      raise errors.StoreError(
-        f'{self.address} holds something else than zaya_jax wrote at {key}; '
-        'delete that key if no process of this run is alive.',
-        exit_codes.UNUSABLE,
-      )
-    return value
+    text = base64.b64decode(kvs[0].get('value', '')) if kvs else None
+    return self._parse(text, key)
 
 
 def _token(value: dict[str, Any] | None) -> tokens.Token | None:

@@ -28,6 +28,10 @@ def open_store(
       from zaya_jax.runtime.lease import etcd
 
       return etcd.Etcd(address, run_id, run_dir)
+    if address.startswith('kubernetes://'):
+      from zaya_jax.runtime.lease import kube
+
+      return kube.Kubernetes(address, run_id, run_dir)
   except ModuleNotFoundError as error:
     raise errors.StoreError(
       f'--aegis.lease={address} needs {error.name}: python -m pip install '

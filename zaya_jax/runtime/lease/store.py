@@ -3,6 +3,7 @@
 
 import abc
 import contextlib
+import json
 import os
 import time
 from collections.abc import Callable
@@ -198,6 +199,22 @@ class Store(abc.ABC):
   def _write(
     self, key: str, value: dict[str, Any], token: tokens.Token
   ) -> None: ...
+
+  def _parse(self, text: str | bytes | None, where: str) -> dict | None:
+    """The value that a server keeps as JSON."""
+    if text is None:
+      return None
+    try:
+      value = json.loads(text)
+    except ValueError:
+      value = None
+    if not isinstance(value, dict):
+      raise errors.StoreError(
+        f'{self.address} holds something else than zaya_jax wrote at {where}; '
+        'delete that key if no process of this run is alive.',
+        exit_codes.UNUSABLE,
+      )
+    return value
 
   def _lost(
     self, token: tokens.Token, holder: tokens.Token | None = None
