@@ -92,12 +92,14 @@ class Etcd(store.Store):
     made = {'identity': secrets.token_hex(16)}
     self._transact([_unchanged(name, 0)], [_put(name, made)])
     epoch = self._value(f'{self._run}/epoch') or {'epoch': 0}
-    return self._value(name)['identity'], epoch['epoch']
+    if not (known := self._value(name)):
+      raise errors.StoreError(f'{self.address} forgets what it is told.')
+    return known['identity'], epoch['epoch']
 
   def _acquire(self, owner: str, ttl_s: float, floor: int) -> tokens.Token:
     self._raise_if_held()  # Before a lease is made for nothing.
     grant = {'TTL': max(1, math.ceil(ttl_s)), 'ID': 0}
-    self._lease = self._endpoints.ask('/lease/grant', grant)['ID']
+    self._lease = self._endpoints.ask('/lease/grant', grant).get('ID', '')
     try:
       for _ in range(_TRIES):
         epoch, revision = self._get(f'{self._run}/epoch')
@@ -105,13 +107,18 @@ class Etcd(store.Store):
         token = tokens.Token(owner, number)
         if self._put_owner(token, revision):
           return token
-        if self._is_ours():  # The answer to an earlier try was lost.
-          return self.holder() or token
+        if ours := self._token_of_lease():  # An earlier answer was lost.
+          return ours
         self._raise_if_held()
       raise errors.StoreError(f'{self.address}: too many others want the run.')
-    except BaseException:
+    except BaseException as error:
       with contextlib.suppress(errors.StoreError):  # It runs out, too.
         self._revoke()
+      if isinstance(error, endpoints.NotFoundError):
+        raise errors.StoreError(
+          f'{self.address} is so slow that a lease of {ttl_s:g} s ran out '
+          'before it was used; ask again.'
+        ) from None
       raise
 
   def _put_owner(self, token: tokens.Token, revision: int) -> bool:
@@ -184,9 +191,13 @@ class Etcd(store.Store):
   def _value(self, key: str) -> dict[str, Any] | None:
     return self._get(key)[0]
 
-  def _is_ours(self) -> bool:
+  def _token_of_lease(self) -> tokens.Token | None:
+    """The owner's token, if it hangs on our lease."""
     answer = self._endpoints.ask('/kv/range', {'key': _encode(self._owner)})
-    return any(kv.get('lease') == self._lease for kv in answer.get('kvs', []))
+    ours = [
+      kv for kv in answer.get('kvs', []) if kv.get('lease') == self._lease
+    ]
+    return _token(self._load(self._owner, ours))
 
   def _get(self, key: str) -> tuple[dict[str, Any] | None, int]:
     """The value of a key, and the revision of its last change; 0: none."""

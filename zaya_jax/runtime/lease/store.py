@@ -7,13 +7,16 @@ import json
 import os
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from zaya_jax.config import exit_codes
 from zaya_jax.runtime.lease import errors, facts, tokens
 
 # A change of the store must be wished for: the new one's identity.
 ACCEPT: Final = 'ZAYA_LEASE_ACCEPT'
+
+# A new one may be empty; an older one has lost what was written last.
+_Kind = Literal['same', 'new', 'older']
 
 Update = Callable[[dict[str, Any] | None], dict[str, Any]]
 
@@ -62,7 +65,7 @@ class Store(abc.ABC):
     before = self._now()
     try:
       _, past = self._memory.read('store') or (0, {})
-      is_other = self._is_other(past)
+      kind = self._kind(past)
       token = self._acquire(owner, ttl_s, int(past.get('epoch', 0)))
     except facts.GarbledError as error:
       raise errors.StoreError(str(error), exit_codes.UNUSABLE) from error
@@ -71,12 +74,14 @@ class Store(abc.ABC):
     self._held, self._ttl_s = token, ttl_s
     self._deadline = before + ttl_s
     try:
-      self._remember(token, is_other)
+      self._remember(token, kind)
     except BaseException as error:
       with contextlib.suppress(errors.LeaseError):
         self.release(token)
       if isinstance(error, OSError):
         raise self._disk_error(error) from error
+      if isinstance(error, errors.LostError):  # So soon.
+        raise errors.HeldError(str(error)) from error
       raise
     return token
 
@@ -229,20 +234,22 @@ class Store(abc.ABC):
       f'{self.address}: {now}.'
     )
 
-  def _is_other(self, past: dict[str, Any]) -> bool:
-    """Whether the store is not the one that the run used last, or is older.
+  def _kind(self, past: dict[str, Any]) -> _Kind:
+    """Whether the store is the one that the run used last, and as it was.
 
     Args:
       past: what the run directory remembers of the store.
 
     Raises:
-      StoreError: it is, and nobody has accepted that.
+      StoreError: it is not, and nobody has accepted that.
     """
     self._identity, epoch = self._state()
     known, is_ours = past.get('identity'), past.get('run') == self.run_id
+    kind: _Kind = 'new'
     if known in (None, self._identity):
       if not is_ours or epoch is None or epoch >= past['epoch']:
-        return not is_ours
+        return 'same' if is_ours else 'new'
+      kind = 'older'
     # The kernel says whether a local owner is alive.
     if known != 'local' and os.environ.get(ACCEPT) != self._identity:
       raise errors.StoreError(
@@ -252,10 +259,10 @@ class Store(abc.ABC):
         f'{ACCEPT}={self._identity} in the environment.',
         exit_codes.USAGE,
       )
-    return True
+    return kind
 
-  def _remember(self, token: tokens.Token, is_other: bool) -> None:
-    """Tells the run directory of the store, and a new store of the past."""
+  def _remember(self, token: tokens.Token, kind: _Kind) -> None:
+    """Tells the run directory of the store, and the store of its past."""
     memory = {
       'identity': self._identity,
       'run': self.run_id,
@@ -264,9 +271,12 @@ class Store(abc.ABC):
     newest, _ = self._memory.read('store') or (0, None)
     if newest < token.epoch:  # Not after a pause in which others went on.
       self._memory.write('store', token.epoch, memory)
-    for key in self._memory.keys() - {'owner', 'store'} if is_other else ():
-      if (known := self._memory.read(key)) is not None:
-        self._write(key, known[1], token)
+    if kind == 'same':
+      return
+    for key in self._memory.keys() - {'owner', 'store'}:
+      if kind == 'older' or self._read(key) is None:
+        if known := self._memory.read(key):
+          self._write(key, known[1], token)
 
   def _disk_error(self, error: OSError) -> errors.StoreError:
     return errors.StoreError(

@@ -97,7 +97,7 @@ def test_lease_that_is_not_renewed_is_taken_but_not_before(opened):
 def test_lease_that_is_renewed_is_not_taken(opened):
   first, second = opened(), opened()
   token = first.acquire('a', 2)
-  end = time.monotonic() + 5
+  end = time.monotonic() + 3
   deadline = 0
   while time.monotonic() < end:
     before = time.monotonic()
@@ -177,6 +177,22 @@ def test_answer_that_was_lost_makes_nobody_an_owner_twice(opened, monkeypatch):
   owner.renew(token)
   with pytest.raises(lease.HeldError):  # Not by the name alone.
     opened().acquire('a', 60)
+
+
+def test_lease_that_runs_out_before_its_use_is_one_sentence(
+  opened, monkeypatch
+):
+  owner = opened()
+  put = owner._put_owner
+
+  def put_late(*claim):
+    owner._revoke()
+    return put(*claim)
+
+  monkeypatch.setattr(owner, '_put_owner', put_late)
+  with pytest.raises(lease.StoreError, match='60 s ran out before'):
+    owner.acquire('a', 60)
+  assert owner.holder() is None
 
 
 @pytest.mark.parametrize('i', range(3))
