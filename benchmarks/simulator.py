@@ -130,7 +130,7 @@ class _Run:
     self._now_s, self.unsaved_s = time_s, 0.0
     while self._repairs and self._repairs[0][0] <= time_s:
       at_s, node = heapq.heappop(self._repairs)
-      self._see('node_ready', at_s, node=node)
+      self._see('returned', at_s, node=node)
     if time_s <= begun_s:
       return
     self._see('running', begun_s)
@@ -202,10 +202,10 @@ class _Run:
     return {'kind': 'exit' if code else 'hang', 'progress': progress}
 
   def _see(self, kind: str, time_s: float, **facts) -> events.Action:
-    before = set(self._state.quarantine)
+    before = set(self._state.quarantined)
     event = events.Event(kind=kind, time_s=time_s, **facts)
     self._state, action = decide_lib.decide(self._state, event)
-    for node in set(self._state.quarantine) - before:
+    for node in set(self._state.quarantined) - before:
       heapq.heappush(self._repairs, (time_s + self._machine.repair_s, node))
     if action.kind != 'ignore':
       code = '' if action.exit_code is None else f' {action.exit_code}'

@@ -9,11 +9,12 @@ import shlex
 import string
 import subprocess
 
+from zaya_jax.aegis.decide import orders
 from zaya_jax.config import fields
 
 _TIMEOUT_S = 60
 _NAMES = {'node', 'reason'}
-_REASON = 200  # Characters.
+_SAID = 200  # Characters.
 
 
 def check(flag: str, command: str) -> None:
@@ -34,12 +35,10 @@ def check(flag: str, command: str) -> None:
 def run(command: str, *, node: str, reason: str) -> str:
   """Runs a command without a shell; returns why it failed, '' if it did not.
 
-  A reason may quote a log, so no part of it becomes a word of its own.
+  A reason may quote a log, so no part of it becomes a word of its own, nor
+  means anything to the shell that ssh starts.
   """
-  plain = ''.join(c if c.isprintable() else ' ' for c in reason)[:_REASON]
-  words = [
-    word.format(node=node, reason=plain) for word in shlex.split(command)
-  ]
+  words = orders.words(command, node=node, reason=reason)
   try:
     done = subprocess.run(
       words,
@@ -52,5 +51,5 @@ def run(command: str, *, node: str, reason: str) -> str:
     return f'{words[0]}: {error}'
   if done.returncode == 0:
     return ''
-  said = done.stderr.decode(errors='replace').strip()[-_REASON:]
+  said = done.stderr.decode(errors='replace').strip()[-_SAID:]
   return f'{words[0]} ended with {done.returncode}: {said}'

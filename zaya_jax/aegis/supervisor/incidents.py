@@ -25,7 +25,13 @@ Action = events.Action
 State = state_lib.State
 
 # What training itself writes to the file.
-_TOLD = ('refused_step', 'loss_spike', 'wrong_result', 'corrupt_replica')
+_TOLD = (
+  'refused_step',
+  'loss_spike',
+  'wrong_result',
+  'corrupt_replica',
+  'save_failed',
+)
 
 
 class Incidents:
@@ -33,6 +39,7 @@ class Incidents:
 
   def __init__(self, path: pathlib.Path, state: State, *, time_s: float):
     self.state = state  # After the last event.
+    self.failure = ''  # Why the last line could not be written.
     self._file = path.open('ab', buffering=0)
     self._is_torn = self._file.tell() > 0  # The last line may have no end.
     self._write(
@@ -63,8 +70,10 @@ class Incidents:
       written = self._file.write(b'\n' + line if self._is_torn else line)
       self._is_torn = written < len(line)
       os.fsync(self._file.fileno())
+      self.failure = ''
     except OSError as error:
       self._is_torn = True
+      self.failure = f'{self._file.name} cannot be written: {error.strerror}'
       print(
         f'aegis: an incident was not recorded in {self._file.name}: {error}',
         file=sys.stderr,
@@ -98,7 +107,7 @@ def read(
     for number, line in enumerate(file, start=1):
       try:
         row = json.loads(line)
-      except ValueError:
+      except (ValueError, RecursionError):
         continue
       try:
         if isinstance(row, dict) and 'state' in row:
@@ -112,30 +121,41 @@ def read(
         ) from error
 
 
-def told(line: str, nodes: Sequence[str], each: int) -> Event | None:
+def told(
+  line: str,
+  nodes: Sequence[str],
+  each: int,
+  generation: int | None = None,
+) -> Event | None:
   """The event of a line that training wrote; None for other lines.
 
   Args:
     line: of the file.
     nodes: of the generation.
     each: ranks on a node.
+    generation: its number, if lines of others do not count.
   """
-  with contextlib.suppress(LookupError, TypeError, ValueError):
+  with contextlib.suppress(LookupError, TypeError, ValueError, RecursionError):
     row = json.loads(line)
     if (
       row['kind'] in _TOLD and row['source'] == 'trainer' and 'done' not in row
     ):
-      rank = row.get('rank')
-      return Event(
-        time_s=float(row['time']),
-        kind=row['kind'],
-        node=None if rank is None else nodes[rank // each],
-        rank=rank,
-        step=row['step'],
-        detail=str(row['seen']),
-        source='trainer',
-        good_step=row.get('good_step'),
-      )
+      if generation not in (None, row.get('generation', generation)):
+        return None
+      facts = {
+        'time_s': float(row['time']),
+        'kind': row['kind'],
+        'rank': row.get('rank'),
+        'step': row['step'],
+        'detail': str(row['seen']),
+        'source': 'rank',
+        'good_step': row.get('good_step'),
+      }
+      event = typed_json.build(Event, facts)
+      if event.rank is None:
+        return event
+      node = dict(enumerate(nodes))[event.rank // each]
+      return dataclasses.replace(event, node=node)
   return None
 
 

@@ -37,6 +37,7 @@ class Site:
     self._state, self._say = state, say
     self._each = config.aegis.ranks_per_node
     self._drain = config.aegis.drain
+    self._acts = bool(self._drain) and config.aegis.drain_act
     self._health = config.aegis.health
     hooks.check('--aegis.drain', self._drain)
     hooks.check('--aegis.health', self._health)
@@ -68,11 +69,9 @@ class Site:
     return hooks.run(self._health, node=node, reason='')
 
   def act(self, action: events.Action) -> None:
-    """Tells the scheduler of a lost node; does not wait for --aegis.drain."""
-    if self._drain and action.node and action.kind in ('replace_node', 'stop'):
-      hook = threading.Thread(
-        target=self._run_hook, args=(action.node, action.reason)
-      )
+    """Tells the scheduler of condemned nodes if it may; does not wait."""
+    for node in action.condemned if self._acts else ():
+      hook = threading.Thread(target=self._run_hook, args=(node, action.reason))
       self._hooks.append(hook)
       hook.start()
 

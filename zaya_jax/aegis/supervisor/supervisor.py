@@ -58,8 +58,8 @@ class Supervisor:
     self._seals = seals.Seals(config.run_dir)
     self._sealed = self._seals.steps()
     path = self._run_dir / 'incidents.jsonl'
-    state = self._first_state(incidents.last_state(path))
     self._ledger = account.Ledger()
+    state = self._first_state(incidents.last_state(path))
     self._site = site.Site(
       config, lambda: self._incidents.state, self._ledger.say
     )
@@ -85,10 +85,21 @@ class Supervisor:
       restarts_per_hour=aegis.restarts_per_hour,
       no_progress=aegis.no_progress,
       failed_saves=self._config.checkpoint.max_failed_saves,
+      condemn_per_hour=aegis.condemn_per_hour,
+      condemn_share=aegis.condemn_share,
+      quarantine_s=3600 * aegis.quarantine_h,
+      outage_wait_s=aegis.outage_wait_s,
+      drain=aegis.drain,
       node_counts=tuple(shrinks),
     )
     nodes, spares = aegis.nodes[:count], aegis.nodes[count:]
-    state = state_lib.start(nodes, spares=spares, policy=policy, last=last)
+    state = state_lib.start(
+      nodes,
+      spares=spares,
+      policy=policy,
+      last=last,
+      time_s=self._ledger.now_s(),
+    )
     generation = fence.newest(self._config.run_dir) + 1
     return state.but(generation=generation, sealed=self._sealed)
 
@@ -248,6 +259,10 @@ class Supervisor:
   def _begin(self) -> None:
     """Starts the generation of the state."""
     aegis, state = self._config.aegis, self._incidents.state
+    if not state.nodes:
+      self._ledger.say(state.alarm)
+      self._code = exit_codes.STOPPED
+      return
     for node in set(state.nodes) - self._healthy:
       if why := self._site.examine(node):
         self._see('unhealthy', node=node, detail=why)

@@ -59,7 +59,7 @@ def test_metrics_are_those_of_now(server):
     sealed=(5, 40),
     nodes=('c',),
     spares=(),
-    quarantine=('a', 'b'),
+    quarantine=(state_lib.Held(node='a'), state_lib.Held(node='b')),
     restarts=(1.0,) * 4,
     fruitless=5,
     rollbacks=(1,) * 6,

@@ -81,7 +81,11 @@ def test_line_has_what_was_seen_and_what_was_done(log):
   assert rows[5]['done'] == {
     'kind': 'replace_node',
     'node': 'b',
-    'reason': 'ecc: x',
+    'condemned': ['b'],
+    'reason': (
+      'ecc: x; 1 of 2 condemned this hour, 1 of 1 in quarantine; '
+      '1 of 10 incidents this hour, 0 of 3 without a seal'
+    ),
   }
   assert rows[3]['progress'][1]['exit_code'] == -9
 
@@ -101,6 +105,7 @@ def test_torn_line_is_passed_over(log):
 def test_lines_of_other_programs_are_passed_over(log):
   path, state = log
   path.write_text(path.read_text() + '{"kind": "note"}\n[1]\n7\n\xff\n')
+  path.write_text(path.read_text() + '[' * 100_000 + '\n')
   assert incidents.last_state(path) == state
 
 
@@ -116,6 +121,7 @@ def test_training_tells_in_the_same_file():
   }
   seen = incidents.told(json.dumps(row), ('a', 'b'), 2)
   assert (seen.node, seen.rank, seen.good_step) == ('b', 3, 5)
+  assert seen.source == 'rank'  # No text of a log has this source.
   assert (
     incidents.told(json.dumps(row | {'rank': None}), ('a',), 1).node is None
   )
@@ -125,11 +131,28 @@ def test_training_tells_in_the_same_file():
     {'done': {}},
     {'rank': 9},
     {'rank': 'x'},
+    {'rank': -1},
     {'time': None},
+    {'step': 'x'},
+    {'good_step': 0.5},
   ):
     assert incidents.told(json.dumps(row | change), ('a', 'b'), 2) is None
   for line in ('', '[]', '7', '{', json.dumps({'kind': 'refused_step'})):
     assert incidents.told(line, ('a', 'b'), 2) is None
+
+
+def test_lines_of_a_generation_before_do_not_count():
+  row = {
+    'time': 7.0,
+    'kind': 'save_failed',
+    'step': 9,
+    'seen': 'full',
+    'source': 'trainer',
+  }
+  assert incidents.told(json.dumps(row), ('a',), 1, 3).kind == 'save_failed'
+  for generation, counts in ((2, False), (3, True)):
+    line = json.dumps(row | {'generation': generation})
+    assert bool(incidents.told(line, ('a',), 1, 3)) == counts
 
 
 def test_line_of_another_version_is_refused(log):
@@ -163,3 +186,4 @@ def test_full_disk_is_told_and_stops_no_decision(capfd):
   log.close()
   told = capfd.readouterr().err.splitlines()
   assert len(told) == 2 and 'No space left on device' in told[1]
+  assert log.failure == '/dev/full cannot be written: No space left on device'

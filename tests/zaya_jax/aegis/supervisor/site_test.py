@@ -72,25 +72,35 @@ def test_lines_of_training_are_read_and_name_no_node(make, tmp_path):
 @pytest.mark.parametrize(
   'action, drained',
   [
-    (events.Action(kind='replace_node', node='b', reason='GPU reset'), 'b'),
-    (events.Action(kind='stop', node='b', reason='no spare'), 'b'),
+    (events.Action(kind='replace_node', node='b', condemned=('b',)), 'b'),
+    (events.Action(kind='stop', condemned=('b',), exit_code=75), 'b'),
+    (events.Action(kind='replace_node', node='b'), None),  # It is not there.
     (events.Action(kind='stop', exit_code=75), None),
     (events.Action(kind='restart', node='b'), None),
     (events.Action(kind='warn', node='b'), None),
   ],
 )
-def test_scheduler_is_told_of_lost_nodes_only(make, tmp_path, action, drained):
+def test_scheduler_is_told_of_condemned_nodes_only(
+  make, tmp_path, action, drained
+):
   out = tmp_path / 'drained'
-  looking, said = make(drain=f'cp /dev/null {out}-{{node}}')
+  looking, said = make(drain=f'cp /dev/null {out}-{{node}}', drain_act=True)
   looking.act(action)
   looking.close()  # Waits for the command.
   assert out.with_name('drained-b').exists() == (drained == 'b')
   assert bool(said) == bool(drained)
 
 
+def test_nobody_is_drained_unless_it_may(make, tmp_path):
+  looking, said = make(drain=f'touch {tmp_path}/drained')
+  looking.act(events.Action(kind='replace_node', condemned=('b',)))
+  looking.close()
+  assert not said and not (tmp_path / 'drained').exists()
+
+
 def test_command_that_fails_is_told(make):
-  looking, said = make(drain='false {node}')
-  looking.act(events.Action(kind='replace_node', node='b'))
+  looking, said = make(drain='false {node}', drain_act=True)
+  looking.act(events.Action(kind='replace_node', condemned=('b',)))
   looking.close()
   assert said == ['false ended with 1: ']
 

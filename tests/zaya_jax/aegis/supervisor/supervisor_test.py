@@ -214,6 +214,7 @@ def test_line_of_the_kernel_replaces_the_node(watched, tmp_path):
     'freeze@step:5:0:1',  # All wait for rank 0 until the line is seen.
     meanwhile=write,
     drain=f'touch {tmp_path}/drained.{{node}}',
+    drain_act=True,
     step_limit_s=600.0,
   )
   assert done.code == 0
