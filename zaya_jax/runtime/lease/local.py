@@ -110,6 +110,9 @@ class Local(store.Store):
       version, _ = self._newest(key)
       self._put(key, version + 1, value)
 
+  def _mirror(self, key: str, value: dict, token: tokens.Token) -> None:
+    pass  # `_write` has done it, alone.
+
   def _holder(self) -> tokens.Token | None:
     """The owner, if its process lives. With `_alone`."""
     _, past = self._newest('owner')
@@ -138,6 +141,17 @@ class Local(store.Store):
       f'{self.run_dir} is in use by {who}; wait for it or stop it.', holder
     )
 
+  def _disk_error(self, error: OSError) -> errors.StoreError:
+    told = super()._disk_error(error)
+    if str(error.filename or '').startswith(str(_state_home())):
+      told = errors.StoreError(
+        f'{error.filename} cannot be used for the lease of run '
+        f'{self.run_id}: {error.strerror}; set XDG_STATE_HOME to a folder that '
+        'can be written.',
+        told.exit_code,
+      )
+    return told
+
   def _put(self, key: str, version: int, value: dict[str, Any]) -> None:
     # The one that all hosts see comes first: it is never behind.
     for folder in (self._memory, self._own):
@@ -165,4 +179,11 @@ class Local(store.Store):
 def _state_home() -> pathlib.Path:
   """Where this user keeps what programs remember (XDG)."""
   home = os.environ.get('XDG_STATE_HOME') or '~/.local/state'
-  return pathlib.Path(home).expanduser() / 'zaya_jax'
+  try:
+    return pathlib.Path(home).expanduser() / 'zaya_jax'
+  except RuntimeError as error:
+    raise errors.StoreError(
+      f'--aegis.lease=local needs the home of user {os.geteuid()}, who has '
+      'none: set XDG_STATE_HOME to a folder that can be written.',
+      exit_codes.USAGE,
+    ) from error

@@ -3,6 +3,7 @@
 
 import abc
 import contextlib
+import errno
 import json
 import os
 import time
@@ -14,6 +15,9 @@ from zaya_jax.runtime.lease import errors, facts, tokens
 
 # A change of the store must be wished for: the new one's identity.
 ACCEPT: Final = 'ZAYA_LEASE_ACCEPT'
+
+# What will not pass by itself, unlike a full disk.
+_NOT_LATER: Final = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)
 
 # A new one may be empty; an older one has lost what was written last.
 _Kind = Literal['same', 'new', 'older']
@@ -150,10 +154,7 @@ class Store(abc.ABC):
       StoreError: the store cannot be asked.
     """
     self._write(key, value, token)
-    # The store is right; this only helps out one that is empty.
-    with contextlib.suppress(OSError, facts.GarbledError):
-      version, _ = self._memory.read(key) or (0, None)
-      self._memory.write(key, version + 1, value)
+    self._mirror(key, value, token)
 
   @abc.abstractmethod
   def holder(self) -> tokens.Token | None:
@@ -278,8 +279,17 @@ class Store(abc.ABC):
         if known := self._memory.read(key):
           self._write(key, known[1], token)
 
+  def _mirror(self, key: str, value: dict, token: tokens.Token) -> None:
+    """Tells the run directory, which helps out a store that is empty."""
+    with contextlib.suppress(OSError, facts.GarbledError):
+      newest, _ = self._memory.read('store') or (0, None)
+      version, _ = self._memory.read(key) or (0, None)
+      if token.epoch >= newest:  # Not after a pause in which others went on.
+        self._memory.write(key, version + 1, value)
+
   def _disk_error(self, error: OSError) -> errors.StoreError:
     return errors.StoreError(
       f'{error.filename or self.run_dir} cannot be used for the lease of run '
-      f'{self.run_id}: {error.strerror}.'
+      f'{self.run_id}: {error.strerror}.',
+      exit_codes.USAGE if error.errno in _NOT_LATER else exit_codes.STOPPED,
     )

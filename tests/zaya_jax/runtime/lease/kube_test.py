@@ -169,6 +169,24 @@ def test_write_and_change_of_owner_at_one_time_leave_one(
     assert third.holder() == old
 
 
+def test_memory_of_the_run_directory_is_that_of_the_newest_owner(
+  opened, server, monkeypatch
+):
+  owner, rank = opened(), opened()
+  token = owner.acquire('a', 20)
+  write = rank._write
+
+  def write_then_pause(*fact):
+    write(*fact)
+    owner.release(token)
+    owner.write('generation', {'number': 2}, owner.acquire('b', 20))
+
+  monkeypatch.setattr(rank, '_write', write_then_pause)
+  rank.write('generation', {'number': 1}, token)
+  server.objects.clear()
+  assert owner.read('generation') == {'number': 2}
+
+
 @pytest.mark.parametrize('compares', [True, False])
 def test_quarantine_loses_no_update(opened, monkeypatch, compares):
   first, second = opened(), opened('other')

@@ -190,6 +190,23 @@ def test_facts_are_written_by_the_owner_alone(run_dir):
   assert rank.read('high_water') is None
 
 
+def test_writer_that_pauses_before_its_end_takes_nothing_back(
+  run_dir, monkeypatch
+):
+  owner, rank = opened(run_dir), opened(run_dir)
+  token = owner.acquire('a', 20)
+  write = rank._write
+
+  def write_then_pause(*fact):
+    write(*fact)
+    owner.release(token)
+    owner.write('generation', {'number': 2}, owner.acquire('b', 20))
+
+  monkeypatch.setattr(rank, '_write', write_then_pause)
+  rank.write('generation', {'number': 1}, token)
+  assert owner.read('generation') == {'number': 2}
+
+
 def test_write_that_does_not_ask_for_the_owner_is_caught(run_dir, monkeypatch):
   store = opened(run_dir)
   old = store.acquire('a', 20)
@@ -329,6 +346,36 @@ def test_full_disk_is_one_sentence_and_holds_nothing(run_dir, monkeypatch):
       store.acquire('a', 20)
   assert caught.value.exit_code == 75
   assert opened(run_dir).acquire('b', 20).epoch == 1
+
+
+def test_home_that_cannot_be_written_is_one_sentence(
+  run_dir, tmp_path, monkeypatch
+):
+  (tmp_path / 'file').write_text('')
+  monkeypatch.setenv('XDG_STATE_HOME', str(tmp_path / 'file'))
+  store = opened(run_dir)
+  assert store.read('generation') is None  # Readers need none.
+  for ask in (
+    lambda: store.acquire('a', 20),
+    lambda: store.update_site('quarantine', lambda old: {}),
+  ):
+    with pytest.raises(lease.StoreError, match='set XDG_STATE_HOME') as caught:
+      ask()
+    assert '\n' not in str(caught.value) and caught.value.exit_code == 2
+  assert not locks.is_held(run_dir)
+
+
+def test_user_without_a_home_is_one_sentence(run_dir, monkeypatch):
+  monkeypatch.delenv('XDG_STATE_HOME')
+  monkeypatch.delenv('HOME', raising=False)
+
+  def nobody(self):
+    raise RuntimeError('Could not determine home directory.')
+
+  monkeypatch.setattr(pathlib.Path, 'expanduser', nobody)
+  with pytest.raises(lease.StoreError, match='set XDG_STATE_HOME') as caught:
+    opened(run_dir)
+  assert caught.value.exit_code == 2
 
 
 def test_quarantine_is_shared_by_all_runs_and_loses_no_update(tmp_path, state):
