@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A lease that the kernel holds: file locks of one process.
 
-The owner has two locks, which fall with its process: on a file in the state
-directory of this user, by the id of the run, and on the run directory itself.
+The owner has three locks, which fall with its process: on a file in the state
+directory of this user, by the id of the run; on the run directory itself, which
+deleting a file does not undo; and on RUN_DIR/run_id, for other machines.
 Facts are kept twice as well: in the state directory, where who writes into a
 run directory does not reach them, and in the run directory, where the ranks on
 other hosts see them. The newer one counts.
@@ -11,7 +12,7 @@ other hosts see them. The newer one counts.
 import contextlib
 import os
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from zaya_jax.config import exit_codes
@@ -70,8 +71,9 @@ class Local(store.Store):
     with self._alone():
       taken: list[locks.Lock] = []
       try:
-        for path in (self._lock_path(), self.run_dir):
-          taken.append(locks.take(path))
+        taken.append(locks.take_file(self._own.path / 'lock'))
+        for take in self._takes():
+          taken.append(take())
         version, past = self._newest('owner')
         token = tokens.Token(
           owner, max(floor, (past or {}).get('epoch', 0)) + 1
@@ -116,7 +118,7 @@ class Local(store.Store):
   def _holder(self) -> tokens.Token | None:
     """The owner, if its process lives. With `_alone`."""
     _, past = self._newest('owner')
-    if past is None or not locks.is_held(self.run_dir):
+    if past is None or not any(map(_is_held, self._takes())):
       return None
     return tokens.Token(past['owner'], past['epoch'])
 
@@ -130,8 +132,13 @@ class Local(store.Store):
     except OSError as error:
       raise self._disk_error(error) from error
 
-  def _lock_path(self) -> pathlib.Path:
-    return self._own.path / 'lock'
+  def _takes(self) -> tuple[Callable[[], locks.Lock], ...]:
+    """What takes the locks on the run directory."""
+    run_id = pathlib.Path(self.run_dir, 'run_id')
+    return (
+      lambda: locks.take_folder(self.run_dir),
+      lambda: locks.take_file(run_id, flags=0),
+    )
 
   def _held_error(self) -> errors.HeldError:
     _, past = self._newest('owner')
@@ -174,6 +181,17 @@ class Local(store.Store):
     if garbled and not found:
       raise errors.StoreError(str(garbled), exit_codes.UNUSABLE)
     return max(found, key=lambda fact: fact[0], default=(0, None))
+
+
+def _is_held(take: Callable[[], locks.Lock]) -> bool:
+  """Whether somebody has the lock."""
+  try:
+    take().close()
+  except locks.HeldError:
+    return True
+  except FileNotFoundError:
+    pass
+  return False
 
 
 def _state_home() -> pathlib.Path:

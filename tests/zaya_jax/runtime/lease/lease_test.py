@@ -8,6 +8,7 @@ any two files, others may do theirs. Answers are lost.
 
 import dataclasses
 import functools
+import os
 import random
 import uuid
 
@@ -146,10 +147,10 @@ def run_dir(tmp_path, monkeypatch):
 @pytest.fixture
 def local_home(run_dir, monkeypatch):
   """Opens local stores; each file and each lock is a turn."""
-  take, read, write = locks.take, facts.Folder.read, facts.Folder.write
+  flock, read, write = locks.fcntl.flock, facts.Folder.read, facts.Folder.write
 
   def open_(turns):
-    monkeypatch.setattr(locks, 'take', giving(turns, take))
+    monkeypatch.setattr(locks.fcntl, 'flock', giving(turns, flock))
     monkeypatch.setattr(facts.Folder, 'read', giving(turns, read))
     monkeypatch.setattr(facts.Folder, 'write', giving(turns, write))
     return lease.open('local', run_id=lease.run_id(run_dir), run_dir=run_dir)
@@ -277,7 +278,11 @@ def found(home):
 
 
 def test_local_home_without_its_locks_is_found(local_home, monkeypatch):
+  def take_nothing(path):
+    return locks.Lock(path, os.open(path, os.O_RDONLY))
+
   monkeypatch.setattr(locks, '_flock', lambda *unused: None)
+  monkeypatch.setattr(locks, 'take_folder', take_nothing)
   assert found(local_home)
 
 
