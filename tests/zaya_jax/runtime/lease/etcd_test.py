@@ -3,6 +3,7 @@
 
 import base64
 import json
+import shutil
 import sys
 import time
 import uuid
@@ -150,6 +151,34 @@ def test_only_the_transaction_keeps_two_at_once_apart(
     without_compare(monkeypatch, least=2)
     second.acquire('b', 60)
     assert first.holder().owner == 'b'
+
+
+@pytest.mark.parametrize('at_once', [True, False])
+def test_copy_with_the_same_id_waits_for_the_run(
+  opened, run_dir, tmp_path, monkeypatch, at_once
+):
+  first = opened()
+  token = first.acquire('a', 60)
+  shutil.copytree(run_dir, tmp_path / 'copy')
+  if at_once:
+    monkeypatch.setattr(etcd.Etcd, '_raise_if_held', lambda self: None)
+  with pytest.raises(lease.StoreError if at_once else lease.HeldError):
+    opened(tmp_path / 'copy').acquire('b', 60)
+  first.renew(token)
+
+
+@pytest.mark.parametrize('key', ['owner', 'lease'])
+def test_owner_whose_key_or_lease_somebody_takes_away_has_lost(
+  cluster, opened, key
+):
+  owner = opened()
+  token = owner.acquire('a', 60)
+  if key == 'owner':
+    cluster.ctl('del', owner._owner)
+  else:
+    cluster.ctl('lease', 'revoke', f'{int(owner._lease):x}')
+  with pytest.raises(lease.LostError, match='must acquire the run anew'):
+    owner.renew(token)
 
 
 def without_compare(monkeypatch, least=1):
