@@ -10,14 +10,14 @@ import os
 import secrets
 import socket
 
-from zaya_jax.runtime.lease import homes, identity, store
+from zaya_jax.runtime.lease import errors, homes, identity, store, tokens
 
-Token = store.Token
+Token = tokens.Token
 Store = store.Store
-LeaseError = store.LeaseError
-StoreError = store.StoreError
-HeldError = store.HeldError
-LostError = store.LostError
+LeaseError = errors.LeaseError
+StoreError = errors.StoreError
+HeldError = errors.HeldError
+LostError = errors.LostError
 
 open = homes.open_store
 run_id = identity.run_id

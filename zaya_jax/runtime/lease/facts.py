@@ -45,6 +45,10 @@ class Folder:
       ) from error
     return version, value
 
+  def keys(self) -> set[str]:
+    """The names of all facts."""
+    return {path.stem for path in self.path.glob('*.json')}
+
   def write(self, key: str, version: int, value: dict[str, Any]) -> None:
     """Replaces a key; it is on disk when this returns.
 

@@ -4,7 +4,7 @@
 import os
 
 from zaya_jax.config import exit_codes
-from zaya_jax.runtime.lease import local, store
+from zaya_jax.runtime.lease import errors, local, store
 
 
 def open_store(
@@ -23,7 +23,22 @@ def open_store(
   """
   if address == 'local':
     return local.Local(run_id, run_dir)
-  raise store.StoreError(
+  try:
+    if address.startswith('etcd://'):
+      from zaya_jax.runtime.lease import etcd
+
+      return etcd.Etcd(address, run_id, run_dir)
+    if address.startswith('kubernetes://'):
+      from zaya_jax.runtime.lease import kube
+
+      return kube.Kubernetes(address, run_id, run_dir)
+  except ModuleNotFoundError as error:
+    raise errors.StoreError(
+      f'--aegis.lease={address} needs {error.name}: python -m pip install '
+      f"'zaya_jax[{address.partition(':')[0]}]'.",
+      exit_codes.USAGE,
+    ) from error
+  raise errors.StoreError(
     f'--aegis.lease={address} is none of local, '
     'etcd://HOST:PORT[,HOST:PORT...][/PREFIX] and '
     'kubernetes://NAMESPACE[/PREFIX].',

@@ -10,7 +10,7 @@ import socket
 
 from zaya_jax.config import exit_codes
 from zaya_jax.runtime import durable
-from zaya_jax.runtime.lease import store
+from zaya_jax.runtime.lease import errors
 
 _FORM = re.compile('[0-9a-f]{32}')
 
@@ -30,11 +30,11 @@ def run_id(run_dir: str | os.PathLike[str]) -> str:
       _make(path)
     text = path.read_text(errors='replace').strip()
   except OSError as error:
-    raise store.StoreError(
+    raise errors.StoreError(
       f'{path} cannot be read or written: {error.strerror}.', exit_codes.USAGE
     ) from error
   if not _FORM.fullmatch(text):
-    raise store.StoreError(
+    raise errors.StoreError(
       f'{path} holds no run id, which is 32 hexadecimal digits; write back the '
       'one that the seals of its checkpoints name.',
       exit_codes.UNUSABLE,

@@ -8,9 +8,10 @@ import pathlib
 import time
 
 from zaya_jax.config import exit_codes
-from zaya_jax.runtime.lease import store
+from zaya_jax.runtime.lease import errors
 
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
+_NOT_ON_FOLDERS = (*_NO_LOCKS, errno.EBADF, errno.EINVAL)
 _PAUSE_S = 0.01
 
 
@@ -41,34 +42,56 @@ class Lock:
     os.close(self._handle)
 
 
-def take(path: str | os.PathLike[str]) -> Lock:
-  """Locks a folder, or a file, which is made if need be; waits for nobody.
+def take_folder(path: str | os.PathLike[str]) -> Lock:
+  """Locks a folder itself, for this machine alone; waits for nobody.
+
+  File systems between machines lock files only. One that has no locks for
+  folders gives none here, and no error.
+
+  Raises:
+    HeldError: somebody holds the lock.
+    OSError: the path cannot be opened.
+  """
+  handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+  try:
+    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+  except OSError as error:
+    if error.errno not in _NOT_ON_FOLDERS:
+      os.close(handle)
+      if isinstance(error, BlockingIOError):
+        raise HeldError from error
+      raise
+  return Lock(os.fspath(path), handle)
+
+
+def take_file(path: str | os.PathLike[str], flags: int = os.O_CREAT) -> Lock:
+  """Locks a file; waits for nobody.
+
+  Args:
+    path: of the file.
+    flags: for opening it, beside O_RDWR.
 
   Raises:
     HeldError: somebody holds the lock.
     StoreError: this file system has no locks.
     OSError: the path cannot be opened.
   """
-  path = os.fspath(path)
-  if not os.path.isdir(path):
-    return _take_file(path)
-  handle = os.open(path, os.O_RDONLY)
+  if flags & os.O_CREAT:
+    pathlib.Path(path).parent.mkdir(parents=True, exist_ok=True)
+  handle = os.open(path, os.O_RDWR | flags, 0o600)
+  lock = Lock(os.fspath(path), handle)
   try:
     _flock(path, handle)
-  except OSError as error:
-    os.close(handle)
-    if error.errno != errno.EBADF:
-      raise
-    # NFS locks only what is open for writing, which no folder can be.
-    return _take_file(os.path.join(path, 'run_id'))
+    if not lock.is_in_place():  # Deleted meanwhile: others lock another file.
+      raise HeldError
   except BaseException:
     os.close(handle)
     raise
-  return Lock(path, handle)
+  return lock
 
 
 def wait(path: str | os.PathLike[str], limit_s: float) -> Lock:
-  """As `take`, of a file that others lock for moments.
+  """As `take_file`, of a file that others lock for moments.
 
   Args:
     path: of the file.
@@ -80,40 +103,17 @@ def wait(path: str | os.PathLike[str], limit_s: float) -> Lock:
   end = time.monotonic() + limit_s
   while True:
     try:
-      return take(path)
+      return take_file(path)
     except HeldError as error:
       if time.monotonic() >= end:
-        raise store.StoreError(
+        raise errors.StoreError(
           f'{os.fspath(path)} was locked for {limit_s:g} s, by a process that '
           'is stopped or waits for its disk.'
         ) from error
     time.sleep(_PAUSE_S)
 
 
-def is_held(path: str | os.PathLike[str]) -> bool:
-  """Whether somebody holds the lock that `take` takes."""
-  try:
-    take(path).close()
-  except HeldError:
-    return True
-  return False
-
-
-def _take_file(path: str) -> Lock:
-  pathlib.Path(path).parent.mkdir(parents=True, exist_ok=True)
-  handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-  lock = Lock(path, handle)
-  try:
-    _flock(path, handle)
-    if not lock.is_in_place():  # Deleted meanwhile: others lock another file.
-      raise HeldError
-  except BaseException:
-    os.close(handle)
-    raise
-  return lock
-
-
-def _flock(path: str, handle: int) -> None:
+def _flock(path: str | os.PathLike[str], handle: int) -> None:
   try:
     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
   except BlockingIOError as error:
@@ -121,9 +121,9 @@ def _flock(path: str, handle: int) -> None:
   except OSError as error:
     if error.errno not in _NO_LOCKS:
       raise
-    raise store.StoreError(
-      f'{path} cannot be locked ({error.strerror}): mount its file system with '
-      'locks (Lustre: -o flock), or keep the lease elsewhere, with '
+    raise errors.StoreError(
+      f'{os.fspath(path)} cannot be locked ({error.strerror}): mount its file '
+      'system with locks (Lustre: -o flock), or keep the lease elsewhere, with '
       '--aegis.lease=etcd://HOST:PORT.',
       exit_codes.USAGE,
     ) from error

@@ -9,6 +9,7 @@ import os
 import pathlib
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -137,18 +138,49 @@ def test_deleting_files_lets_nobody_in(run_dir, state, hold, delete):
   assert told.startswith('HeldError')
 
 
-def test_folder_lock_is_what_keeps_the_second_one_out(
-  run_dir, state, monkeypatch
+@pytest.mark.parametrize('what', ['folder', 'nothing'])
+def test_folder_is_what_keeps_the_second_one_out(
+  run_dir, state, monkeypatch, what
 ):
   opened(run_dir).acquire('a', 20)
   shutil.rmtree(state)
-  take = locks.take
-  monkeypatch.setattr(
-    locks,
-    'take',
-    lambda path: take(run_dir / 'other' if path == str(run_dir) else path),
-  )
-  opened(run_dir).acquire('b', 20)
+  identity = (run_dir / 'run_id').read_text()
+  (run_dir / 'run_id').unlink()
+  (run_dir / 'run_id').write_text(identity)
+  if what == 'nothing':
+    other_machine(monkeypatch, state)
+    opened(run_dir).acquire('b', 20)
+    return
+  with pytest.raises(lease.HeldError):
+    opened(run_dir).acquire('b', 20)
+
+
+def other_machine(monkeypatch, state):
+  """What follows has a state directory and folder locks of its own."""
+  flock = fcntl.flock
+
+  def flock_files(handle, how):
+    if not stat.S_ISDIR(os.fstat(handle).st_mode):
+      flock(handle, how)
+
+  monkeypatch.setattr(fcntl, 'flock', flock_files)
+  monkeypatch.setenv('XDG_STATE_HOME', str(state / 'other'))
+
+
+def test_owner_on_another_machine_keeps_the_run(run_dir, state, monkeypatch):
+  owner = opened(run_dir)
+  token = owner.acquire('a', 20)
+  other_machine(monkeypatch, state)
+  there = opened(run_dir)
+  with pytest.raises(lease.HeldError):
+    there.acquire('b', 20)
+  assert there.holder() == token
+  there.write('high_water', {'step': 300}, token)  # As its ranks do.
+  assert owner.read('high_water') == {'step': 300}
+  owner.write('high_water', {'step': 400}, token)
+  assert there.read('high_water') == {'step': 400}
+  owner.release(token)
+  assert there.acquire('b', 20).epoch == 2
 
 
 def test_copy_with_the_same_id_waits_for_the_run(tmp_path, run_dir, hold):
@@ -188,6 +220,23 @@ def test_facts_are_written_by_the_owner_alone(run_dir):
   store.write('generation', {'number': 2}, new)
   assert rank.read('generation') == {'number': 2}
   assert rank.read('high_water') is None
+
+
+def test_writer_that_pauses_before_its_end_takes_nothing_back(
+  run_dir, monkeypatch
+):
+  owner, rank = opened(run_dir), opened(run_dir)
+  token = owner.acquire('a', 20)
+  write = rank._write
+
+  def write_then_pause(*fact):
+    write(*fact)
+    owner.release(token)
+    owner.write('generation', {'number': 2}, owner.acquire('b', 20))
+
+  monkeypatch.setattr(rank, '_write', write_then_pause)
+  rank.write('generation', {'number': 1}, token)
+  assert owner.read('generation') == {'number': 2}
 
 
 def test_write_that_does_not_ask_for_the_owner_is_caught(run_dir, monkeypatch):
@@ -285,20 +334,23 @@ def test_file_system_without_locks_is_one_sentence(run_dir, monkeypatch, code):
   assert opened(run_dir).read('generation') is None  # Readers need none.
 
 
-def test_folder_that_nfs_cannot_lock_is_locked_by_its_id(run_dir, monkeypatch):
+@pytest.mark.parametrize('code', [errno.EBADF, errno.EINVAL, errno.ENOLCK])
+def test_file_system_without_locks_of_folders_is_enough(
+  run_dir, monkeypatch, code
+):
   flock = fcntl.flock
 
-  def nfs(handle, how):
-    if pathlib.Path(f'/proc/self/fd/{handle}').resolve().is_dir():
-      raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+  def flock_files(handle, how):
+    if stat.S_ISDIR(os.fstat(handle).st_mode):
+      raise OSError(code, os.strerror(code))
     flock(handle, how)
 
-  monkeypatch.setattr(fcntl, 'flock', nfs)
+  monkeypatch.setattr(fcntl, 'flock', flock_files)
   store = opened(run_dir)
   token = store.acquire('a', 20)
   store.write('generation', {'number': 1}, token)
-  with pytest.raises(locks.HeldError):
-    locks.take(run_dir)
+  with pytest.raises(lease.HeldError):
+    opened(run_dir).acquire('b', 20)
   identity = (run_dir / 'run_id').read_text()
   (run_dir / 'run_id').unlink()
   (run_dir / 'run_id').write_text(identity)
@@ -329,6 +381,36 @@ def test_full_disk_is_one_sentence_and_holds_nothing(run_dir, monkeypatch):
       store.acquire('a', 20)
   assert caught.value.exit_code == 75
   assert opened(run_dir).acquire('b', 20).epoch == 1
+
+
+def test_home_that_cannot_be_written_is_one_sentence(
+  run_dir, tmp_path, monkeypatch
+):
+  (tmp_path / 'file').write_text('')
+  monkeypatch.setenv('XDG_STATE_HOME', str(tmp_path / 'file'))
+  store = opened(run_dir)
+  assert store.read('generation') is None  # Readers need none.
+  for ask in (
+    lambda: store.acquire('a', 20),
+    lambda: store.update_site('quarantine', lambda old: {}),
+  ):
+    with pytest.raises(lease.StoreError, match='set XDG_STATE_HOME') as caught:
+      ask()
+    assert '\n' not in str(caught.value) and caught.value.exit_code == 2
+  locks.take_folder(run_dir).close()
+
+
+def test_user_without_a_home_is_one_sentence(run_dir, monkeypatch):
+  monkeypatch.delenv('XDG_STATE_HOME')
+  monkeypatch.delenv('HOME', raising=False)
+
+  def nobody(self):
+    raise RuntimeError('Could not determine home directory.')
+
+  monkeypatch.setattr(pathlib.Path, 'expanduser', nobody)
+  with pytest.raises(lease.StoreError, match='set XDG_STATE_HOME') as caught:
+    opened(run_dir)
+  assert caught.value.exit_code == 2
 
 
 def test_quarantine_is_shared_by_all_runs_and_loses_no_update(tmp_path, state):
