@@ -37,10 +37,13 @@ def gone(state: State, event: Event) -> Decision:
   together = breaker.many(state, len(known)) or bool(state.waiting)
   if event.kind == 'agent_lost':
     together = together or breaker.is_paused(state, event.time_s)
+  # Those that never ran keep nobody waiting whom spares can replace.
+  few = state_lib.without(state, known) is None
   if mine and together and not event.final:
-    return recovery.wait(state, event, known)
+    if few or event.kind == 'agent_lost':
+      return recovery.wait(state, event, known)
   guilty = event.kind != 'not_started' and not event.final and not together
-  if event.kind == 'agent_lost' and state_lib.without(state, known) is None:
+  if event.kind == 'agent_lost' and few:
     guilty = False  # Whoever starts the run anew needs this node, if it starts.
   room = breaker.room(state, event.time_s) if guilty else 0
   if mine:

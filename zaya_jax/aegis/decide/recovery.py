@@ -93,7 +93,10 @@ def wait(state: State, event: events.Event, nodes: tuple[str, ...]) -> Decision:
     f'nobody is condemned, they have {wait_s:.0f} s to return'
   )
   state = set_aside(state, tuple(n for n in nodes if n not in mine)).but(
-    running=False, waiting=tuple(dict.fromkeys((*state.waiting, *mine)))
+    running=False,
+    waiting=tuple(dict.fromkeys((*state.waiting, *mine))),
+    draining=None,  # There is no checkpoint any more to wait for.
+    drain_reason='',
   )
   if exhausted := _exhausted(state, event, reason):
     return state, exhausted

@@ -108,6 +108,23 @@ STORIES = {
     ['checkpoint_and_drain', 'stop 75'],
   ),
   'a switch of spares': ([together('agent_lost', *'st')], ['warn']),
+  'some do not start, and spares do': (
+    [together('not_started', *'ab')],
+    ['replace_node'],
+  ),
+  'more do not start than there are spares': (
+    [together('not_started', *'abc')],
+    ['wait'],
+  ),
+  'some are unhealthy at once, and spares are there': (
+    [together('unhealthy', *'ab')],
+    ['replace_node'],
+  ),
+  'a switch ends a drain': (
+    ['running', 'burst b', together('agent_lost', *'abc')]
+    + [f'returned {node}' for node in 'abc'],
+    ['checkpoint_and_drain', 'wait', 'restart'],
+  ),
   'one does not start': (['not_started b'], ['replace_node']),
   'its own pause': (
     ['paused', 'agent_lost b', 'returned b'],
@@ -160,6 +177,7 @@ def test_node_that_returns_is_a_spare_without_strikes():
     [together('not_started', *'abc')],
     [together('not_started', 'a')],
     [together('unhealthy', *'abc')],
+    [together('unhealthy', *'ab')],
     [together('unhealthy', *'abcd')],
     ['paused', 'agent_lost a', stories.ended(1, {1: -9}), 'killed 1'],
   ],
