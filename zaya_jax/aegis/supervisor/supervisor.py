@@ -18,6 +18,7 @@ import zlib
 from zaya_jax import config as config_lib
 from zaya_jax.aegis.decide import events
 from zaya_jax.aegis.decide import state as state_lib
+from zaya_jax.aegis.notify import address
 from zaya_jax.aegis.supervisor import account, fleet, incidents, seals, site
 from zaya_jax.aegis.watch import notice, stragglers
 from zaya_jax.checkpoint import lock
@@ -53,7 +54,8 @@ class Supervisor:
   """Supervises one run; arguments as of `supervise`."""
 
   def __init__(self, config: config_lib.Config, program: tuple[str, ...]):
-    self._config, self._run_dir = config, pathlib.Path(config.run_dir)
+    self._config = address.conceal(config)
+    self._run_dir = pathlib.Path(config.run_dir)
     self._seals = seals.Seals(config.run_dir)
     self._sealed = self._seals.steps()
     path = self._run_dir / 'incidents.jsonl'
@@ -67,7 +69,9 @@ class Supervisor:
     )
     self._selector = selectors.DefaultSelector()
     self._fleet = fleet.Fleet(
-      config, [*program, f'--flagfile={self._write_flags()}'], self._selector
+      self._config,
+      [*program, f'--flagfile={self._write_flags()}'],
+      self._selector,
     )
     self._stragglers = stragglers.Stragglers()
     self._healthy: set[str] = set()  # Nodes that passed the health check.
