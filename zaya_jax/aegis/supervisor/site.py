@@ -51,7 +51,12 @@ class Site:
     )
     self._notice = notice.File(config.aegis.preempt_file)
     self._told = tail.Tail(os.path.join(config.run_dir, 'incidents.jsonl'))
-    self._server = _serve(config.aegis, state, self._board.registry, say)
+    self._server = _serve(
+      config.aegis,
+      self._board.registry,
+      lambda: self._board.stuck() or _unwell(state()),
+      say,
+    )
     self._hooks, self._notified_s = [], 0.0
 
   def start(self) -> None:
@@ -122,15 +127,20 @@ def _notify() -> None:
       there.sendto(b'WATCHDOG=1', address)
 
 
-def _serve(aegis: config_lib.AegisConfig, state, registry, say):
+def _unwell(state: state_lib.State) -> str:
+  """Why the run does not progress; '' if it does."""
+  if state.alarm or state.running:
+    return state.alarm
+  return f'generation {state.generation} has finished no step yet'
+
+
+def _serve(aegis: config_lib.AegisConfig, registry, unwell, say):
   if not aegis.port:
     return None
   from zaya_jax.aegis.supervisor import endpoint  # A fifth of a second.
 
   try:
-    server = endpoint.Server(
-      aegis.port, registry, lambda: endpoint.unwell(state()), aegis.bind
-    )
+    server = endpoint.Server(aegis.port, registry, unwell, aegis.bind)
   except OSError as error:
     raise config_lib.UsageError(
       f'--aegis.port={aegis.port} cannot be opened on --aegis.bind='

@@ -175,6 +175,14 @@ def test_decisions_and_steps_reach_the_port(make):
   assert not said
 
 
+def test_run_is_unwell_until_a_step_and_with_an_alarm():
+  state = state_lib.start(('a', 'b'))
+  assert site._unwell(state) == 'generation 0 has finished no step yet'
+  state = state.but(running=True)
+  assert site._unwell(state) == ''
+  assert site._unwell(state.but(alarm='the cap held')) == 'the cap held'
+
+
 def test_open_port_is_told(make):
   _, said = make(port=free_port(), bind='0.0.0.0')
   assert len(said) == 1 and '--aegis.bind=0.0.0.0' in said[0]
