@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where notices go. The address has a secret: no message may quote it."""
 
+import dataclasses
 import os
 import pathlib
 import urllib.parse
 from collections.abc import MutableMapping
 
+from zaya_jax import config as config_lib
 from zaya_jax.config import fields
 
 _FLAG = '--aegis.notify'
@@ -44,6 +46,12 @@ def read(
       'password; env:NAME and file:PATH keep it out of the list of processes.'
     )
   return url
+
+
+def conceal(config: config_lib.Config) -> config_lib.Config:
+  """The settings without the address, for agents, ranks and files."""
+  aegis = dataclasses.replace(config.aegis, notify='')
+  return dataclasses.replace(config, aegis=aegis)
 
 
 def host(url: str) -> str:

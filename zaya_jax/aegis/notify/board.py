@@ -9,6 +9,8 @@ from zaya_jax.aegis.decide import state as state_lib
 from zaya_jax.aegis.notify import address
 from zaya_jax.aegis.watch import rules
 
+_STUCK_S = 120.0  # Longer than any wait between two looks.
+
 
 class Board:
   """Passes incidents on to metrics and to a webhook, as --aegis.* say.
@@ -54,6 +56,16 @@ class Board:
     """Takes the last step that all ranks have finished; 0 for none yet."""
     if self._metrics:
       self._metrics.finished(step)
+
+  def stuck(self) -> str:
+    """Why the supervisor itself, which others ask, does nothing; '' if it does.
+
+    The port is answered by a thread, which would not notice.
+    """
+    age_s = self._metrics.look_age_s if self._metrics else 0.0
+    if age_s < _STUCK_S:
+      return ''
+    return f'the supervisor itself has done nothing for {age_s:.0f} s'
 
   def close(self) -> None:
     """Waits some seconds for the last notice."""

@@ -61,7 +61,8 @@ class Metrics:
   def __init__(
     self, state: Callable[[], State], kinds: Iterable[str] = events.KINDS
   ):
-    self._stepped, self._step = time.monotonic(), 0
+    self._looked = self._stepped = time.monotonic()
+    self._step = 0
     # The times at which counters began are not worth as many lines.
     prometheus_client.disable_created_metrics()
     self.registry = prometheus_client.CollectorRegistry()
@@ -74,6 +75,8 @@ class Metrics:
     self._gauge(
       'step_age_seconds', words, lambda: time.monotonic() - self._stepped
     )
+    words = 'Time since the supervisor last looked at its nodes.'
+    self._gauge('look_age_seconds', words, lambda: self.look_age_s)
     self._incidents = prometheus_client.Counter(
       'zaya_jax_incidents',
       'Incidents since the start of the supervisor, by what was done.',
@@ -85,6 +88,11 @@ class Metrics:
         if action != 'ignore':
           self._incidents.labels(kind, action)
 
+  @property
+  def look_age_s(self) -> float:
+    """Seconds since `finished` was last called, as each look does."""
+    return time.monotonic() - self._looked
+
   def take(self, event: events.Event, action: events.Action) -> None:
     """Counts an incident, unless nothing was done about it."""
     if action.kind != 'ignore':
@@ -92,8 +100,9 @@ class Metrics:
 
   def finished(self, step: int) -> None:
     """Notes the last step that all ranks have finished; 0 for none yet."""
+    self._looked = time.monotonic()
     if step and step != self._step:
-      self._step, self._stepped = step, time.monotonic()
+      self._step, self._stepped = step, self._looked
 
   def _gauge(self, name: str, words: str, read: Callable[[], float]) -> None:
     gauge = prometheus_client.Gauge(

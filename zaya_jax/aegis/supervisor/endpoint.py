@@ -12,8 +12,6 @@ from wsgiref import simple_server
 import prometheus_client
 from prometheus_client import exposition
 
-from zaya_jax.aegis.decide import state as state_lib
-
 LOOPBACK = '127.0.0.1'
 _CONNECTIONS = 32  # At a time; more are closed at once.
 _NAMES = ('localhost', 'localhost.localdomain')
@@ -28,13 +26,6 @@ def exposes(bind: str, port: int) -> str:
     'the metrics, which have no password and no TLS; let only Prometheus '
     'through (a firewall, a NetworkPolicy)'
   )
-
-
-def unwell(state: state_lib.State) -> str:
-  """Why the run does not progress, as far as its state says; '' if it does."""
-  if state.alarm or state.running:
-    return state.alarm
-  return f'generation {state.generation} has finished no step yet'
 
 
 class Server:

@@ -86,7 +86,12 @@ class Site:
     self._before: dict[str, tuple[int, ...]] = {}
     self.sealed = self._seals.steps()
     self._hooks: list[threading.Thread] = []
-    self._server = _serve(config.aegis, self._board.registry, unwell, say)
+    self._server = _serve(
+      config.aegis,
+      self._board.registry,
+      lambda: self._board.stuck() or unwell(),
+      say,
+    )
 
   def start(self) -> None:
     """Begins to answer on the port; `state` is asked from now on."""

@@ -18,6 +18,7 @@ from typing import Any
 from zaya_jax import config as config_lib
 from zaya_jax.aegis.decide import events
 from zaya_jax.aegis.decide import state as state_lib
+from zaya_jax.aegis.notify import address
 from zaya_jax.aegis.supervisor import (
   account,
   background,
@@ -57,7 +58,9 @@ def supervise(config: config_lib.Config, program: tuple[str, ...]) -> int:
     CheckpointError, LeaseError: if another process owns the run.
   """
   config = dataclasses.replace(config, run_dir=os.path.abspath(config.run_dir))
-  with lock.RunLock(config.run_dir), tenure.Tenure(config) as held:
+  with lock.RunLock(config.run_dir):  # Names who trains there already.
+    pass
+  with tenure.Tenure(config) as held:
     return Supervisor(config, program, held).run()
 
 
@@ -70,7 +73,7 @@ class Supervisor:
     program: tuple[str, ...],
     held: tenure.Tenure,
   ):
-    self._config, self._held = config, held
+    self._config, self._held = address.conceal(config), held
     self._ledger, self._pulse = account.Ledger(), pulse.Pulse()
     self._site = site.Site(config, self.state, self.unwell, self._ledger.say)
     path = pathlib.Path(config.run_dir, 'incidents.jsonl')
@@ -88,6 +91,7 @@ class Supervisor:
     self._code: int | None = None
     self._final = exit_codes.STOPPED
     self._wake = asyncio.Event()
+    config = self._config  # Without what agents and ranks need not know.
     self._fleet = fleet.Fleet(
       config,
       [*program, f'--flagfile={launch.write_flags(config)}'],

@@ -21,6 +21,7 @@ from zaya_jax.aegis.watch.telemetry import counters, gpus, nics, rdma
 from zaya_jax.config import fields
 
 _EVERY_S, _LIMIT_S = 30.0, 20.0
+_REAP_S = 0.5  # In which the kernel mostly ends a killed process.
 _AGAIN_S = 3600.0  # Between two lines about a tool that fails.
 _BYTES = 2**23
 _SERIES = 20_000
@@ -126,7 +127,7 @@ class Sampler:
     return seen + self._matcher.due(time_s)
 
   def close(self) -> None:
-    """Ends tools that are under way; does not wait for them."""
+    """Ends tools that are under way; waits a moment for each."""
     for question in self._questions:
       question.close()
 
@@ -174,6 +175,8 @@ class _Question:
   def close(self) -> None:
     if self._process:
       self._kill()
+      with contextlib.suppress(subprocess.TimeoutExpired):
+        self._process.wait(_REAP_S)
       self._output.close()
 
   def _ask(self, time_s: float) -> None:

@@ -3,6 +3,7 @@
 
 import pytest
 
+from zaya_jax import config as config_lib
 from zaya_jax.aegis.notify import address
 from zaya_jax.config import fields
 
@@ -51,6 +52,14 @@ def test_missing_places_are_named(tmp_path):
   (tmp_path / 'bytes').write_bytes(b'\xff')
   with pytest.raises(fields.UsageError, match='not UTF-8'):
     address.read(f'file:{tmp_path}/bytes', {})
+
+
+def test_agents_and_ranks_do_not_get_it():
+  config = config_lib.Config(aegis=config_lib.AegisConfig(notify=URL, port=5))
+  concealed = address.conceal(config)
+  assert 'SECRET' in config.to_flagfile()
+  assert 'SECRET' not in concealed.to_flagfile()
+  assert concealed.aegis.port == 5
 
 
 def test_only_the_host_is_shown():

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What people are told of a run, as flags say."""
 
+import types
+
 import prometheus_client
 import pytest
 
@@ -8,7 +10,7 @@ from tests.support import receiver
 from zaya_jax import config as config_lib
 from zaya_jax.aegis.decide import events
 from zaya_jax.aegis.decide import state as state_lib
-from zaya_jax.aegis.notify import board
+from zaya_jax.aegis.notify import board, metrics
 
 EVENT = events.Event(time_s=1.0, kind='pcie_lost', detail='slot 1')
 ACTION = events.Action(kind='replace_node', node='b')
@@ -38,6 +40,20 @@ def test_incidents_of_shipped_rules_are_counted():
   assert f'{counter}"pcie_lost"}} 1.0\n' in text
   assert f'{counter}"nic_down"}} 0.0\n' in text
   assert 'zaya_jax_step 3.0\n' in text
+
+
+def test_supervisor_that_does_nothing_is_told(monkeypatch):
+  clock = [100.0]
+  monkeypatch.setattr(
+    metrics, 'time', types.SimpleNamespace(monotonic=lambda: clock[0])
+  )
+  there = make(port=9464)
+  clock[0] += 119.0
+  assert there.stuck() == ''
+  clock[0] += 2.0
+  assert there.stuck() == 'the supervisor itself has done nothing for 121 s'
+  there.finished(0)
+  assert there.stuck() == make().stuck() == ''
 
 
 def test_incidents_are_posted(monkeypatch):

@@ -29,7 +29,7 @@ def gauges(made):
   return {
     name.removeprefix('zaya_jax_'): value
     for name, value in values(made).items()
-    if '{' not in name and 'step_age' not in name
+    if '{' not in name and '_age_' not in name
   }
 
 
@@ -99,6 +99,15 @@ def test_age_counts_from_the_last_finished_step(fresh):
   made.finished(4)  # It does a step again.
   assert age() == 0
   assert values(made)['zaya_jax_step'] == 4
+
+
+def test_looks_of_the_supervisor_have_an_age(fresh):
+  made, clock = fresh
+  age = lambda: values(made)['zaya_jax_look_age_seconds']
+  clock[0] = 107.0
+  assert age() == made.look_age_s == 7
+  made.finished(0)
+  assert age() == 0
 
 
 def test_incidents_are_counted_by_kind_and_action(fresh):

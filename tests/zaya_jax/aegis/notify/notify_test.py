@@ -72,7 +72,10 @@ class Visitor(threading.Thread):
 
 
 @pytest.mark.long
-def test_lost_node_and_notice_are_seen_from_outside(tmp_path, monkeypatch):
+@pytest.mark.parametrize('where', ['env:HOOK', 'argv'])
+def test_lost_node_and_notice_are_seen_from_outside(
+  tmp_path, monkeypatch, capfd, where
+):
   with socket.create_server(('127.0.0.1', 0)) as taken:
     port = taken.getsockname()[1]
   program = tmp_path / 'rank.py'
@@ -87,7 +90,7 @@ def test_lost_node_and_notice_are_seen_from_outside(tmp_path, monkeypatch):
       nodes=('a', 'b', 'c'),
       spares=1,
       port=port,
-      notify='env:HOOK',
+      notify=hook.url if where == 'argv' else where,
       preempt_file=str(tmp_path / 'preempt'),
       logs=(f'kern:{tmp_path}/kmsg.{{node}}',),
     ),
@@ -113,5 +116,8 @@ def test_lost_node_and_notice_are_seen_from_outside(tmp_path, monkeypatch):
   assert visitor.last['zaya_jax_step'] > 5
   assert (200, 'ok\n') in visitor.health
   assert {status for status, _ in visitor.health} == {200, 503}
+  files = [path for path in tmp_path.rglob('*') if path.is_file()]
+  said = ''.join(path.read_text(errors='replace') for path in files)
+  assert 'SECRET' not in said + ''.join(capfd.readouterr())
   step, _ = fake_rank.newest(tmp_path)
   assert step > 5  # All ranks saved before they ended.

@@ -71,6 +71,18 @@ def test_server_that_fails_gets_it_again(receiver, make, code):
   assert said.empty()
 
 
+def test_what_comes_while_it_fails_is_sent_with_it(receiver, make):
+  receiver.codes = [500]
+  receiver.hold.clear()
+  hook, _ = make(receiver.url)
+  hook.take(EVENT, WARN)
+  receiver.next()
+  hook.take(events.Event(time_s=2.0, kind='exit'), WARN)
+  receiver.hold.set()
+  kinds = [x['kind'] for x in receiver.next()['incidents']]
+  assert kinds == ['nic_down', 'exit']
+
+
 @pytest.mark.parametrize('code', [302, 307, 400, 404, 410])
 def test_refused_message_is_told_and_blocks_no_other(receiver, make, code):
   receiver.codes = [code]
@@ -146,6 +158,7 @@ def test_address_where_nobody_listens_is_a_word_not_an_error(make):
     hook.take(EVENT, WARN)
   hook.close()
   assert said.empty()  # Once, however often it was tried.
+  assert not hook._thread.is_alive()
 
 
 def test_name_that_does_not_exist_tells_no_secret(make):

@@ -10,7 +10,6 @@ import urllib.request
 import prometheus_client
 import pytest
 
-from zaya_jax.aegis.decide import state as state_lib
 from zaya_jax.aegis.supervisor import endpoint
 
 REGISTRY = prometheus_client.CollectorRegistry()
@@ -59,14 +58,6 @@ def test_health_is_that_of_the_run(server):
   assert refused(server, '/healthz') == (503, 'the cap held\n')
   server.why[0] = ''
   assert get(server, '/healthz') == 'ok\n'
-
-
-def test_run_is_unwell_until_a_step_and_with_an_alarm():
-  state = state_lib.start(('a', 'b'))
-  assert endpoint.unwell(state) == 'generation 0 has finished no step yet'
-  state = state.but(running=True)
-  assert endpoint.unwell(state) == ''
-  assert endpoint.unwell(state.but(alarm='the cap held')) == 'the cap held'
 
 
 @pytest.mark.parametrize(

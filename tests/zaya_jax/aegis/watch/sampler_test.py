@@ -112,6 +112,15 @@ def test_broken_answer_is_told_once_and_forgets_nothing(make):
   assert 'gpu_counter_uncorrectable' in kinds
 
 
+def test_answer_with_less_in_it_forgets_nothing(make):
+  _, answer = make(gpus.metric)
+  ecc = lambda gpu, n: {'gpu': gpu, 'ecc': {'total_uncorrectable_count': n}}
+  assert answer(json.dumps([ecc(0, 0), ecc(1, 0)])) == []
+  assert answer(json.dumps([ecc(1, 0)])) == []
+  (event,) = answer(json.dumps([ecc(0, 1), ecc(1, 0)]))
+  assert 'gpu_id="0"' in event.detail
+
+
 def test_counter_that_was_reset_counts_from_there(make):
   _, answer = make(gpus.metric)
   count = lambda n: json.dumps(
