@@ -16,7 +16,6 @@ import hashlib
 import json
 import logging
 import os
-import shutil
 import socket
 import threading
 from typing import Any
@@ -81,6 +80,10 @@ class FastTier:
     self._moves = [(i, (i + ahead) % self._count) for i in range(self._count)]
     self._behind = (self._process - ahead) % self._count
     self._writing: threading.Thread | None = None
+    for folder, _ in self._tiers:
+      for name in copies.strangers(self._holder(folder)):
+        path = os.path.join(self._holder(folder), name)
+        logging.warning('%s is ignored: it is no copy of a state.', path)
 
   def is_due(self, step: int) -> bool:
     """Whether a state is to be copied after `step`."""
@@ -171,7 +174,7 @@ class FastTier:
     """Waits for the newest copy; removes all if the run is complete."""
     self.wait()
     for folder, _ in self._tiers if done else ():
-      shutil.rmtree(self._holder(folder), ignore_errors=True)
+      copies.clear(self._holder(folder))
 
   def _shared(self) -> list[int]:
     return folders.steps(self._root)

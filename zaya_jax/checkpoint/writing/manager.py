@@ -15,7 +15,7 @@ from typing import Any, Self
 from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import arrays, errors, folders, seal
 from zaya_jax.checkpoint.reading import finder, reader
-from zaya_jax.checkpoint.writing import failures, saver
+from zaya_jax.checkpoint.writing import failures, leftovers, saver
 from zaya_jax.config import exit_codes
 from zaya_jax.runtime import fence, processes, supervised
 
@@ -56,7 +56,10 @@ class Manager:
     self._sealed: list[_Save] = []  # That nobody has asked for yet.
     if processes.process() == 0:
       os.makedirs(self._root, exist_ok=True)
-      folders.remove_partial(self._root)
+      leftovers.clear(self._root)
+      for name in folders.strangers(self._root):
+        path = os.path.join(self._root, name)
+        logging.warning('%s is ignored: a checkpoint is named STEP.', path)
     processes.barrier('cleared')
     self._saver = saver.Saver(self._root, config)
 
@@ -230,7 +233,7 @@ class Manager:
     """A save that failed in a way that the other processes do not know."""
     if processes.processes() > 1:
       return self._failures.give_up(step, error)
-    folders.remove_partial(self._root)
+    leftovers.clear(self._root)
     self._failures.add(step, errors.cause(error), last=last)
 
   def _on_disk(self, step: int, state: Any) -> str | None:
@@ -246,4 +249,4 @@ class Manager:
       )
       self._newest = None
     needed = int(arrays.num_bytes(state) * _HEADROOM)
-    return folders.obstacle(self._root, needed) or None
+    return leftovers.obstacle(self._root, needed) or None

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import folders, seal
+from zaya_jax.checkpoint.writing import leftovers
 
 _BEST = 'val/bpb'  # The lowest of this metric.
 
@@ -43,5 +44,5 @@ def prune(folder: str, config: config_lib.CheckpointConfig) -> list[int]:
   }
   gone = sorted(metrics.keys() - kept(metrics, config))
   for step in gone:
-    folders.remove(os.path.join(folder, str(step)))
+    leftovers.remove(os.path.join(folder, str(step)))
   return gone

@@ -69,7 +69,7 @@ class Saver:
       meta=ocp.args.JsonSave({**meta, 'arrays': arrays.describe(state)}),
     )
     aside = self._directory(step) + folders.ASIDE
-    self._orbax.save(aside, args=args, force=True)
+    self._orbax.save(aside, args=args)
     name = f'save/{self._saves}'
     return self._thread.submit(self._seal, step, aside, meta, prints, name)
 

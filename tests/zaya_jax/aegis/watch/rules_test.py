@@ -10,7 +10,7 @@ import pytest
 from zaya_jax import config, main
 from zaya_jax.aegis.watch import rules
 from zaya_jax.checkpoint import folders, seal
-from zaya_jax.checkpoint.writing import failures
+from zaya_jax.checkpoint.writing import failures, leftovers
 from zaya_jax.config import fields
 from zaya_jax.metrics import console
 from zaya_jax.runtime import log
@@ -105,7 +105,7 @@ def said(tmp_path, monkeypatch, caplog, capsys):
   free = shutil.disk_usage(root)._replace(free=1)
   monkeypatch.setattr(shutil, 'disk_usage', lambda _: free)
   failed = failures.Failures(str(root), config.CheckpointConfig())
-  failed.add(40, folders.obstacle(str(root), 9))
+  failed.add(40, leftovers.obstacle(str(root), 9))
   logging.warning(
     '%s', seal.BrokenError(root / '40', 'hash', 'd/7 has changed')
   )
