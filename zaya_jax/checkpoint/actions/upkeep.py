@@ -57,5 +57,6 @@ def prune(config: config_lib.Config, source: str) -> Lines:
     own = {k: own[k] for k in ('keep', 'keep_every') if k in own}
     settings = dataclasses.replace(settings, **own)
   with lock.RunLock(source, '--source'):
-    for step in retention.prune(folders.root(source), settings):
-      yield {'step': step, 'removed': True}
+    for step, why in retention.prune(folders.root(source), settings).items():
+      more = {'reason': why} if why else {}
+      yield {'step': step, 'removed': not why, **more}

@@ -40,6 +40,7 @@ class Saver:
     quiet.silence()
     self._root, self._config = root, config
     self._saves = 0  # Begun, the same in all processes.
+    self._told: set[str] = set()  # Why old ones stay.
     self._thread = concurrent.futures.ThreadPoolExecutor(1, 'seal')
     self._parts = handlers.Parts()
     self._orbax = handlers.checkpointer(config, self._parts)
@@ -97,8 +98,11 @@ class Saver:
 
     parts, wait = self._parts.finish(aside), self._config.timeout_s
     why = agreement.reach(name, parts, finish, wait)
-    if why and processes.process() == 0:
-      shutil.rmtree(aside, ignore_errors=True)
+    if processes.process() == 0:
+      if why:
+        shutil.rmtree(aside, ignore_errors=True)
+      else:
+        self._thread.submit(self._prune)  # Nobody waits for it.
     return why
 
   def _name(self, step, aside, facts, known) -> str:
@@ -110,12 +114,18 @@ class Saver:
       durable.sync(self._root)
     except (OSError, errors.CheckpointError) as error:
       return errors.cause(error)
-    try:
-      retention.prune(self._root, self._config)
-    except (OSError, errors.CheckpointError) as error:
-      why = errors.cause(error)
-      logging.warning('Old checkpoints stay in %s: %s.', self._root, why)
     return ''
+
+  def _prune(self) -> None:
+    """Removes old ones; no save fails by it, and the next one tries again."""
+    try:
+      found = retention.prune(self._root, self._config).values()
+    except errors.FAILURES as error:
+      found = [errors.cause(error)]
+    reasons = set(filter(None, found))
+    for why in sorted(reasons - self._told):
+      logging.warning('Old checkpoints stay in %s: %s.', self._root, why)
+    self._told |= reasons
 
   def _directory(self, step):
     return os.path.join(self._root, str(step))
