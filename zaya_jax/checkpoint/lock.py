@@ -5,6 +5,7 @@ The lock is held by the kernel and falls with the process, also under kill -9;
 the file .lock only tells who holds it.
 """
 
+import contextlib
 import fcntl
 import os
 import socket
@@ -50,8 +51,9 @@ class RunLock:
         f'wait for it, stop it, or choose another {self._flag}.',
         errors.USAGE,
       ) from error
-    os.ftruncate(self._file, 0)
-    os.write(self._file, f'{socket.gethostname()} pid {os.getpid()}'.encode())
+    with contextlib.suppress(OSError):  # Of a full disk: it only tells who.
+      os.ftruncate(self._file, 0)
+      os.write(self._file, f'{socket.gethostname()} pid {os.getpid()}'.encode())
     return self
 
   def __exit__(self, *unused) -> None:

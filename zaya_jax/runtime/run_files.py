@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a run writes of itself: config.flags, config.json, incidents.jsonl."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -42,9 +43,8 @@ def write(
     },
     **more,
   }
-  durable.replace(run_dir / 'config.flags', config.to_flagfile().encode())
-  text = json.dumps(facts, indent=2) + '\n'
-  durable.replace(run_dir / 'config.json', text.encode())
+  _keep(run_dir / 'config.flags', config.to_flagfile())
+  _keep(run_dir / 'config.json', json.dumps(facts, indent=2) + '\n')
 
 
 def incident(run_dir: str, **row: Any) -> None:
@@ -53,11 +53,20 @@ def incident(run_dir: str, **row: Any) -> None:
   Args:
     run_dir: the run directory.
     **row: kind, step and seen, and more for machines; None is left out.
+
+  Raises:
+    OSError: if it cannot be written; the file is as before.
   """
   known = {key: value for key, value in row.items() if value is not None}
   line = json.dumps({'time': time.time(), **known}) + '\n'
-  path = pathlib.Path(run_dir) / 'incidents.jsonl'
-  with path.open('a', encoding='utf-8') as file:
-    file.write(line)
-    file.flush()
-    os.fsync(file.fileno())
+  file = durable.Lines(os.path.join(run_dir, 'incidents.jsonl'))
+  with contextlib.closing(file):
+    file.write(line.encode())
+    file.sync()
+
+
+def _keep(path: pathlib.Path, text: str) -> None:
+  """Writes a file, unless it says so already: the disk may be full."""
+  content = text.encode()
+  if not path.is_file() or path.read_bytes() != content:
+    durable.replace(path, content)

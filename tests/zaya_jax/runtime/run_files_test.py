@@ -4,6 +4,7 @@
 import json
 
 import jax
+import pytest
 
 from tests.support import disk
 from zaya_jax import config as config_lib
@@ -19,6 +20,28 @@ def test_settings_repeat_the_run_and_facts_are_json(tmp_path):
   assert facts['config']['num_steps'] == 7
   assert facts['devices'] == {'platform': 'cpu', 'kind': 'cpu', 'count': 8}
   assert facts['versions'].keys() >= {'python', 'jax', 'orbax-checkpoint'}
+
+
+def test_settings_that_are_there_need_no_room(tmp_path, monkeypatch):
+  config = config_lib.Config(run_dir=str(tmp_path), num_steps=7)
+  device = jax.devices()[0]
+  run_files.write(config, device=device, count=8)
+  before = {path: path.stat().st_ino for path in tmp_path.iterdir()}
+  with disk.full(0):
+    run_files.write(config, device=device, count=8)
+    with pytest.raises(OSError, match='too large'):
+      run_files.write(config, device=device, count=4)
+  assert before == {path: path.stat().st_ino for path in tmp_path.iterdir()}
+
+
+def test_incident_on_a_full_disk_is_whole_or_absent(tmp_path):
+  tell = lambda step: run_files.incident(str(tmp_path), kind='spike', step=step)
+  tell(3)
+  with disk.full(70), pytest.raises(OSError, match='too large'):
+    tell(4)
+  tell(5)
+  lines = (tmp_path / 'incidents.jsonl').read_text().splitlines()
+  assert [json.loads(line)['step'] for line in lines] == [3, 5]
 
 
 def test_incidents_are_appended_and_on_disk(tmp_path, monkeypatch):
