@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from zaya_jax.checkpoint import errors, seal
-from zaya_jax.runtime import supervised
+from zaya_jax.runtime import run_files, supervised
 
 STATE = 'state'  # The arrays.
 META = 'meta'  # What the checkpoint says about itself, and the data position.
@@ -88,7 +88,10 @@ def steps(folder: str) -> list[int]:
 
 
 def facts(
-  step: int, meta: Mapping[str, Any], prints: Mapping[str, str]
+  step: int,
+  meta: Mapping[str, Any],
+  prints: Mapping[str, str],
+  origin: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
   """What the seal of a checkpoint says beside its files.
 
@@ -96,13 +99,27 @@ def facts(
     step: optimizer steps done.
     meta: of the checkpoint; its finite 'metrics' decide about the best.
     prints: fingerprints of the arrays by path.
+    origin: of `origin_of`.
   """
   return {
+    **(origin or {}),
     'step': step,
     'time': time.time(),
     'metrics': _finite(meta.get('metrics', {})),
     'fingerprint': dict(prints),
   }
+
+
+def origin_of(run_dir: str) -> dict[str, Any]:
+  """Whose a checkpoint is that is sealed now.
+
+  Returns:
+    'run' and, if there is one, 'parent'; of a supervised process 'generation',
+    and 'owner' and 'epoch' of its lease.
+  """
+  told = vars(supervised.place()) if supervised.place() else {}
+  names = [x for x in ('generation', 'owner', 'epoch') if told.get(x)]
+  return {**run_files.lineage(run_dir), **{name: told[name] for name in names}}
 
 
 def amend(directory: str, metrics: Mapping[str, float]) -> None:
@@ -125,6 +142,8 @@ def amend(directory: str, metrics: Mapping[str, float]) -> None:
 
 def check(directory: str, **options) -> dict[str, Any]:
   """As `seal.verify`, and that a checkpoint has the name of its step."""
+  if os.path.islink(directory):
+    raise seal.BrokenError(directory, 'kind', 'the folder is a link')
   body, name = seal.verify(directory, **options), os.path.basename(directory)
   if name.isdigit() and body.get('step') != int(name):
     raise seal.BrokenError(
@@ -142,23 +161,6 @@ def incomplete(folder: str) -> list[str]:
     name
     for name in os.listdir(folder)
     if name.partition('.')[0].isdigit() and name not in known
-  )
-
-
-def set_aside(directory: str, reason: str) -> None:
-  """Renames a checkpoint that does not count to bad/STEP-REASON."""
-  folder, name = os.path.split(directory)
-  bad = os.path.join(folder, 'bad')
-  target = os.path.join(bad, f'{name}-{reason}')
-  if os.path.lexists(target):
-    target += f'-{time.time_ns()}'
-  os.makedirs(bad, exist_ok=True)
-  os.rename(directory, target)
-  logging.warning(
-    'Checkpoint %s does not count (%s); it was moved to %s.',
-    directory,
-    reason,
-    target,
   )
 
 

@@ -9,14 +9,14 @@ from typing import Any
 import jax
 
 from zaya_jax import config as config_lib
-from zaya_jax.checkpoint import arrays, meta
+from zaya_jax.checkpoint import arrays, meta, seal
 from zaya_jax.checkpoint.reading import finder, reader
 from zaya_jax.checkpoint.writing import fast as fast_lib
 from zaya_jax.checkpoint.writing import manager
 from zaya_jax.data import corpus as corpus_lib
 from zaya_jax.hub import folder as hub_folder
 from zaya_jax.hub import names as hub_names
-from zaya_jax.runtime import beats, processes, supervised
+from zaya_jax.runtime import beats, processes, run_files, supervised
 from zaya_jax.train import inherit
 from zaya_jax.train import state as state_lib
 
@@ -68,6 +68,7 @@ def restore_or_init(
     newest = saved.latest_step()  # Bad ones are out of the way now.
     copy = fast and fast.restore()
   newest = copy.step if copy else newest
+  saved.check(newest)
   if newest is None:
     state = _initialize(init, mesh)
     if not config.restore:
@@ -152,6 +153,7 @@ def _with_params_of(
   if folder:
     model = hub_folder.read_config(source)
   else:
+    _remember_parent(config.run_dir, directory)
     model = meta.model_config(meta.read(directory))
   model = model.computed_as(config.model)
   theirs = dataclasses.replace(config, model=model)
@@ -176,6 +178,13 @@ def _with_params_of(
     if corpus.has_chats:
       hub_folder.add_stop_ids(config.run_dir, tokenizer.stop_ids)
   return dataclasses.replace(state, **found), notes
+
+
+def _remember_parent(run_dir: str, directory: str) -> None:
+  """Keeps the id of the run whose parameters this one begins with."""
+  parent = seal.verified(directory).get('run')
+  if parent and processes.process() == 0:
+    run_files.set_parent(run_dir, parent)
 
 
 def _read_folder(source, model, wanted, changes) -> dict[str, Any]:

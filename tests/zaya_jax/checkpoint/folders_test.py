@@ -73,11 +73,3 @@ def test_generation_that_was_given_up_amends_no_seal(
   folders_lib.amend(str(tmp_path / '7'), {'val/loss': 1.5})
   assert 'was given up' in caplog.text
   assert 'metrics' not in folders_lib.check(str(tmp_path / '7'))
-
-
-def test_what_is_set_aside_twice_is_kept_twice(tmp_path):
-  for _ in range(2):
-    make(tmp_path, 7)
-    folders_lib.set_aside(str(tmp_path / '7'), 'hash')
-  first, second = sorted(os.listdir(tmp_path / 'bad'))
-  assert first == '7-hash' and second.startswith('7-hash-')

@@ -55,3 +55,21 @@ def test_incidents_are_appended_and_on_disk(tmp_path, monkeypatch):
   rows = [json.loads(line) for line in path.read_text().splitlines()]
   assert [row['step'] for row in rows] == [3, 4]
   assert all(row.keys() == {'time', 'kind', 'step', 'seen'} for row in rows)
+
+
+def test_run_has_an_id_that_stays(tmp_path):
+  (tmp_path / 'a').mkdir()
+  (tmp_path / 'b').mkdir()
+  one = run_files.run_id(str(tmp_path / 'a'))
+  assert run_files.run_id(str(tmp_path / 'a')) == one
+  assert len(one) == 32 and one != run_files.run_id(str(tmp_path / 'b'))
+  assert run_files.lineage(str(tmp_path / 'a')) == {'run': one}
+  run_files.set_parent(str(tmp_path / 'b'), one)
+  assert run_files.lineage(str(tmp_path / 'b'))['parent'] == one
+
+
+@pytest.mark.parametrize('text', ['', 'mine', 'AB' * 16, 'ab' * 17])
+def test_id_that_is_none_is_refused(tmp_path, text):
+  (tmp_path / 'run_id').write_text(text)
+  with pytest.raises(config_lib.UsageError, match='holds no run id'):
+    run_files.run_id(str(tmp_path))

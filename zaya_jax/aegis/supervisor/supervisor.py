@@ -20,7 +20,7 @@ from zaya_jax.aegis.decide import events
 from zaya_jax.aegis.decide import state as state_lib
 from zaya_jax.aegis.supervisor import account, fleet, incidents, seals, site
 from zaya_jax.aegis.watch import stragglers
-from zaya_jax.checkpoint import lock
+from zaya_jax.checkpoint import lock, seal_key
 from zaya_jax.config import exit_codes, fields
 from zaya_jax.runtime import faults, fence, supervised
 
@@ -253,7 +253,8 @@ class Supervisor:
         self._see('unhealthy', node=node, detail=why)
         return
     self._healthy = set(state.nodes)
-    fence.raise_to(self._config.run_dir, state.generation)
+    start = self._seals.newest() or 0
+    fence.raise_to(self._config.run_dir, state.generation, start)
     host = state.nodes[0] if aegis.agent else '127.0.0.1'
     seed = zlib.crc32(self._config.run_dir.encode())
     port = _PORTS + (seed + 31 * state.generation) % _PORT_COUNT
@@ -268,11 +269,18 @@ class Supervisor:
       skip=state.skip,
       faults=os.environ.get(faults.VARIABLE, ''),
       environment={
+        **_seal_key(self._config),
         'JAX_COORDINATOR_ADDRESS': coordinator,
         'JAX_NUM_PROCESSES': str(len(state.nodes) * aegis.ranks_per_node),
       },
     )
     self._fleet.begin(state.nodes, place)
+
+
+def _seal_key(config: config_lib.Config) -> dict[str, str]:
+  """Ranks take the key file from here: who can write their flags cannot."""
+  told = os.environ.get(seal_key.VARIABLE) or config.checkpoint.seal_key_file
+  return {seal_key.VARIABLE: os.path.abspath(told)} if told else {}
 
 
 def _order(ended: dict) -> tuple:

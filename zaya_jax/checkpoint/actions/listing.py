@@ -29,6 +29,7 @@ _ACTIONS = {
   'diff': 'compare:main',
   'reshape': 'reshape:main',
   'prune': 'upkeep:prune',
+  'accept': 'upkeep:accept',
 }
 
 

@@ -26,10 +26,14 @@ from zaya_jax.checkpoint import (
 from zaya_jax.checkpoint.actions import compare
 from zaya_jax.checkpoint.reading import finder, lazy, reader
 from zaya_jax.checkpoint.writing import aside, stream
+from zaya_jax.runtime import run_files
 
 _LARGE = 2**24  # Bytes of an array whose layers are written one by one.
 # What a run tells of its past, which is not that of the new folder.
-_PAST = ('.lock', 'log.txt', 'metrics.jsonl', 'incidents.jsonl', 'report.html')
+_PAST = (
+  '.lock', 'log.txt', 'metrics.jsonl', 'incidents.jsonl', 'report.html',
+  'run_id', 'parent_id',
+)  # fmt: skip
 
 
 def main(config: config_lib.Config, source: str) -> Iterator[dict[str, Any]]:
@@ -54,6 +58,8 @@ def main(config: config_lib.Config, source: str) -> Iterator[dict[str, Any]]:
   with aside.folder(output) as partial:
     _copy_files(folders.run_of(directory), partial)
     target = os.path.join(folders.root(partial), step)
+    if parent := seal.verified(directory).get('run'):
+      run_files.set_parent(partial, parent)
     stream.write(target, _tree(directory, ranks), meta.read(directory))
     saved = seal.read(directory).get('fingerprint', {})
     fingerprint.check(target, saved, compare.fingerprints(target))

@@ -10,12 +10,10 @@ import contextlib
 import os
 import re
 import shutil
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, BinaryIO
 
 from zaya_jax.checkpoint import errors, seal
-from zaya_jax.runtime import durable
 
 FILE = 'part'
 _KEPT = 2  # States: one process may be a state behind the others.
@@ -115,17 +113,6 @@ def private(folder: str, run: str) -> str:
       errors.USAGE,
     )
   return path
-
-
-def run_id(run_dir: str) -> str:
-  """The name of this run on its hosts: another run has another."""
-  path = os.path.join(run_dir, '.run')
-  with contextlib.suppress(FileNotFoundError):
-    with open(path, encoding='utf-8') as file:
-      return uuid.UUID(file.read().strip()).hex
-  run = uuid.uuid4().hex
-  durable.replace(path, f'{run}\n'.encode())
-  return run
 
 
 def _by_step(holder: str) -> dict[int, list[str]]:

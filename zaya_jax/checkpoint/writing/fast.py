@@ -26,7 +26,7 @@ from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import arrays, errors, fingerprint, folders, seal
 from zaya_jax.checkpoint.writing import copies, neighbours
 from zaya_jax.checkpoint.writing import parts as parts_lib
-from zaya_jax.runtime import processes, supervised
+from zaya_jax.runtime import processes, run_files, supervised
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +58,7 @@ class FastTier:
   ):
     self._process, self._count = processes.process(), processes.processes()
     self._root = folders.root(run_dir)
-    run = processes.first_says(lambda: copies.run_id(run_dir))
+    run = processes.first_says(lambda: run_files.run_id(run_dir))
     self._tiers = []
     for tier in config.fast:
       folder, _, every = tier.rpartition('@')

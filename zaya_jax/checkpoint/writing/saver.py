@@ -24,6 +24,7 @@ from zaya_jax.checkpoint import (
   quiet,
   seal,
 )
+from zaya_jax.checkpoint.reading import high_water
 from zaya_jax.checkpoint.writing import handlers, retention
 from zaya_jax.runtime import durable, processes, supervised
 
@@ -39,6 +40,7 @@ class Saver:
   def __init__(self, root: str, config: config_lib.CheckpointConfig):
     quiet.silence()
     self._root, self._config = root, config
+    self._run_dir = os.path.dirname(root)
     self._saves = 0  # Begun, the same in all processes.
     self._told: set[str] = set()  # Why old ones stay.
     self._thread = concurrent.futures.ThreadPoolExecutor(1, 'seal')
@@ -86,7 +88,8 @@ class Saver:
   def _seal(self, step, aside, meta, prints, name) -> str:
     """Waits for all parts, seals and names them; what failed, or ''."""
     self._orbax.wait_until_finished()
-    facts = folders.facts(step, meta, fingerprint.to_json(prints))
+    origin = folders.origin_of(self._run_dir)
+    facts = folders.facts(step, meta, fingerprint.to_json(prints), origin)
 
     def finish(parts):
       failed = [
@@ -109,9 +112,11 @@ class Saver:
     """Seals what all have written and gives it its name; what failed, or ''."""
     try:
       supervised.check_fence()
-      seal.write(aside, facts, known=known)
+      body = seal.write(aside, facts, known=known)
+      supervised.check_fence()  # To hash and to sync has taken its time.
       os.rename(aside, self._directory(step))
       durable.sync(self._root)
+      high_water.set_to(self._run_dir, body)
     except (OSError, errors.CheckpointError) as error:
       return errors.cause(error)
     return ''

@@ -9,7 +9,8 @@ import pytest
 
 from zaya_jax import config, main
 from zaya_jax.aegis.watch import rules
-from zaya_jax.checkpoint import folders, seal
+from zaya_jax.checkpoint import seal
+from zaya_jax.checkpoint.reading import aside
 from zaya_jax.checkpoint.writing import failures, leftovers
 from zaya_jax.config import fields
 from zaya_jax.metrics import console
@@ -112,7 +113,7 @@ def said(tmp_path, monkeypatch, caplog, capsys):
   with pytest.raises(seal.BrokenError) as unsealed:
     seal.verify(str(root / '40'))
   logging.warning('%s', unsealed.value)
-  folders.set_aside(str(root / '40'), 'hash')
+  aside.move(str(root / '40'), 'hash')
   save, *seals = caplog.text.splitlines()
   full = OSError(28, 'No space left on device')
   with console.Console(tmp_path / 'log.txt') as shown:

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from zaya_jax.checkpoint import errors, seal
+from zaya_jax.checkpoint import errors, folders, seal
 from zaya_jax.checkpoint.reading import finder
 
 
@@ -103,3 +103,15 @@ def test_what_has_no_seal_is_passed_over(tmp_path, caplog):
   make(tmp_path, 10, sealed=False)
   assert finder.resolve(str(tmp_path)) == str(tmp_path / '9')
   assert '10 has no seal' in caplog.text
+
+
+def test_link_in_place_of_a_checkpoint_does_not_count(tmp_path):
+  make(tmp_path / 'checkpoints', 9)
+  make(tmp_path / 'elsewhere', 10)
+  link = tmp_path / 'checkpoints' / '10'
+  link.symlink_to(tmp_path / 'elsewhere' / '10')
+  assert finder.newest(str(link.parent)) == 9
+  assert folders.steps(str(link.parent)) == [9]
+  with pytest.raises(seal.BrokenError, match='the folder is a link'):
+    finder.verify(str(link))
+  assert finder.resolve(str(link)) == str(tmp_path / 'elsewhere' / '10')
