@@ -73,7 +73,7 @@ def restore_or_init(
     state = _initialize(init, mesh)
     if not config.restore:
       return Start(config=config, state=state, fast=fast)
-    state, notes = _with_params_of(config, state, corpus)
+    state, notes = _with_params_of(config, state, corpus, mesh)
     return Start(config=config, state=state, notes=tuple(notes), fast=fast)
   _check_goes_on(config, newest)
   about = copy.meta if copy else meta.read(saved.directory(newest))
@@ -145,6 +145,7 @@ def _with_params_of(
   config: config_lib.Config,
   state: state_lib.TrainState,
   corpus: corpus_lib.Corpus,
+  mesh: jax.sharding.Mesh,
 ) -> tuple[state_lib.TrainState, list[str]]:
   """The state with the parameters of --restore, and what to tell about it."""
   source, folder = config.restore, hub_folder.is_folder(config.restore)
@@ -167,6 +168,8 @@ def _with_params_of(
       wanted,
     )
     found = reader.restore_params(directory, abstract)
+  with jax.set_mesh(mesh):
+    arrays.check_finite(source, found)
   notes = [f'parameters of {source}', *(f'changed: {x}' for x in changes)]
   tokenizer = hub_folder.read_tokenizer(run_dir, model)
   if tokenizer and tokenizer.sha256 != corpus.tokenizer.sha256:

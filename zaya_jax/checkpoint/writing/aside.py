@@ -58,7 +58,7 @@ def _is_ours(partial: str) -> bool:
   if os.path.islink(partial) or not os.path.isdir(partial):
     return False
   names = os.listdir(partial)
-  return _MARK in names or {*names} <= {_LOCK}
+  return _MARK in names or names == [_LOCK]
 
 
 def _clear(partial: str) -> None:

@@ -9,7 +9,7 @@ from zaya_jax.checkpoint import errors
 from zaya_jax.checkpoint.writing import aside
 
 
-@pytest.mark.parametrize('names', [(), ('.lock',), ('.lock', '.aside', 'half')])
+@pytest.mark.parametrize('names', [('.lock',), ('.lock', '.aside', 'half')])
 def test_what_a_killed_process_left_is_replaced(tmp_path, names):
   (tmp_path / 'out.partial').mkdir()
   for name in names:
