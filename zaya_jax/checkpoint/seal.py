@@ -117,6 +117,8 @@ def read(directory: str) -> dict[str, Any]:
     body = _parse(directory, path)
   except RecursionError as error:
     raise _too_deep(directory, NAME) from error
+  except OSError as error:  # It is being removed.
+    raise BrokenError(directory, 'missing', errors.cause(error)) from error
   for name, entry in body['files'].items():
     _check_name(directory, name)
     if type(entry) is not list or [*map(type, entry)] != [int, str]:

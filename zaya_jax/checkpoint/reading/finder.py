@@ -4,6 +4,7 @@
 All processes of a run look together, and each reads its share of the files.
 """
 
+import functools
 import itertools
 import logging
 import os
@@ -70,10 +71,13 @@ def newest(
   """
   broken = {}
   for name in processes.first_says(lambda: folders.numbered(folder)):
+    directory = os.path.join(folder, name)
     try:
-      directory = os.path.join(folder, name)
       also(directory, verify(directory))
     except seal.BrokenError as error:
+      there = functools.partial(os.path.lexists, directory)
+      if not processes.first_says(there):
+        continue  # A run that goes on has removed it.
       if strict and error.reason != 'unsealed':
         raise
       broken[name] = error
@@ -129,9 +133,12 @@ def _has_files(folder: str, names: Any) -> bool:
 
 def _stats(directory: str) -> list[Any]:
   """Size, times and inode of each file: they change when it is written."""
-  return sorted(
-    (path, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino)
-    for folder, _, names in os.walk(directory)
-    for path in (os.path.join(folder, name) for name in names)
-    for stat in [os.lstat(path)]
-  )
+  try:
+    return sorted(
+      (path, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino)
+      for folder, _, names in os.walk(directory)
+      for path in (os.path.join(folder, name) for name in names)
+      for stat in [os.lstat(path)]
+    )
+  except FileNotFoundError:  # It is being removed.
+    return []
