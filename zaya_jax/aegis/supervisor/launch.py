@@ -23,6 +23,7 @@ from zaya_jax.aegis.supervisor import (
   tenure,
 )
 from zaya_jax.aegis.supervisor.nodes import fleet, quarantine, welcome
+from zaya_jax.checkpoint import seal_key
 from zaya_jax.config import fields
 from zaya_jax.runtime import durable, faults, fence, lease, supervised
 
@@ -151,7 +152,7 @@ class Launch:
     token, number = self._held.token, state.generation
     fact = {'number': number, 'start_step': newest or 0, **vars(token)}
     self._held.write('generation', fact)
-    fence.raise_to(config.run_dir, number)
+    fence.raise_to(config.run_dir, number, newest or 0)
     host = state.nodes[0] if aegis.agent else '127.0.0.1'
     seed = zlib.crc32(config.run_dir.encode())
     coordinator = f'{host}:{_PORTS + (seed + 31 * number) % _PORT_COUNT}'
@@ -168,6 +169,7 @@ class Launch:
       epoch=token.epoch,
       lease=self._held.address,
       environment={
+        **_seal_key(config),
         'JAX_COORDINATOR_ADDRESS': coordinator,
         'JAX_NUM_PROCESSES': str(count),
       },
@@ -219,6 +221,12 @@ def first_state(
   known = held.store.read('generation') or {}
   newest = max(known.get('number', 0), fence.newest(config.run_dir))
   return state.but(generation=newest + 1, sealed=around.sealed)
+
+
+def _seal_key(config: config_lib.Config) -> dict[str, str]:
+  """Ranks take the key file from here: who can write their flags cannot."""
+  told = os.environ.get(seal_key.VARIABLE) or config.checkpoint.seal_key_file
+  return {seal_key.VARIABLE: os.path.abspath(told)} if told else {}
 
 
 def write_flags(config: config_lib.Config) -> pathlib.Path:

@@ -127,13 +127,11 @@ def _check_json(directory: str) -> None:
 
 def _compare(directory: str, found: Any, abstract: Any) -> None:
   """Compares the values on the devices with those that were saved."""
-  if not os.path.exists(os.path.join(directory, seal.NAME)):
-    return  # Of a checkpoint that is being made, or sealed now.
-  saved = seal.read(directory).get('fingerprint', {})
+  saved = seal.verified(directory).get('fingerprint', {})
   wanted = arrays.describe(abstract)
   stored_as = arrays.describe(stored(directory))
   # A widened array has other bits.
-  same = {k: v for k, v in saved.items() if wanted.get(k) == stored_as.get(k)}
+  same = {k: saved.get(k, '') for k in wanted if wanted[k] == stored_as.get(k)}
   prints = fingerprint.to_json(fingerprint.of_tree(found))
   prints = {k: v for k, v in prints.items() if k in same}
   fingerprint.check(directory, same, prints)

@@ -93,7 +93,8 @@ def write(
       checkpointer.save(os.path.abspath(directory), args=args)
     prints = {k: writer.prints[id(x)] for k, x in arrays.named(tree).items()}
     step = int(os.path.basename(directory))
-    seal.write(directory, folders.facts(step, meta, prints))
+    origin = folders.origin_of(folders.run_of(directory))
+    seal.write(directory, folders.facts(step, meta, prints, origin))
   except BaseException as error:
     writer.stop()
     ours = isinstance(error, errors.FAILURES)

@@ -9,8 +9,9 @@ import pytest
 
 from zaya_jax import config, main
 from zaya_jax.aegis.watch import rules
-from zaya_jax.checkpoint import folders, seal
-from zaya_jax.checkpoint.writing import failures
+from zaya_jax.checkpoint import seal
+from zaya_jax.checkpoint.reading import aside
+from zaya_jax.checkpoint.writing import failures, leftovers
 from zaya_jax.config import fields
 from zaya_jax.metrics import console
 from zaya_jax.runtime import log
@@ -163,14 +164,14 @@ def said(tmp_path, monkeypatch, caplog, capsys):
   free = shutil.disk_usage(root)._replace(free=1)
   monkeypatch.setattr(shutil, 'disk_usage', lambda _: free)
   failed = failures.Failures(str(root), config.CheckpointConfig())
-  failed.add(40, folders.obstacle(str(root), 9))
+  failed.add(40, leftovers.obstacle(str(root), 9))
   logging.warning(
     '%s', seal.BrokenError(root / '40', 'hash', 'd/7 has changed')
   )
   with pytest.raises(seal.BrokenError) as unsealed:
     seal.verify(str(root / '40'))
   logging.warning('%s', unsealed.value)
-  folders.set_aside(str(root / '40'), 'hash')
+  aside.move(str(root / '40'), 'hash')
   save, *seals = caplog.text.splitlines()
   full = OSError(28, 'No space left on device')
   with console.Console(tmp_path / 'log.txt') as shown:
