@@ -74,10 +74,12 @@ def old_generation(run_dir: str | os.PathLike[str]) -> dict[str, Any] | None:
   """
   path = pathlib.Path(run_dir, 'aegis', 'generation')
   try:
-    return {'number': int(path.read_bytes())}
+    rows = [json.loads(line) for line in path.read_bytes().splitlines()]
+    numbers = [x if isinstance(x, int) else int(x['number']) for x in rows]
+    return {'number': max(numbers)}
   except FileNotFoundError:
     return None
-  except ValueError as error:
+  except (ValueError, TypeError, LookupError) as error:
     raise GarbledError(
       f'{path} holds no number; write that of the last restart into it, or '
       'delete it if no process of this run is alive.'

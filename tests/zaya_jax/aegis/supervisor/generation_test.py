@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whatever is lost at whatever moment, a generation follows, or the end."""
 
-import itertools
 import os
 import signal
 import time
@@ -24,12 +23,6 @@ def start(tmp_path):
   yield start
   for run in runs:
     run.close()
-
-
-def kill(run, what, node):
-  pid = run.agents()[node] if what == 'agent' else run.ranks(node)[0]
-  os.kill(pid, signal.SIGKILL)
-  time.sleep(0.7)  # So that its agent reports it before the next one.
 
 
 @pytest.mark.parametrize(
@@ -55,6 +48,7 @@ def test_what_is_lost_in_one_pause_is_followed_by_a_generation(start, order):
   run.until('generation 2 trains')
 
 
+@pytest.mark.long
 def test_pause_of_the_supervisor_costs_no_node(start):
   run = start(nodes=['a', 'b'])
   run.pause()
@@ -68,6 +62,7 @@ def test_pause_of_the_supervisor_costs_no_node(start):
   assert not run.incidents('agent_lost')
 
 
+@pytest.mark.long
 def test_agents_that_start_slowly_are_waited_for(start, tmp_path):
   slow = tmp_path / 'slow'
   slow.write_text('#!/bin/sh\nsleep 11\nexec "$@"\n')
@@ -97,7 +92,7 @@ def test_health_checks_run_at_once(start):
 def test_signal_ends_a_wait_at_once(tmp_path):
   run = fake_run.Run(tmp_path / 'run', nodes=['a'], health='sleep 30')
   try:
-    run.until('') and fake_run.wait(lambda: run.agents())
+    fake_run.wait(lambda: (run.run_dir / 'incidents.jsonl').exists())
     time.sleep(1)
     begun = time.monotonic()
     run.process.terminate()
@@ -107,6 +102,7 @@ def test_signal_ends_a_wait_at_once(tmp_path):
     run.close()
 
 
+@pytest.mark.long
 def test_nodes_lost_together_are_one_event_and_come_back(start):
   run = start(nodes=list('abcd'))
   agents = run.agents()
@@ -131,16 +127,13 @@ def test_banner_of_an_agent_is_a_warning_once(start, tmp_path):
 RELAY = f'{fake_run.sys.executable} -m tests.support.fake_relay'
 
 
+@pytest.mark.long
 def test_ranks_behind_a_cut_network_end_before_others_begin(start):
   run = start(nodes=['a', 'b'], spares=1, agent=RELAY, lease_s=4.0)
   os.kill(run.agents()['a'], signal.SIGSTOP)
-  last = []
-  for _ in itertools.count():
-    if run.said('generation 2'):
-      break
-    last.append(run.steps(1))
-    time.sleep(0.02)
+  time.sleep(6)  # The lease, and time to kill.
   ended = run.steps(1)
+  assert not run.said('generation 2')
   run.until('generation 2 trains')
   assert run.steps(1) == ended  # Nobody of generation 1 steps any more.
 
@@ -154,18 +147,3 @@ def test_second_supervisor_is_refused_without_the_lock_file(start, tmp_path):
     assert not run.said('generation 2')
   finally:
     second.process.kill()
-
-
-def test_absent_node_returns(start, tmp_path, monkeypatch):
-  gate = tmp_path / 'gate'
-  gate.write_text(
-    f'#!/bin/sh\ntest $1 = b -a ! -e {tmp_path}/open && exit 1\n'
-    'shift\nexec "$@"\n'
-  )
-  gate.chmod(0o755)
-  monkeypatch.setenv('FAKE_ABSENT_S', '0.2')
-  run = start(nodes=['a', 'c', 'b'], spares=1, agent=f'{gate} {{node}}')
-  run.until('no agent started on b')
-  (tmp_path / 'open').touch()
-  fake_run.wait(lambda: run.incidents('returned'))
-  assert [row['node'] for row in run.incidents('returned')] == ['b']
