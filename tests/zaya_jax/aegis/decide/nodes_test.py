@@ -160,6 +160,14 @@ def test_spare_that_is_unhealthy_goes_into_quarantine():
   assert (state.spares, state.quarantined) == (('s',), ('t',))
 
 
+def test_spare_that_breaks_is_condemned_as_far_as_the_caps_allow():
+  broken = [stories.ruled('ecc', 'replace_node', node) for node in 'ts']
+  state, actions = stories.tell(broken)
+  assert (state.quarantined, state.absent) == (('t',), ('s',))
+  assert [action.kind for action in actions] == ['warn', 'warn']
+  assert state.nodes == stories.NODES and not state.spares
+
+
 def test_node_that_returns_is_a_spare_without_strikes():
   story = ['running', stories.ended(1, {1: -11}, node='a'), 'not_started a']
   state, _ = stories.tell(story)
