@@ -11,6 +11,7 @@ Event = events.Event
 State = state_lib.State
 Decision = recovery.Decision
 
+_NAMES = 8  # So many are named.
 _GONE = {
   'agent_lost': 'the agent of {} is gone',
   'not_started': 'no agent started on {}',
@@ -26,7 +27,9 @@ def gone(state: State, event: Event) -> Decision:
     if node in (*state.nodes, *state.spares)
   )
   mine = tuple(node for node in known if node in state.nodes)
-  names = ', '.join(map(str, known))
+  names = ', '.join(known)
+  if len(known) > _NAMES:
+    names = f'{len(known)} nodes'
   reason = f'{_GONE[event.kind].format(names)}'
   if event.detail and event.kind != 'agent_lost':
     reason = f'{reason}: {event.detail}'
@@ -41,11 +44,19 @@ def gone(state: State, event: Event) -> Decision:
   few = state_lib.without(state, known) is None
   if mine and together and not event.final:
     if few or event.kind == 'agent_lost':
-      return recovery.wait(state, event, known)
+      cause = 'the supervisor itself had not run'
+      if breaker.many(state, len(known)):
+        cause = 'so many at once are a switch, the storage or the power'
+      elif state.waiting:
+        cause = 'it belongs to the outage'
+      return recovery.wait(state, event, known, f'{reason}; {cause}')
   guilty = event.kind != 'not_started' and not event.final and not together
   if event.kind == 'agent_lost' and few:
     guilty = False  # Whoever starts the run anew needs this node, if it starts.
   room = breaker.room(state, event.time_s) if guilty else 0
+  if guilty and room < len(known):
+    count = breaker.count(state, event.time_s)
+    reason = f'{reason}; {count}, so {", ".join(known[room:])} is only absent'
   if mine:
     return recovery.begin(
       state,
@@ -131,7 +142,7 @@ def slow(state: State, event: Event) -> Decision:
   state = state.mark('slow', event, keep_s=recovery.HOUR_S)
   count = sum(node == event.node for node, _ in state.slow)
   warned, enough = state.policy.slow_windows
-  reason = f'slow in {count} windows: {event.detail}'
+  reason = f'slow in {count} windows, {enough} replace it: {event.detail}'
   if count == warned:
     return state, recovery.warn(event, reason)
   if count < enough:
@@ -158,7 +169,9 @@ def drain(state: State, event: Event) -> Decision:
   reason = f'{event.kind}: {event.detail}'
   state = state.but(draining=event.node, drain_reason=reason)
   return state, events.Action(
-    kind='checkpoint_and_drain', node=event.node, reason=reason
+    kind='checkpoint_and_drain',
+    node=event.node,
+    reason=f'{reason}; {breaker.count(state, event.time_s)}',
   )
 
 

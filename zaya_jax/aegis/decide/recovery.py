@@ -11,7 +11,6 @@ State = state_lib.State
 Decision = tuple[State, Action]
 
 IGNORE = Action(kind='ignore')
-_NAMES = 8  # So many nodes are named.
 HOUR_S = breaker.HOUR_S
 
 
@@ -79,19 +78,17 @@ def begin(
   return _next(state, event, lost, reason, kind=kind, step=step, steps=steps)
 
 
-def wait(state: State, event: events.Event, nodes: tuple[str, ...]) -> Decision:
+def wait(
+  state: State, event: events.Event, nodes: tuple[str, ...], reason: str
+) -> Decision:
   """Waits for nodes that were lost together: nobody takes their places yet."""
   past = _recent(state, event)
   if state.running or not past:
     past = (*past, event.time_s)
   state = state.but(restarts=past)
   mine = tuple(node for node in state.nodes if node in nodes)
-  names = ', '.join(nodes) if len(nodes) <= _NAMES else f'{len(nodes)} nodes'
   wait_s = state.policy.outage_wait_s
-  reason = (
-    f'{event.kind}: {names} at once: a switch, the storage or the power; '
-    f'nobody is condemned, they have {wait_s:.0f} s to return'
-  )
+  reason = f'{reason}; nobody is condemned: {wait_s:.0f} s to return'
   state = set_aside(state, tuple(n for n in nodes if n not in mine)).but(
     running=False,
     waiting=tuple(dict.fromkeys((*state.waiting, *mine))),

@@ -53,7 +53,7 @@ class Incidents:
     are those that training has written itself.
     """
     state, action = decide_lib.decide(self.state, event)
-    is_told = event.kind in _TOLD and action.kind == 'warn'
+    is_told = event.source == 'rank' and action.kind == 'warn'
     if state != self.state or not (is_told or action.kind == 'ignore'):
       self._write(to_row(event, action))
     self.state = state

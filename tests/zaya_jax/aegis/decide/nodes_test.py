@@ -160,6 +160,14 @@ def test_spare_that_is_unhealthy_goes_into_quarantine():
   assert (state.spares, state.quarantined) == (('s',), ('t',))
 
 
+def test_spare_that_breaks_is_condemned_as_far_as_the_caps_allow():
+  broken = [stories.ruled('ecc', 'replace_node', node) for node in 'ts']
+  state, actions = stories.tell(broken)
+  assert (state.quarantined, state.absent) == (('t',), ('s',))
+  assert [action.kind for action in actions] == ['warn', 'warn']
+  assert state.nodes == stories.NODES and not state.spares
+
+
 def test_node_that_returns_is_a_spare_without_strikes():
   story = ['running', stories.ended(1, {1: -11}, node='a'), 'not_started a']
   state, _ = stories.tell(story)
@@ -193,9 +201,11 @@ def test_nodes_one_after_the_other_meet_the_caps():
   state = state_lib.start(names, spares=('s', 't', 'u', 'v'))
   for number, node in enumerate(names[:4]):
     event = stories.event(f'agent_lost {node}', number)
-    state, _ = decide_lib.decide(state, event)
+    state, action = decide_lib.decide(state, event)
   assert state.quarantined == ('n0', 'n1')  # Two an hour.
   assert state.absent == ('n2', 'n3')
+  assert '2 of 2 condemned this hour' in action.reason
+  assert action.reason.count('so n3 is only absent') == 1
   event = stories.event('agent_lost n4', 61)
   state, action = decide_lib.decide(state, event)
   assert action.exit_code == 75 and 'n4' in state.absent  # No spare is left.
@@ -235,6 +245,16 @@ def test_only_node_of_a_run_is_never_condemned():
   state, action = decide_lib.decide(state, event)
   assert action.kind == 'restart' and state.nodes == ('a',)
   assert 'the cap keeps a' in action.reason
+
+
+def test_wait_says_why():
+  def why(*story):
+    return stories.tell(story, apart_s=1.0)[1][-1].reason
+
+  assert 'so many at once are a switch' in why(together('agent_lost', *'abc'))
+  assert 'had not run' in why('paused', 'agent_lost b')
+  outage = together('agent_lost', *'abc'), 'agent_lost d'
+  assert 'belongs to the outage; nobody is condemned: 600 s' in why(*outage)
 
 
 def test_stranger_is_no_spare():

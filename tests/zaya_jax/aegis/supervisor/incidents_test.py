@@ -54,9 +54,10 @@ def log(tmp_path):
     event('running'),
     event('sealed', step=5, seals=(2, 5)),
     event('sealed', step=5, seals=(2, 5)),
-    event('refused_step', step=6, source='trainer'),
+    event('refused_step', step=6, source='rank'),
+    event('save_failed', source='trainer', detail='a line of log.txt'),
     killed(),
-    event('not_finite', step=9, good_step=6, source='trainer'),
+    event('not_finite', step=9, good_step=6, source='rank'),
     event('ecc', node='b', source='kern', action='replace_node', detail='x'),
     event('spam', node='b', source='kern', action='ignore'),
     event('slow_rank', node='a', rank=0),
@@ -72,13 +73,14 @@ def test_line_has_what_was_seen_and_what_was_done(log):
     'supervise',
     'running',
     'sealed',
+    'save_failed',
     'exit',
     'not_finite',
     'ecc',
     'slow_rank',
   ]  # Neither what is old nor what training has written.
   assert all({'time', 'kind', 'step', 'seen', 'done'} <= {*r} for r in rows[1:])
-  assert rows[5]['done'] == {
+  assert rows[6]['done'] == {
     'kind': 'replace_node',
     'node': 'b',
     'condemned': ['b'],
@@ -87,7 +89,7 @@ def test_line_has_what_was_seen_and_what_was_done(log):
       '1 of 10 incidents this hour, 0 of 3 without a seal'
     ),
   }
-  assert rows[3]['progress'][1]['exit_code'] == -9
+  assert rows[4]['progress'][1]['exit_code'] == -9
 
 
 def test_torn_line_is_passed_over(log):
@@ -167,7 +169,7 @@ def test_odd_line_keeps_no_run_from_going_on(log, capsys):
 def test_line_of_another_version_is_no_decision_to_repeat(log):
   path, _ = log
   path.write_text(path.read_text().replace('"good_step"', '"better_step"'))
-  why = r'line 5 of .* is not of this version'
+  why = r'line 6 of .* is not of this version'
   with pytest.raises(fields.UsageError, match=why):
     list(incidents.read(path))
 
