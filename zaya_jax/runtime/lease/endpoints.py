@@ -8,6 +8,7 @@ user and password, and a bound on all the requests of one question.
 import json
 import pathlib
 import re
+import threading
 import time
 from collections.abc import Mapping
 from typing import Any, Final
@@ -70,6 +71,7 @@ class Endpoints:
     self._check(hosts)
     self._members = [self._client(host) for host in hosts]
     self._first = 0
+    self._lock = threading.Lock()
 
   def close(self) -> None:
     """Closes all connections."""
@@ -157,34 +159,52 @@ class Endpoints:
     self, member: etcd3gw.Etcd3Client, path: str, question: dict[str, Any]
   ) -> dict[str, Any]:
     user = self._environment.get(USER)
-    if user and 'Authorization' not in member.session.headers:
-      self._log_in(member, user)
+    login = member.session.headers.get('Authorization')
+    if user and login is None:
+      login = self._log_in(member, user, None)
     try:
       return self._post(member, path, question)
     except exceptions.Etcd3Exception as error:
       if not user or not any(text in _text(error) for text in _STALE):
         raise
-    self._log_in(member, user)
+    self._log_in(member, user, login)
     return self._post(member, path, question)
 
-  def _log_in(self, member: etcd3gw.Etcd3Client, user: str) -> None:
-    """Gets a token, with the password that the file holds now."""
-    path = self._environment[PASSWORD_FILE]
-    try:
-      password = pathlib.Path(path).read_text().rstrip('\n')
-    except (OSError, ValueError):
-      raise self._wrong(
-        f'needs {PASSWORD_FILE}={path}; it cannot be read'
-      ) from (None)
-    member.session.headers.pop('Authorization', None)
-    login = {'name': user, 'password': password}
-    answer = self._post(member, '/auth/authenticate', login)
-    member.session.headers['Authorization'] = answer.get('token', '')
+  def _log_in(
+    self, member: etcd3gw.Etcd3Client, user: str, old: str | bytes | None
+  ) -> str | bytes | None:
+    """Gets a token, with the password that the file holds now.
+
+    Args:
+      member: whom to ask.
+      user: name of the user.
+      old: the token that is not good; nothing is done if another thread has
+        replaced it.
+    """
+    path, headers = self._environment[PASSWORD_FILE], member.session.headers
+    with self._lock:
+      if headers.get('Authorization') == old:
+        try:
+          password = pathlib.Path(path).read_text().rstrip('\n')
+        except (OSError, ValueError):
+          raise self._wrong(
+            f'needs {PASSWORD_FILE}={path}, which cannot be read'
+          ) from None
+        login = {'name': user, 'password': password}
+        answer = self._post(
+          member, '/auth/authenticate', login, headers={'Authorization': None}
+        )
+        headers['Authorization'] = answer.get('token', '')
+      return headers.get('Authorization')
 
   def _post(
-    self, member: etcd3gw.Etcd3Client, path: str, question: dict[str, Any]
+    self,
+    member: etcd3gw.Etcd3Client,
+    path: str,
+    question: dict[str, Any],
+    **more: Any,
   ) -> dict[str, Any]:
-    answer = member.post(member.get_url(path), json=question)
+    answer = member.post(member.get_url(path), json=question, **more)
     if not isinstance(answer, dict):
       raise exceptions.Etcd3Exception('the answer is not that of etcd')
     return answer

@@ -116,11 +116,12 @@ class Store(abc.ABC):
     """Lets others acquire the run; nothing if `token` does not own it.
 
     Raises:
-      StoreError: the store cannot be asked; the lease runs out by itself.
+      StoreError: the store cannot be asked; ask again, or let the lease run
+        out by itself.
     """
     if token == self._held:
-      self._held = None
       self._release(token)
+      self._held = None
 
   def read(self, key: str) -> dict[str, Any] | None:
     """The value of a key of this run; None: it has none.

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Users, TLS and answers of others than etcd; no secret in what is said."""
 
+import concurrent.futures
 import contextlib
 import http.server
 import logging
@@ -186,6 +187,37 @@ def test_login_is_renewed_when_etcd_has_forgotten_it(
     return
   store.renew(token)
   store.write('generation', {'number': 1}, token)
+
+
+@cluster_lib.needed
+def test_threads_that_log_in_at_one_time_all_get_answers(
+  cluster, environment, opened
+):
+  store = opened(cluster.hosts)
+  token = store.acquire('a', 120)
+  with concurrent.futures.ThreadPoolExecutor(8) as pool:
+    for _ in range(3):
+      forget_logins(cluster)
+      list(pool.map(store.renew, [token] * 16))
+
+
+@cluster_lib.needed
+def test_old_login_stays_while_a_new_one_is_fetched(
+  cluster, environment, opened, monkeypatch
+):
+  """A request without any would be one of a wrong setting."""
+  post, had = endpoints.Endpoints._post, []
+
+  def look(self, member, path, *more, **options):
+    if path == '/auth/authenticate':
+      had.append('Authorization' in member.session.headers)
+    return post(self, member, path, *more, **options)
+
+  monkeypatch.setattr(endpoints.Endpoints, '_post', look)
+  store = opened(cluster.hosts)
+  forget_logins(cluster)
+  store.holder()
+  assert had == [False, True]
 
 
 @cluster_lib.needed

@@ -93,6 +93,18 @@ def test_token_of_somebody_else_is_never_renewed(store):
     store.renew(token)
 
 
+def test_release_that_was_not_heard_can_be_repeated(store):
+  token = store.acquire('a', 20)
+  store.is_away = True
+  for _ in range(2):
+    with pytest.raises(lease.StoreError):
+      store.release(token)
+  store.is_away, before = False, store.now
+  store.release(token)
+  store.release(token)
+  assert store.now == before + store.takes_s
+
+
 def test_epoch_is_above_that_which_the_run_directory_remembers(store, tmp_path):
   assert store.acquire('a', 20).epoch == 1
   assert Store(tmp_path).acquire('b', 20).epoch == 2
