@@ -38,6 +38,7 @@ class RunLock:
     self, run_dir: str, flag: str = '--run_dir', *, needed: bool = True
   ):
     self._run_dir, self._flag, self._needed = run_dir, flag, needed
+    self._name = f'{flag}={run_dir}'
     self._open = contextlib.ExitStack()
 
   def __enter__(self) -> Self:
@@ -50,8 +51,8 @@ class RunLock:
         file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         stack.callback(os.close, file)
       except OSError as error:
-        raise self._error(
-          f'cannot be written: {error.strerror}; choose another'
+        raise _error(
+          f'{self._name} cannot be written: {error.strerror}; choose another.'
         ) from error
       try:
         _take(folder)
@@ -75,34 +76,33 @@ class RunLock:
     self._open.close()
 
   def _without(self, error: OSError) -> None:
+    why = error.strerror
     if error.errno not in _NO_LOCKS:
-      raise self._error(
-        f'cannot be locked: {error.strerror}; choose another'
+      raise _error(
+        f'{self._name} cannot be locked: {why}; choose another.'
       ) from error
-    why = f'lies on a filesystem without locks (flock: {error.strerror})'
+    text = f'{self._name} lies on a filesystem without locks (flock: {why})'
     if self._needed:
-      raise self._error(
-        f'{why}; mount it with locks (on Lustre with -o flock), or choose '
-        'another'
+      raise _error(
+        f'{text}; mount it with locks (on Lustre with -o flock), or choose '
+        'another.'
       ) from error
     logging.warning(
-      '%s=%s %s: nothing keeps a second process from training in it, or a '
-      'supervisor from starting one.',
-      self._flag,
-      self._run_dir,
-      why,
+      '%s: nothing keeps a second process from training in it, or a supervisor '
+      'from starting one.',
+      text,
     )
 
   def _in_use(self, file: int) -> errors.CheckpointError:
     holder = os.read(file, 200).decode(errors='replace').strip()
-    return self._error(
-      f'is in use by {holder or "a process"}; wait for it, stop it, or choose '
-      f'another {self._flag}'
+    return _error(
+      f'{self._name} is in use by {holder or "a process"}; wait for it, stop '
+      f'it, or choose another {self._flag}.'
     )
 
-  def _error(self, what: str) -> errors.CheckpointError:
-    text = f'{self._flag}={self._run_dir} {what}.'
-    return errors.CheckpointError(text, errors.USAGE)
+
+def _error(text: str) -> errors.CheckpointError:
+  return errors.CheckpointError(text, errors.USAGE)
 
 
 def _take(file: int) -> None:

@@ -4,6 +4,7 @@
 import contextlib
 import json
 import pathlib
+from typing import Protocol
 
 from zaya_jax.config import exit_codes
 from zaya_jax.runtime import durable
@@ -13,6 +14,43 @@ class FencedError(RuntimeError):
   """This process belongs to a generation that was given up."""
 
   exit_code = exit_codes.STOPPED
+
+
+class Home(Protocol):
+  """Where the generations of one run are kept."""
+
+  def began(self) -> list[tuple[int, int | None]]:
+    """Each generation, and from which step it began; None: not known."""
+
+  def begin(self, generation: int, start_step: int | None) -> None:
+    """Adds one, also after a loss of power."""
+
+
+class File:
+  """RUN_DIR/aegis/generation, a line of JSON for each."""
+
+  def __init__(self, run_dir: str):
+    self._path = pathlib.Path(run_dir, 'aegis', 'generation')
+
+  def began(self) -> list[tuple[int, int | None]]:
+    """As `Home.began`; lines that nobody could have written are left out."""
+    try:
+      lines = self._path.read_text(errors='replace').splitlines()
+    except FileNotFoundError:
+      return []
+    return [found for line in lines if (found := _parse(line))]
+
+  def begin(self, generation: int, start_step: int | None) -> None:
+    """As `Home.begin`."""
+    self._path.parent.mkdir(parents=True, exist_ok=True)
+    rows = [*self.began(), (generation, start_step)]
+    lines = [json.dumps({'number': n, 'start_step': step}) for n, step in rows]
+    durable.replace(self._path, '\n'.join([*lines, '']).encode())
+
+
+def home(run_dir: str) -> Home:
+  """Where the generations of a run are kept."""
+  return File(run_dir)
 
 
 def newest(run_dir: str) -> int:
@@ -25,11 +63,7 @@ def began(run_dir: str) -> list[tuple[int, int | None]]:
 
   None: it is not known. What an older one saves of later steps is a zombie's.
   """
-  try:
-    lines = _path(run_dir).read_text(errors='replace').splitlines()
-  except FileNotFoundError:
-    return []
-  return [found for line in lines if (found := _parse(line))]
+  return home(run_dir).began()
 
 
 def raise_to(
@@ -42,11 +76,7 @@ def raise_to(
     generation: that begins.
     start_step: the newest step that was sealed before; None: not known.
   """
-  path = _path(run_dir)
-  path.parent.mkdir(parents=True, exist_ok=True)
-  rows = [*began(run_dir), (generation, start_step)]
-  lines = [json.dumps({'number': n, 'start_step': step}) for n, step in rows]
-  durable.replace(path, '\n'.join([*lines, '']).encode())
+  home(run_dir).begin(generation, start_step)
 
 
 def check(run_dir: str, generation: int) -> None:
@@ -67,7 +97,3 @@ def _parse(line: str) -> tuple[int, int | None] | None:
     step = row['start_step']
     return int(row['number']), None if step is None else int(step)
   return None
-
-
-def _path(run_dir: str) -> pathlib.Path:
-  return pathlib.Path(run_dir, 'aegis', 'generation')

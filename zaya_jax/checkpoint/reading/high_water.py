@@ -6,6 +6,7 @@ well. So the mark is kept where who writes into the run directory does not reach
 it.
 """
 
+import hashlib
 import json
 import logging
 import os
@@ -18,10 +19,11 @@ from zaya_jax.runtime import durable, run_files
 
 
 class Mark(NamedTuple):
-  """A checkpoint: its step, and `seal.identity` of it."""
+  """A checkpoint: its step, `seal.identity` of it, and the id of its run."""
 
   step: int
   seal: str
+  run: str
 
 
 class Home(Protocol):
@@ -35,33 +37,33 @@ class Home(Protocol):
 
 
 class Local:
-  """A file of this user on this host, by the id of the run.
+  """A file of this user on this host, by the path of the run directory.
 
-  A copy of a run directory has its id, but another past: the mark is that of
-  the directory that was used last.
+  A copy of a run has its id, but another past. Who writes into the directory
+  can change its id, but not its path.
   """
 
   def __init__(self, run_dir: str):
     self._run_dir = os.path.realpath(run_dir)
     default = pathlib.Path('~/.local/state').expanduser()
     state = pathlib.Path(os.environ.get('XDG_STATE_HOME') or default)
-    name = f'{run_files.run_id(run_dir)}.json'
-    self._path = state / 'zaya_jax' / name
+    name = hashlib.sha256(self._run_dir.encode()).hexdigest()[:32]
+    self._path = state / 'zaya_jax' / 'high_water' / f'{name}.json'
 
   def read(self) -> Mark | None:
     """As `Home.read`."""
     if not self._path.exists():
       return None
     found = json.loads(self._path.read_bytes())
-    if found['run_dir'] != self._run_dir or not found['high_water']:
-      return None
-    return Mark(**found['high_water'])
+    return Mark(**{name: found[name] for name in Mark._fields})
 
   def write(self, mark: Mark | None) -> None:
     """As `Home.write`."""
+    if mark is None:
+      self._path.unlink(missing_ok=True)
+      return
     self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    kept = mark and mark._asdict()
-    text = json.dumps({'run_dir': self._run_dir, 'high_water': kept})
+    text = json.dumps({'run_dir': self._run_dir, **mark._asdict()})
     durable.replace(self._path, f'{text}\n'.encode())
 
 
@@ -84,10 +86,10 @@ def set_to(run_dir: str, body: Mapping[str, Any] | None) -> None:
 
   What goes wrong is a warning: the run is worth more.
   """
-  mark = body and Mark(body['step'], seal.identity(body))
   try:
-    if mark or home(run_dir).read():
-      home(run_dir).write(mark or None)
+    run = run_files.run_id(run_dir)
+    mark = Mark(body['step'], seal.identity(body), run) if body else None
+    home(run_dir).write(mark)
   except errors.FAILURES as error:
     _warn(run_dir, 'kept', error)
 

@@ -99,10 +99,14 @@ def _read(
   try:
     composite = ocp.args.Composite(state=args)
     return _checkpointer().restore(directory, args=composite).state
-  except jax.errors.JaxRuntimeError:
-    raise  # The device is out of memory, for example; the files are innocent.
-  except errors.FAILURES as error:
-    raise errors.damaged(directory, error) from error
+  except Exception as error:
+    # What goes wrong with one array comes from Orbax as an Exception.
+    cause = error.__cause__ if type(error) is Exception else error
+    if isinstance(cause, jax.errors.JaxRuntimeError):
+      raise  # The device is out of memory, for example; the files are innocent.
+    if not isinstance(cause, errors.FAILURES):
+      raise
+    raise errors.damaged(directory, cause) from error
 
 
 def _checkpointer() -> ocp.Checkpointer:

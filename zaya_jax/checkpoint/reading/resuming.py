@@ -8,6 +8,11 @@ from zaya_jax.checkpoint import errors, folders, seal
 from zaya_jax.checkpoint.reading import finder, high_water
 from zaya_jax.runtime import fence, processes, run_files
 
+_THEN = (
+  'Put back what was there, or go on from what is there now after '
+  '--mode=checkpoints --checkpoint.action=accept --source='
+)
+
 
 def newest(run_dir: str, *, repair: bool = False) -> int | None:
   """The step of the newest valid checkpoint of a run that is of this run.
@@ -67,7 +72,19 @@ def check(run_dir: str, step: int | None) -> None:
 
 def _refusal(run_dir, step) -> str:
   mark, root = high_water.read(run_dir), folders.root(run_dir)
-  if mark is None or (step is not None and step > mark.step):
+  if mark is None:
+    return ''
+  if mark.run != (run := run_files.run_id(run_dir)):
+    # A new run may take the place of one that was deleted.
+    return (
+      ''
+      if step is None
+      else (
+        f'{run_dir} was the directory of run {mark.run}, and its run_id says '
+        f'{run} now. {_THEN}{run_dir}.'
+      )
+    )
+  if step is not None and step > mark.step:
     return ''
   found = 'no checkpoint' if step is None else f'step {step}'
   if step == mark.step:
@@ -79,7 +96,5 @@ def _refusal(run_dir, step) -> str:
     found += ', with other content,'
   return (
     f'{root} has {found} as its newest, and step {mark.step} was sealed '
-    'before: newer ones were removed or replaced. Put them back, or go on from '
-    'what is there after --mode=checkpoints --checkpoint.action=accept '
-    f'--source={run_dir}.'
+    f'before: newer ones were removed or replaced. {_THEN}{run_dir}.'
   )

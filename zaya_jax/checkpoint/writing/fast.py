@@ -104,7 +104,8 @@ class FastTier:
     if not due:
       return
     self.wait()
-    supervised.check_fence()
+    with contextlib.suppress(OSError):  # It is asked again for checkpoints.
+      supervised.check_fence()
     prints = fingerprint.of_tree(state)
     moves = self._moves if self._count > 1 else []
     cut = self._parts.cut(state, moves)

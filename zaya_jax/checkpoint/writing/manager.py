@@ -122,7 +122,6 @@ class Manager:
       FencedError: if another generation goes on in the place of this one.
     """
     started = time.monotonic()
-    supervised.check_fence()
     if not urgent and processes.first_says(self._is_busy):
       logging.warning(
         'Step %d is not saved: the save of step %d is still under way; raise '
@@ -257,6 +256,10 @@ class Manager:
 
   def _on_disk(self, step: int, state: Any) -> str | None:
     """Why a step cannot be saved; '': it is there; None: it can."""
+    try:
+      supervised.check_fence()
+    except OSError as error:
+      return f'the newest generation is not known ({errors.cause(error)})'
     there = folders.steps(self._root)
     if step in there and not self._outlived(step):
       return ''

@@ -29,11 +29,12 @@ def test_mark_is_kept_outside_of_the_run_directory(tmp_path, state):
   body = make(run, 7)
   assert high_water.read(str(run)) is None and not state.exists()
   high_water.set_to(str(run), body)
-  mark = high_water.Mark(7, seal.identity(body))
+  own = run_files.run_id(str(run))
+  mark = high_water.Mark(7, seal.identity(body), own)
   assert high_water.read(str(run)) == mark
-  name = run_files.run_id(str(run))
-  assert os.listdir(state) == [f'{name}.json']
-  assert os.stat(state).st_mode & 0o777 == 0o700
+  (path,) = (state / 'high_water').iterdir()
+  assert json.loads(path.read_text())['run_dir'] == str(run)
+  assert os.stat(path.parent).st_mode & 0o777 == 0o700
   high_water.set_to(str(run), None)
   assert high_water.read(str(run)) is None
 
@@ -66,8 +67,8 @@ def test_mark_is_lowered_to_what_is_left(tmp_path):
 
 @pytest.mark.parametrize('content', [b'', b'[]', b'{}', b'\xff'])
 def test_mark_that_cannot_be_read_is_told_of(tmp_path, state, content, caplog):
-  state.mkdir(parents=True)
-  path = state / f'{run_files.run_id(str(tmp_path))}.json'
+  high_water.set_to(str(tmp_path), make(tmp_path, 7))
+  (path,) = (state / 'high_water').iterdir()
   path.write_bytes(content)
   assert high_water.read(str(tmp_path)) is None
   assert 'is the newest is not known' in caplog.text

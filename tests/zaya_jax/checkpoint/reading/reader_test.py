@@ -190,6 +190,12 @@ def swap_all(four, five):
   shutil.copytree(five, four)
 
 
+def garble_arrays(four, five):
+  for path in (four / 'state').rglob('d/*'):
+    content = path.read_bytes()
+    path.write_bytes(content[:9] + bytes(len(content) - 9))
+
+
 def unseal(four, five):
   swap_arrays(four, five)
   (four / seal.NAME).unlink()
@@ -199,7 +205,15 @@ seal_before = {}
 
 
 @pytest.mark.parametrize(
-  'swap', [edit_index, edit_index_and_seal, swap_arrays, swap_all, unseal]
+  'swap',
+  [
+    edit_index,
+    edit_index_and_seal,
+    swap_arrays,
+    garble_arrays,
+    swap_all,
+    unseal,
+  ],  # fmt: skip
 )
 def test_what_changes_after_it_was_verified_is_refused(
   saved, make_manager, make_state, abstract, swap

@@ -129,3 +129,23 @@ def test_damage_lets_the_run_go_back(run):
   newest = resuming.newest(str(run), repair=True)
   assert newest == 4
   resuming.check(str(run), newest)
+
+
+def test_another_run_with_its_id_does_not_take_the_place_of_one(run, tmp_path):
+  make(tmp_path / 'other', 12)
+  for name in ('checkpoints', 'run_id'):
+    path = run / name
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    (tmp_path / 'other' / name).rename(path)
+  newest = resuming.newest(str(run))
+  assert newest == 12
+  with pytest.raises(errors.CheckpointError, match='run_id says'):
+    resuming.check(str(run), newest)
+
+
+def test_new_run_may_take_the_place_of_one_that_was_deleted(run):
+  shutil.rmtree(run)
+  run.mkdir()
+  newest = resuming.newest(str(run))
+  assert newest is None
+  resuming.check(str(run), newest)

@@ -126,6 +126,21 @@ def test_sealed_pickle_is_refused_by_name(two, make_manager):
   assert os.listdir(two / 'bad') == ['5-name']
 
 
+def test_fence_that_cannot_be_read_is_a_failed_save(
+  saved, make_manager, make_state, monkeypatch, caplog
+):
+  def stale():
+    raise OSError(116, 'Stale file handle')
+
+  with make_manager() as checkpoints:
+    with monkeypatch.context() as lost:
+      lost.setattr(manager.supervised, 'check_fence', stale)
+      assert not save(checkpoints, 5, make_state(), urgent=False)
+    assert 'Checkpoint 5 was not written' in caplog.text
+    assert 'generation is not known (Stale file handle)' in caplog.text
+    assert save(checkpoints, 6, make_state())
+
+
 def test_full_disk_is_foreseen_and_training_goes_on(
   saved, make_manager, make_state, monkeypatch, caplog
 ):
