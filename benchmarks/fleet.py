@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a supervisor of many nodes costs: processor time, and questions to files.
+"""What a supervisor of many nodes costs: time, and questions to files.
 
   python -m benchmarks.fleet [--nodes=128] [--ranks=8] [--seconds=20]
 
@@ -32,8 +32,8 @@ def tell(kind, **more):
   global sent
   sent += 1
   report = {'sent': sent, 'kind': kind, 'generation': generation}
-  report |= {'ranks': [dict(r, entered=step, done=max(0, step - 1), looks=5 * step)
-                       for r in ranks]}
+  now = {'entered': step, 'done': max(0, step - 1), 'looks': 5 * step}
+  report |= {'ranks': [r | now for r in ranks]}
   os.write(1, json.dumps(report | more).encode() + b'\\n')
 tell('hello', version=sys.argv[1])
 while True:

@@ -16,13 +16,17 @@ from collections.abc import Callable
 from zaya_jax import config as config_lib
 from zaya_jax.aegis.decide import state as state_lib
 from zaya_jax.aegis.supervisor import (
-  background,
   hooks,
   incidents,
   site,
   tenure,
 )
-from zaya_jax.aegis.supervisor.nodes import fleet, quarantine, welcome
+from zaya_jax.aegis.supervisor.nodes import (
+  background,
+  fleet,
+  quarantine,
+  welcome,
+)
 from zaya_jax.checkpoint import seal_key
 from zaya_jax.config import fields
 from zaya_jax.runtime import durable, faults, fence, lease, supervised

@@ -11,7 +11,6 @@ import dataclasses
 import os
 import pathlib
 import signal
-import threading
 import time
 from typing import Any
 
@@ -21,7 +20,6 @@ from zaya_jax.aegis.decide import state as state_lib
 from zaya_jax.aegis.notify import address
 from zaya_jax.aegis.supervisor import (
   account,
-  background,
   generation,
   hooks,
   incidents,
@@ -30,11 +28,16 @@ from zaya_jax.aegis.supervisor import (
   site,
   tenure,
 )
-from zaya_jax.aegis.supervisor.nodes import fleet, notices, quarantine, welcome
+from zaya_jax.aegis.supervisor.nodes import (
+  background,
+  fleet,
+  notices,
+  quarantine,
+  welcome,
+)
 from zaya_jax.aegis.watch import notice, stragglers
 from zaya_jax.checkpoint import lock
 from zaya_jax.config import exit_codes
-from zaya_jax.runtime import lease
 
 _POLL_S, _TOGETHER_S = 0.1, 0.01  # Between turns; for news to come together.
 _PAUSE_S = 5.0  # Without a turn, which is worth a line.
@@ -273,7 +276,9 @@ class Supervisor:
     self._site.seen(event, action)
     self._site.act(action)
     if action.condemned and self._config.aegis.agent:
-      self._tell_others(action.condemned)
+      held = [x for x in self.state().quarantine if x.node in action.condemned]
+      run = self._config.run_dir
+      quarantine.tell(self._held.store, held, run, self._ledger.say)
     if action.kind == 'checkpoint_and_drain':
       self._generation.ask_to_stop()
     elif action.kind in ('replace_node', 'restart', 'rollback', 'wait'):
@@ -282,19 +287,6 @@ class Supervisor:
       self._stop(
         exit_codes.DONE if action.exit_code is None else action.exit_code
       )
-
-  def _tell_others(self, nodes: tuple[str, ...]) -> None:
-    """Tells other runs which nodes are condemned; the store may be slow."""
-    held = [x for x in self.state().quarantine if x.node in nodes]
-    run = self._config.run_dir
-
-    def tell() -> None:
-      try:
-        quarantine.add(self._held.store, held, run)
-      except lease.LeaseError as error:
-        self._ledger.say(f'other runs do not know of {nodes}: {error}')
-
-    threading.Thread(target=tell, daemon=True).start()
 
   def _stop(self, code: int, why: str = '') -> None:
     """Ends the ranks, then the run."""

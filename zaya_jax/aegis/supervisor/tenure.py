@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from zaya_jax import config as config_lib
-from zaya_jax.aegis.supervisor import background
+from zaya_jax.aegis.supervisor.nodes import background
 from zaya_jax.runtime import lease
 
 _RELEASE_S = 5.0

@@ -4,7 +4,8 @@
 {node: {reason, since_s, until_s, run}}: a run that starts uses none of them.
 """
 
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from zaya_jax.aegis.decide import state as state_lib
@@ -31,6 +32,24 @@ def add(store: lease.Store, nodes: Iterable[state_lib.Held], run: str) -> None:
     for held in nodes
   }
   store.update_site(_KEY, lambda old: {**(old or {}), **new})
+
+
+def tell(
+  store: lease.Store,
+  nodes: Sequence[state_lib.Held],
+  run: str,
+  say: Callable[[str], None],
+) -> None:
+  """As `add`, without waiting: the store may be slow; `say` if it fails."""
+
+  def call() -> None:
+    try:
+      add(store, nodes, run)
+    except lease.LeaseError as error:
+      names = ', '.join(held.node for held in nodes)
+      say(f'other runs are not told of {names}: {error}')
+
+  threading.Thread(target=call, daemon=True).start()
 
 
 def read(

@@ -5,8 +5,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable
 
-from zaya_jax.aegis.supervisor import background
-from zaya_jax.aegis.supervisor.nodes import fleet
+from zaya_jax.aegis.supervisor.nodes import background, fleet
 
 
 class Welcome:

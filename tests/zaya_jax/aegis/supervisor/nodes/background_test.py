@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from zaya_jax.aegis.supervisor import background
+from zaya_jax.aegis.supervisor.nodes import background
 
 
 def test_result_and_error_are_those_of_the_call():
