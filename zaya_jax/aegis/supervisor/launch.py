@@ -6,6 +6,7 @@ dead. Then older generations are fenced off, and only then ranks start.
 """
 
 import asyncio
+import contextlib
 import dataclasses
 import os
 import pathlib
@@ -225,6 +226,26 @@ def first_state(
   known = held.store.read('generation') or {}
   newest = max(known.get('number', 0), fence.newest(config.run_dir))
   return state.but(generation=newest + 1, sealed=around.sealed)
+
+
+def safe_at(config: config_lib.Config, held: tenure.Tenure) -> float:
+  """The monotonic time at which ranks of an earlier supervisor are dead."""
+  began = held.store.read('generation')
+  if not config.aegis.agent or not began:  # They have ended with it.
+    return 0.0
+  ended = held.store.read('ended') or {}
+  if ended.get('number') == began.get('number'):
+    return 0.0
+  return time.monotonic() + config.aegis.lease_s
+
+
+def leave(held: tenure.Tenure, there: fleet.Fleet) -> None:
+  """Remembers that no rank of this supervisor is left, if that is known."""
+  if time.monotonic() < there.safe_at or held.lost:
+    return
+  with contextlib.suppress(lease.LeaseError):  # Then the next one waits.
+    if began := held.store.read('generation'):
+      held.write('ended', {'number': began.get('number')})
 
 
 def _seal_key(config: config_lib.Config) -> dict[str, str]:

@@ -7,6 +7,7 @@ happen while something else is being decided.
 """
 
 import asyncio
+import contextlib
 import dataclasses
 import os
 import pathlib
@@ -41,7 +42,7 @@ from zaya_jax.config import exit_codes
 
 _POLL_S, _TOGETHER_S = 0.1, 0.01  # Between turns; for news to come together.
 _PAUSE_S = 5.0  # Without a turn, which is worth a line.
-_COMPARE_S = 1.0  # Between two looks for slow ranks.
+_COMPARE_S = 1.0  # Between two looks at files, and at slow ranks.
 _LOOK_S = 20.0  # For the run directory to answer.
 _SLACK_S = 30.0  # After the stated end of a wait, before it is wrong.
 
@@ -68,7 +69,7 @@ def supervise(config: config_lib.Config, program: tuple[str, ...]) -> int:
 
 
 class Supervisor:
-  """Supervises one run; arguments as of `supervise`, and its ownership."""
+  """Supervises one run, which it owns; arguments as of `supervise`."""
 
   def __init__(
     self,
@@ -90,7 +91,8 @@ class Supervisor:
     self._signals: list[int] = []
     self._requests = notice.Requests()
     self._looking: asyncio.Task[site.Look] | None = None
-    self._failure = self._alarm = ''
+    self._failure = self._unread = self._stuck = ''
+    self._looked = 0.0
     self._code: int | None = None
     self._final = exit_codes.STOPPED
     self._wake = asyncio.Event()
@@ -101,6 +103,7 @@ class Supervisor:
       held.remaining_s,
       self._wake.set,
     )
+    self._fleet.safe_at = launch.safe_at(config, held)
     limit_s = hooks.TIMEOUT_S + 5
     guests = welcome.Welcome(self._fleet, self._site.examine, limit_s)
     starts = launch.Launch(
@@ -125,7 +128,7 @@ class Supervisor:
   def unwell(self) -> str:
     """Why no generation is running; '' if one is."""
     state, now = self.state(), self._generation
-    if why := self._alarm or state.alarm:
+    if why := self._stuck or self._unread or state.alarm:
       return why
     if now.phase == 'running':
       return '' if state.running else 'the ranks start'
@@ -155,6 +158,7 @@ class Supervisor:
       for number in notice.SIGNALS:
         loop.remove_signal_handler(number)
       await self._fleet.close()
+      launch.leave(self._held, self._fleet)
       if keep:
         keep.cancel()
       await asyncio.to_thread(self._site.close)
@@ -162,12 +166,9 @@ class Supervisor:
 
   async def _news(self) -> None:
     """Waits until something has come, or for a moment."""
-    try:
-      async with asyncio.timeout(_POLL_S):
-        await self._wake.wait()
+    with contextlib.suppress(TimeoutError):
+      await asyncio.wait_for(self._wake.wait(), _POLL_S)
       await asyncio.sleep(_TOGETHER_S)
-    except TimeoutError:
-      pass
     self._wake.clear()
 
   # --- What happens ---
@@ -203,9 +204,11 @@ class Supervisor:
 
   def _see_files(self) -> None:
     """Takes what was read in the run directory, and asks again."""
-    if self._looking is None:
+    now = time.monotonic()
+    if self._looking is None and now > self._looked + _COMPARE_S:
+      self._looked = now
       self._looking = asyncio.create_task(self._look(is_urgent=False))
-    elif self._looking.done():
+    elif self._looking and self._looking.done():
       task, self._looking = self._looking, None
       self._found(task.result())
     if (failure := self._incidents.failure) != self._failure:
@@ -223,9 +226,9 @@ class Supervisor:
       return site.Look(failure=f'{self._config.run_dir}: {why}')
 
   def _found(self, look: site.Look) -> None:
-    if look.failure != self._alarm and look.failure:
+    before, self._unread = self._unread, look.failure
+    if look.failure and not before:
       self._see('storage', detail=look.failure)
-    self._alarm = look.failure
     for event in look.found:
       self._decide(event)
     if look.sealed:
@@ -256,10 +259,11 @@ class Supervisor:
     if now.is_over and now.phase == 'waiting':
       self._code = self._final
     if time.monotonic() < now.until + _SLACK_S:
+      self._stuck = ''
       self._pulse.tell()
-    elif not self._alarm:
-      self._alarm = f'nothing runs, and a person must look: {now.why}'
-      self._ledger.say(self._alarm)
+    elif not self._stuck:
+      self._stuck = f'nothing runs, and a person must look: {now.why}'
+      self._ledger.say(self._stuck)
 
   def _see(self, kind: str, **facts: Any) -> None:
     facts = {'time_s': self._ledger.now_s()} | facts
@@ -276,9 +280,9 @@ class Supervisor:
     self._site.seen(event, action)
     self._site.act(action)
     if action.condemned and self._config.aegis.agent:
-      held = [x for x in self.state().quarantine if x.node in action.condemned]
-      run = self._config.run_dir
-      quarantine.tell(self._held.store, held, run, self._ledger.say)
+      new = [x for x in self.state().quarantine if x.node in action.condemned]
+      where = self._config.run_dir
+      quarantine.tell(self._held.store, new, where, self._ledger.say)
     if action.kind == 'checkpoint_and_drain':
       self._generation.ask_to_stop()
     elif action.kind in ('replace_node', 'restart', 'rollback', 'wait'):

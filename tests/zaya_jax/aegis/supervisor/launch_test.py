@@ -102,6 +102,43 @@ def test_older_generations_are_fenced_off_before_ranks_start(made, tmp_path):
   assert (place.lease, found.step) == ('local', 40)
 
 
+@pytest.mark.parametrize(
+  'agent, began, ended, waits',
+  [
+    ('ssh {node}', None, None, False),
+    ('ssh {node}', {'number': 3}, {'number': 3}, False),
+    ('ssh {node}', {'number': 3}, {'number': 2}, True),
+    ('ssh {node}', {'number': 3}, None, True),
+    ('', {'number': 3}, None, False),
+  ],
+)
+def test_ranks_of_a_supervisor_that_was_killed_are_waited_for(
+  agent, began, ended, waits
+):
+  config = config_lib.Config(aegis=config_lib.AegisConfig(agent=agent))
+  facts = {'generation': began, 'ended': ended}
+  held = types.SimpleNamespace(store=types.SimpleNamespace(read=facts.get))
+  before = time.monotonic()
+  found = launch.safe_at(config, held)
+  assert found >= before + config.aegis.lease_s if waits else found == 0.0
+
+
+def test_end_of_all_ranks_is_remembered_if_it_is_known():
+  facts = {'generation': {'number': 3}}
+  held = types.SimpleNamespace(
+    store=types.SimpleNamespace(read=facts.get),
+    lost='',
+    write=facts.__setitem__,
+  )
+  nodes = Nodes()
+  nodes.safe_at = time.monotonic() + 20
+  launch.leave(held, nodes)
+  assert 'ended' not in facts
+  nodes.safe_at = 0.0
+  launch.leave(held, nodes)
+  assert facts['ended'] == {'number': 3}
+
+
 def wait(made):
   found = asyncio.run(turn(made))
   assert isinstance(found, launch.Wait)

@@ -209,6 +209,7 @@ class Fleet:
     until = time.monotonic() + _ANSWER_S
     while any(x.exit_code() is None for x in there):
       if time.monotonic() > until:
+        self.safe_at = max([self.safe_at, *self._promised.values()])
         for each in there:
           each.end()
         break
