@@ -20,7 +20,7 @@ from zaya_jax.aegis.supervisor import hooks, incidents, seals
 from zaya_jax.aegis.watch import notice, rules, sampler, tail, watch
 from zaya_jax.checkpoint import folders
 
-_SEALS_S, _FILES_S = 3.0, 6.0  # Between two questions about each.
+_SEALS_S, _FILES_S = 4.0, 8.0  # Between two questions about each.
 
 
 @dataclasses.dataclass(frozen=True)
