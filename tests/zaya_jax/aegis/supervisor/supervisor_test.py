@@ -4,6 +4,7 @@
 Each run also makes its decisions again, from its incidents.jsonl.
 """
 
+import dataclasses
 import itertools
 import json
 import os
@@ -294,3 +295,16 @@ def test_generation_has_its_own_port_and_examines_who_is_new(tmp_path):
   assert len(set(ports)) == 3
   # Who comes back has been away for a reason.
   assert sorted(examined[:2]) == ['a', 'b'] and examined[2:] == ['c', 'b']
+
+
+def test_ranks_take_the_key_file_from_their_supervisor(tmp_path, monkeypatch):
+  make = config_lib.CheckpointConfig
+  plain = config_lib.Config(run_dir=str(tmp_path))
+  named = dataclasses.replace(plain, checkpoint=make(seal_key_file='a/key'))
+  assert supervisor._seal_key(plain) == {}
+  monkeypatch.chdir(tmp_path)
+  expected = {'ZAYA_SEAL_KEY_FILE': f'{tmp_path}/a/key'}
+  assert supervisor._seal_key(named) == expected
+  monkeypatch.setenv('ZAYA_SEAL_KEY_FILE', '/etc/key')
+  for config in (plain, named):
+    assert supervisor._seal_key(config) == {'ZAYA_SEAL_KEY_FILE': '/etc/key'}
