@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from zaya_jax.checkpoint import errors, seal
-from zaya_jax.runtime import run_files, supervised
+from zaya_jax.runtime import supervised
 
 STATE = 'state'  # The arrays.
 META = 'meta'  # What the checkpoint says about itself, and the data position.
@@ -110,8 +110,11 @@ def facts(
   }
 
 
-def origin_of(run_dir: str) -> dict[str, Any]:
+def origin_of(lineage: Mapping[str, str]) -> dict[str, Any]:
   """Whose a checkpoint is that is sealed now.
+
+  Args:
+    lineage: of `run_files.lineage`.
 
   Returns:
     'run' and, if there is one, 'parent'; of a supervised process 'generation',
@@ -119,7 +122,7 @@ def origin_of(run_dir: str) -> dict[str, Any]:
   """
   told = vars(supervised.place()) if supervised.place() else {}
   names = [x for x in ('generation', 'owner', 'epoch') if told.get(x)]
-  return {**run_files.lineage(run_dir), **{name: told[name] for name in names}}
+  return {**lineage, **{name: told[name] for name in names}}
 
 
 def amend(directory: str, metrics: Mapping[str, float]) -> None:

@@ -87,8 +87,10 @@ def set_to(run_dir: str, body: Mapping[str, Any] | None) -> None:
   What goes wrong is a warning: the run is worth more.
   """
   try:
-    run = run_files.run_id(run_dir)
-    mark = Mark(body['step'], seal.identity(body), run) if body else None
+    mark = None
+    if body:
+      run = body.get('run') or run_files.run_id(run_dir)
+      mark = Mark(body['step'], seal.identity(body), run)
     home(run_dir).write(mark)
   except errors.FAILURES as error:
     _warn(run_dir, 'kept', error)

@@ -70,9 +70,7 @@ class Manager:
     Raises:
       CheckpointError: if there are checkpoints and none is valid.
     """
-    step = resuming.newest(self._run_dir, repair=True)
-    processes.barrier('set aside')
-    return step
+    return resuming.newest(self._run_dir, repair=True)
 
   def check(self, step: int | None) -> None:
     """Refuses to go on from a step before the newest that was ever sealed.

@@ -26,7 +26,7 @@ from zaya_jax.checkpoint import (
 )
 from zaya_jax.checkpoint.reading import high_water
 from zaya_jax.checkpoint.writing import handlers, retention
-from zaya_jax.runtime import durable, processes, supervised
+from zaya_jax.runtime import durable, processes, run_files, supervised
 
 
 class Saver:
@@ -41,6 +41,7 @@ class Saver:
     quiet.silence()
     self._root, self._config = root, config
     self._run_dir = os.path.dirname(root)
+    self._lineage: dict[str, str] = {}
     self._saves = 0  # Begun, the same in all processes.
     self._told: set[str] = set()  # Why old ones stay.
     self._thread = concurrent.futures.ThreadPoolExecutor(1, 'seal')
@@ -88,7 +89,9 @@ class Saver:
   def _seal(self, step, aside, meta, prints, name) -> str:
     """Waits for all parts, seals and names them; what failed, or ''."""
     self._orbax.wait_until_finished()
-    origin = folders.origin_of(self._run_dir)
+    # Once: who deletes run_id does not make another run of this one.
+    self._lineage = self._lineage or run_files.lineage(self._run_dir)
+    origin = folders.origin_of(self._lineage)
     facts = folders.facts(step, meta, fingerprint.to_json(prints), origin)
 
     def finish(parts):

@@ -2,6 +2,7 @@
 """What must be so before a generation begins."""
 
 import asyncio
+import dataclasses
 import time
 import types
 
@@ -203,3 +204,16 @@ def test_owner_that_was_replaced_begins_nothing(made):
 
   asyncio.run(main())
   assert made.held.lost == 'another owns it'
+
+
+def test_ranks_take_the_key_file_from_their_supervisor(tmp_path, monkeypatch):
+  make = config_lib.CheckpointConfig
+  plain = config_lib.Config(run_dir=str(tmp_path))
+  named = dataclasses.replace(plain, checkpoint=make(seal_key_file='a/key'))
+  assert launch._seal_key(plain) == {}
+  monkeypatch.chdir(tmp_path)
+  expected = {'ZAYA_SEAL_KEY_FILE': f'{tmp_path}/a/key'}
+  assert launch._seal_key(named) == expected
+  monkeypatch.setenv('ZAYA_SEAL_KEY_FILE', '/etc/key')
+  for config in (plain, named):
+    assert launch._seal_key(config) == {'ZAYA_SEAL_KEY_FILE': '/etc/key'}

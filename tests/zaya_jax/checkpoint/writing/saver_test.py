@@ -114,9 +114,9 @@ def test_seal_says_whose_it_is(make_manager, make_state, tmp_path, monkeypatch):
   parent = 'ab' * 16
   with make_manager() as checkpoints:
     save(checkpoints, 1, make_state())
-    checkpoints.wait()
-    monkeypatch.setattr(supervised, '_place', place)
-    run_files.set_parent(str(tmp_path / 'run'), parent)
+  run_files.set_parent(str(tmp_path / 'run'), parent)
+  monkeypatch.setattr(supervised, '_place', place)
+  with make_manager() as checkpoints:
     save(checkpoints, 2, make_state())
     checkpoints.wait()
     one, two = (seal.read(checkpoints.directory(step)) for step in (1, 2))
@@ -124,6 +124,18 @@ def test_seal_says_whose_it_is(make_manager, make_state, tmp_path, monkeypatch):
   assert one['run'] == two['run'] == run and len(run) == 32
   assert 'parent' not in one and 'generation' not in one
   assert (two['parent'], two['generation']) == (parent, 3)
+
+
+def test_id_that_is_deleted_makes_no_other_run_of_this_one(
+  make_manager, make_state, tmp_path
+):
+  with make_manager() as checkpoints:
+    for step in (1, 2):
+      save(checkpoints, step, make_state())
+      checkpoints.wait()
+      (tmp_path / 'run' / 'run_id').unlink(missing_ok=True)
+    one, two = (seal.read(checkpoints.directory(step)) for step in (1, 2))
+  assert one['run'] == two['run']
 
 
 def test_what_is_fenced_off_while_it_seals_gets_no_name(
