@@ -84,6 +84,8 @@ def test_orders_arrive_as_they_were_given(connected, tmp_path):
       {'do': 'setup', 'ranks': 2},
       {'do': 'start', 'places': [{'rank': 0}]},
     ]
+    made.expect(2, range(1))
+    assert made.ranks == []  # The new ones have told nothing yet.
 
   connected(body, start=[report('started')])
 
