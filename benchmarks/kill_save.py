@@ -20,7 +20,7 @@ from benchmarks import record
 from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import folders
 from zaya_jax.checkpoint.reading import finder
-from zaya_jax.checkpoint.writing import manager
+from zaya_jax.checkpoint.writing import leftovers, manager
 
 _LONGEST_S = 1.0  # Until it is killed: several saves.
 _ELEMENTS = 1 << 20
@@ -56,7 +56,7 @@ def trials(folder: str, count: int, seed: int = 0) -> dict:
       left[kind or 'nothing'] += 1
     if found is None or found < last or 'named' in names:
       wrong.append({'trial': trial, 'told': last, 'found': found})
-    folders.remove_partial(root)
+    leftovers.clear(root)
     if folders.incomplete(root):
       wrong.append({'trial': trial, 'left': folders.incomplete(root)})
     saved += last + 1

@@ -21,18 +21,23 @@ _YEAR_S = 365 * 86_400.0
 _SEALS = 16  # No rollback goes farther back.
 
 # Shares of what interrupts a run. About four of five are of hardware, as in the
-# table of the 419 unexpected interruptions of Llama 3 (arXiv 2407.21783).
+# table of the 419 unexpected interruptions of Llama 3 (arXiv 2407.21783). It
+# does not say how many nodes each took; the last three, of many, are assumed.
 MIX = {
-  'gpu': 0.56,  # A line of the kernel names the node.
-  'network': 0.08,
-  'node_lost': 0.08,
+  'gpu': 0.54,  # A line of the kernel names the node.
+  'network': 0.06,
+  'node_lost': 0.07,
   'rank_killed': 0.08,
   'exception': 0.08,
   'one_hangs': 0.06,
   'all_hang': 0.03,
-  'wrong_replica': 0.015,
-  'not_finite': 0.015,
+  'wrong_replica': 0.01,
+  'not_finite': 0.01,
+  'switch': 0.03,  # 16 nodes at once, which have all returned soon.
+  'power': 0.01,  # 32, for longer than anybody waits.
+  'storage': 0.02,  # All ranks hang, and go on only when it is back.
 }
+_TOGETHER = {'switch': 16, 'power': 32}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,12 +50,18 @@ class Machine:
     mtbf_s: mean time between two failures of the whole run.
     detect_s: until a failure is noticed.
     recover_s: from there until the next generation trains.
+    measured: (kind, seconds) of failures of which both together were measured.
     save_s: in which a save keeps the devices waiting.
     step_s: of a step.
     suspect_s: of training before a wrong number is found that is not trusted.
     repair_s: until a node that was replaced is a spare again.
-    queue_s: until the scheduler has started a run anew that ended with 75.
+    outage_s: mean time that a switch or the storage is away; the power, ten
+      times that.
+    again_s: of training until a broken node fails again that the caps keep.
+    queue_s: until the scheduler has started a run anew that ended with 75, on
+      other nodes where some are in quarantine.
     person_s: until a person has, after any other end.
+    policy: of the decisions.
   """
 
   nodes: int = 128
@@ -58,12 +69,20 @@ class Machine:
   mtbf_s: float = 8 * 3600.0
   detect_s: float = 30.0
   recover_s: float = 90.0
+  measured: tuple[tuple[str, float], ...] = ()
   save_s: float = 0.2
   step_s: float = 2.0
   suspect_s: float = 100.0
   repair_s: float = 86_400.0
+  outage_s: float = 120.0
+  again_s: float = 600.0
   queue_s: float = 600.0
   person_s: float = 4 * 3600.0
+  policy: state_lib.Policy = state_lib.Policy()
+
+  def down_s(self, kind: str) -> float:
+    """From a failure of a kind until the next generation trains."""
+    return dict(self.measured).get(kind, self.detect_s + self.recover_s)
 
   @property
   def interval_s(self) -> float:
@@ -90,9 +109,15 @@ class Year:
   spares_least: int
 
 
-def simulate(machine: Machine, *, seed: int, length_s: float = _YEAR_S) -> Year:
+def simulate(
+  machine: Machine,
+  *,
+  seed: int,
+  length_s: float = _YEAR_S,
+  mix: dict[str, float] | None = None,
+) -> Year:
   """Runs through the failures of a year, or of another time."""
-  run = _Run(machine, random.Random(seed))
+  run = _Run(machine, random.Random(seed), mix or MIX)
   while (time_s := run.next_failure_s()) < length_s:
     run.fail(time_s)
   run.train(length_s)
@@ -106,31 +131,37 @@ def simulate(machine: Machine, *, seed: int, length_s: float = _YEAR_S) -> Year:
 class _Run:
   """A run in simulated time."""
 
-  def __init__(self, machine: Machine, chance: random.Random):
-    self._machine, self._chance = machine, chance
-    count = machine.nodes + machine.spares
-    self._names = tuple(f'n{i}' for i in range(count))
-    self._state = self._start(None)
-    self._repairs: list[tuple[float, str]] = []
+  def __init__(
+    self, machine: Machine, chance: random.Random, mix: dict[str, float]
+  ):
+    self._machine, self._chance, self._mix = machine, chance, mix
+    self._made = 0  # Names of nodes.
     self._now_s = self._begun_s = 0.0  # Of the clock; when training began.
+    self._state = self._start(None)
+    self._returns: list[tuple[float, str]] = []  # When nodes are repaired.
+    self._broken: list[str] = []  # Nodes that the caps keep.
     self.kept_s = self.unsaved_s = 0.0  # Of training.
     self.year = Year(
-      lost_s=dict.fromkeys(('saved', 'done again', 'rolled back'), 0.0),
+      lost_s=dict.fromkeys(
+        ('saved', 'done again', 'rolled back', 'awaited'), 0.0
+      ),
       actions=collections.Counter(),
       spares_least=machine.spares,
     )
 
   def next_failure_s(self) -> float:
     """When the next one comes; also while the run starts, or waits."""
-    return self._now_s + self._chance.expovariate(1 / self._machine.mtbf_s)
+    time_s = self._now_s + self._chance.expovariate(1 / self._machine.mtbf_s)
+    again_s = self._begun_s + self._machine.again_s
+    return min(time_s, max(self._now_s, again_s)) if self._broken else time_s
 
   def train(self, time_s: float) -> None:
     """Trains up to a time, if the present generation has begun by then."""
     machine, begun_s = self._machine, self._begun_s
     self._now_s, self.unsaved_s = time_s, 0.0
-    while self._repairs and self._repairs[0][0] <= time_s:
-      at_s, node = heapq.heappop(self._repairs)
-      self._see('node_ready', at_s, node=node)
+    while self._returns and self._returns[0][0] <= time_s:
+      at_s, node = heapq.heappop(self._returns)
+      self._see('returned', at_s, node=node)
     if time_s <= begun_s:
       return
     self._see('running', begun_s)
@@ -147,33 +178,88 @@ class _Run:
     """One failure, and what is done about it."""
     self.train(time_s)
     self.year.failures += 1
-    kind = self._chance.choices(list(MIX), list(MIX.values()))[0]
-    action = self._see(time_s=time_s, **self._facts(kind))
+    self.year.lost_s['done again'] += self.unsaved_s
+    kind, culprit = self._what(time_s)
+    if kind in _TOGETHER:
+      action = self._lose_many(kind)
+    else:
+      action = self._see(time_s=time_s, **self._facts(kind, culprit))
+    if kind == 'storage':
+      self._see('storage', time_s)
+      self._await(self._chance.expovariate(1 / self._machine.outage_s))
+    # A broken node that the caps keep breaks again, until they let it go.
+    if kind in ('gpu', 'network') and culprit in self._state.nodes:
+      self.year.actions['kept by the caps'] += 1
+      self._broken.append(culprit)
+    self._begin(action, self._machine.down_s(kind))
+
+  def _what(self, time_s: float) -> tuple[str, str]:
+    """The kind of a failure, and its node."""
+    if self._broken and time_s >= self._begun_s + self._machine.again_s:
+      node = self._broken.pop(0)
+      if node in self._state.nodes:
+        return 'gpu', node
+    (kind,) = self._chance.choices(list(self._mix), list(self._mix.values()))
+    return kind, self._chance.choice(self._state.nodes)
+
+  def _lose_many(self, kind: str) -> events.Action:
+    """Nodes of one switch or one room are away for a while."""
+    nodes, mean_s = self._state.nodes, self._machine.outage_s
+    first = self._chance.randrange(max(1, len(nodes) - _TOGETHER[kind]))
+    lost = nodes[first : first + _TOGETHER[kind]]
+    away_s = self._chance.expovariate(
+      1 / (10 * mean_s if kind == 'power' else mean_s)
+    )
+    action = self._see('agent_lost', self._now_s, nodes=lost)
+    if action.kind != 'wait':
+      return action
+    back_s = self._now_s + away_s
+    self._await(min(away_s, action.delay_s))
+    if away_s <= action.delay_s:
+      for node in lost:
+        action = self._see('returned', self._now_s, node=node)
+      return action
+    for node in lost:
+      heapq.heappush(self._returns, (back_s, node))
+    return self._see('agent_lost', self._now_s, nodes=lost, final=True)
+
+  def _await(self, seconds: float) -> None:
+    self.year.lost_s['awaited'] += seconds
+    self._now_s += seconds
+
+  def _begin(self, action: events.Action, down_s: float) -> None:
+    """The next generation, as an action says."""
     machine, lost_s = self._machine, self.year.lost_s
-    lost_s['done again'] += self.unsaved_s
     if action.step is not None:
       back_s = max(0.0, self.kept_s - action.step * machine.step_s)
       lost_s['rolled back'] += back_s
       self.kept_s -= back_s
-    self._begun_s = time_s + machine.detect_s + machine.recover_s
-    self._begun_s += action.delay_s
+    self._begun_s = self._now_s + down_s + action.delay_s
     if action.kind == 'stop':
       again = action.exit_code == 75
       self._begun_s += machine.queue_s if again else machine.person_s
       self._state = self._start(self._state)
 
   def _start(self, last: state_lib.State | None) -> state_lib.State:
+    """A supervisor on the nodes that are left, and on others."""
     count = self._machine.nodes
+    names = [*last.nodes, *last.spares] if last else []
+    while len(names) < count + self._machine.spares:
+      names.append(f'n{self._made}')
+      self._made += 1
     return state_lib.start(
-      self._names[:count], spares=self._names[count:], last=last
+      tuple(names[:count]),
+      spares=tuple(names[count:]),
+      policy=self._machine.policy,
+      last=last,
+      time_s=self._now_s,
     )
 
   def _step(self, kept_s: float) -> int:
     return round(kept_s / self._machine.step_s)
 
-  def _facts(self, kind: str) -> dict:
-    """An event of a kind on any node; one rank stands for its node."""
-    culprit = self._chance.choice(self._state.nodes)
+  def _facts(self, kind: str, culprit: str) -> dict:
+    """An event of a kind on a node; one rank stands for its node."""
     step = self._step(self.kept_s + self.unsaved_s)
     good = step - self._step(self._machine.suspect_s)
     code, other = {'rank_killed': (-11, -6), 'exception': (1, 75)}.get(
@@ -202,11 +288,13 @@ class _Run:
     return {'kind': 'exit' if code else 'hang', 'progress': progress}
 
   def _see(self, kind: str, time_s: float, **facts) -> events.Action:
-    before = set(self._state.quarantine)
     event = events.Event(kind=kind, time_s=time_s, **facts)
+    absent = self._state.absent
     self._state, action = decide_lib.decide(self._state, event)
-    for node in set(self._state.quarantine) - before:
-      heapq.heappush(self._repairs, (time_s + self._machine.repair_s, node))
+    gone = set(self._state.absent) - {*absent} - set(event.nodes)
+    for node in (*action.condemned, *sorted(gone)):
+      away_s = max(self._machine.repair_s, self._state.policy.quarantine_s)
+      heapq.heappush(self._returns, (time_s + away_s, node))
     if action.kind != 'ignore':
       code = '' if action.exit_code is None else f' {action.exit_code}'
       self.year.actions[action.kind + code] += 1

@@ -47,6 +47,8 @@ os.environ['XLA_FLAGS'] = ' '.join(
 programs = tempfile.mkdtemp(prefix='zaya_programs_')
 atexit.register(shutil.rmtree, programs, ignore_errors=True)
 os.environ['JAX_COMPILATION_CACHE_DIR'] = programs
+# What runs of tests leave in the home of their user goes with them.
+os.environ['XDG_STATE_HOME'] = os.path.join(programs, 'state')
 # Nobody reads where in the source an operation of a test's program was made.
 os.environ['JAX_TRACEBACK_IN_LOCATIONS_LIMIT'] = '0'
 # A silent broadcast of [L, D] against [B, L, D] is a bug here.

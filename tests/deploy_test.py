@@ -5,6 +5,7 @@ import configparser
 import os
 import pathlib
 import re
+import signal
 import stat
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import yaml
 from tests.support import fake_srun
 from zaya_jax import config as config_lib
 from zaya_jax.aegis.supervisor import hooks
-from zaya_jax.aegis.watch import watch
+from zaya_jax.aegis.watch import notice, watch
 from zaya_jax.runtime import rank
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -101,7 +102,8 @@ def sbatch(tmp_path):
   folder = tmp_path / 'bin'
   folder.mkdir()
   commands = {
-    'srun': f'exec {sys.executable} {fake_srun.__file__} "$@"',
+    'srun': f'echo "$@" > {tmp_path}/srun; '
+    f'exec {sys.executable} {fake_srun.__file__} "$@"',
     'scontrol': f'echo "$@" >> {tmp_path}/scontrol',
     'task': 'shift 2; exec bash -c "$1"',
   }
@@ -118,6 +120,7 @@ def sbatch(tmp_path):
         'ZAYA_DIR': str(ROOT),
         'ZAYA_PYTHON': str(folder / 'task'),
         'SLURM_JOB_ID': '77',
+        'SLURM_CPUS_PER_TASK': '96',
         'FAKE_TASKS': '4',
         'FAKE_OUT': str(tmp_path),
         **more,
@@ -133,6 +136,8 @@ def sbatch(tmp_path):
 
 def test_batch_job_starts_every_process_with_the_settings(sbatch, tmp_path):
   assert sbatch('env; test $SLURM_PROCID -lt 4') == (0, '')
+  # Else srun of Slurm 22.05 gives one core to a task.
+  assert '--cpus-per-task=96' in (tmp_path / 'srun').read_text().split()
   for i in range(4):
     seen = (tmp_path / str(i)).read_text().splitlines()
     assert {f'{k}={v}' for k, v in settings().items()} <= set(seen)
@@ -176,6 +181,7 @@ def supervise(tmp_path):
         'ZAYA_PYTHON': str(folder / 'python'),
         'SLURM_JOB_ID': '77',
         'SLURM_JOB_NODELIST': 'a[1-2]',
+        'SLURM_CPUS_PER_TASK': '96',
         'COMMAND': command,
       },
     )
@@ -196,19 +202,39 @@ def test_supervised_job_is_queued_again_only_where_that_helps(
   assert found.aegis.spares == 1
   hooks.check('--aegis.drain', found.aegis.drain)
   watch.parse(found.aegis.logs)
-  assert '{node}' in found.aegis.agent
+  words = found.aegis.agent.split()
+  assert words[0] == 'srun' and '--nodelist={node}' in words
+  assert '--cpus-per-task=96' in words
 
 
-def test_supervised_job_waits_for_the_save_after_a_signal(supervise, tmp_path):
+@pytest.mark.parametrize('name', ['TERM', 'USR1'])
+def test_supervised_job_waits_for_the_save_after_a_signal(
+  supervise, tmp_path, name
+):
   ready = tmp_path / 'ready'
   job = supervise(
-    f'trap "exit 75" TERM; touch {ready}; while :; do sleep 0.1; done'
+    f'trap "exit 75" {name}; touch {ready}; while :; do sleep 0.1; done'
   )
   while not ready.exists():
     assert job.poll() is None
-  job.terminate()
+  job.send_signal(signal.Signals[f'SIG{name}'])
   assert job.wait(60) == 75
   assert (tmp_path / 'scontrol').read_text() == 'requeue 77\n'
+
+
+def test_supervised_job_has_time_to_save_when_its_own_is_up():
+  text = (DEPLOY / 'supervise.sbatch').read_text()
+  options = re.findall(r'^#SBATCH --(\S+)', text, re.M)
+  (told,) = re.findall(r'^signal=B:USR1@(\d+)$', '\n'.join(options), re.M)
+  (grace,) = re.findall(r'--aegis\.grace_s=(\d+)', text)
+  assert int(told) >= int(grace) + 30 and 'requeue' in options
+  assert signal.SIGUSR1 in notice.SIGNALS
+
+
+def test_user_may_give_ranks_less_time(supervise, tmp_path):
+  assert supervise('exit 0', '--aegis.grace_s=5').wait(60) == 0
+  found = config_lib.Config.parse((tmp_path / 'flags').read_text().splitlines())
+  assert found.aegis.grace_s == 5
 
 
 def test_systemd_restarts_only_where_that_helps():
@@ -225,8 +251,8 @@ def test_systemd_restarts_only_where_that_helps():
   watch.parse(found.aegis.logs)
 
 
-def test_jobset_starts_every_process():
-  spec = yaml.safe_load((DEPLOY / 'jobset.yaml').read_text())
+def test_jobset_without_supervisor_starts_every_process():
+  spec = yaml.safe_load((DEPLOY / 'jobset_train.yaml').read_text())
   assert spec['apiVersion'] == 'jobset.x-k8s.io/v1alpha2'
   (group,) = spec['spec']['replicatedJobs']
   job = group['template']['spec']
@@ -250,6 +276,202 @@ def test_jobset_starts_every_process():
   assert rule['onExitCodes']['values'] == [2, 3, 4]
   mounted = {mount['name'] for mount in container['volumeMounts']}
   assert mounted == {volume['name'] for volume in pod['volumes']}
+
+
+@pytest.fixture(scope='module')
+def supervised():
+  """The objects of jobset.yaml: (kind, name) -> object."""
+  found = yaml.safe_load_all((DEPLOY / 'jobset.yaml').read_text())
+  return {(x['kind'], x['metadata']['name']): x for x in found}
+
+
+def jobs(supervised):
+  """The Job and the pod of each part of the JobSet."""
+  spec = supervised['JobSet', 'zaya']['spec']
+  jobs = {x['name']: x['template']['spec'] for x in spec['replicatedJobs']}
+  return {name: (job, job['template']['spec']) for name, job in jobs.items()}
+
+
+def flags(pod):
+  """What the only container of a pod is told."""
+  (container,) = pod['containers']
+  return config_lib.Config.parse(
+    [
+      word
+      for word in container['args']
+      if not word.startswith(('--flagfile=', *OF_OTHERS))
+    ]
+  )
+
+
+# Flags that this version does not have.
+OF_OTHERS = ('--aegis.lease=', '--aegis.start_limit_s=')
+
+
+def test_objects_have_what_the_api_server_wants(supervised):
+  versions = {
+    'ServiceAccount': 'v1',
+    'Role': 'rbac.authorization.k8s.io/v1',
+    'RoleBinding': 'rbac.authorization.k8s.io/v1',
+    'JobSet': 'jobset.x-k8s.io/v1alpha2',
+  }
+  for (kind, _), thing in supervised.items():
+    assert thing['apiVersion'] == versions[kind]
+  spec = supervised['JobSet', 'zaya']['spec']
+  names = [x['name'] for x in spec['replicatedJobs']]
+  assert set(spec) <= {
+    'successPolicy',
+    'failurePolicy',
+    'network',
+    'replicatedJobs',
+  }
+  assert spec['successPolicy']['operator'] in ('All', 'Any')
+  assert set(spec['successPolicy']['targetReplicatedJobs']) <= set(names)
+  for job, pod in jobs(supervised).values():
+    # Exit codes are seen by Kubernetes only in pods that never restart.
+    assert pod['restartPolicy'] == 'Never'
+    assert job['completions'] == job['parallelism'] > 0
+    (container,) = pod['containers']
+    assert {'name', 'image'} <= set(container)
+    mounted = {mount['name'] for mount in container['volumeMounts']}
+    assert mounted == {volume['name'] for volume in pod['volumes']}
+    for rule in job['podFailurePolicy']['rules']:
+      assert rule['action'] in ('FailJob', 'Ignore')
+      assert ('onExitCodes' in rule) != ('onPodConditions' in rule)
+      codes = rule.get('onExitCodes', {})
+      assert codes.get('containerName', container['name']) == container['name']
+
+
+def test_supervisor_knows_every_pod_by_its_name(supervised):
+  parts = jobs(supervised)
+  job, pod = parts['node']
+  found = flags(parts['supervisor'][1])
+  count = job['completions']
+  assert found.mode == 'supervise' and found.aegis.spares == 1
+  # As JobSet names hosts: JOBSET-REPLICATEDJOB-JOB-INDEX.JOBSET.
+  assert found.aegis.nodes == tuple(
+    f'zaya-node-0-{i}.zaya' for i in range(count)
+  )
+  assert job['completionMode'] == 'Indexed'
+  words = found.aegis.agent.split()
+  assert (ROOT / words[0]).stat().st_mode & stat.S_IXUSR
+  assert words[1:] == ['{node}']
+  assert pod['containers'][0]['command'] == ['sleep', 'infinity']
+
+
+def test_supervisor_in_a_pod_is_started_again_only_where_that_helps(supervised):
+  job, pod = jobs(supervised)['supervisor']
+  rules = job['podFailurePolicy']['rules']
+  assert rules[0]['action'] == 'FailJob'
+  assert rules[0]['onExitCodes']['values'] == [2, 3, 4, 93]
+  assert job['backoffLimit'] > 0
+  grace = flags(pod).aegis.grace_s
+  assert pod['terminationGracePeriodSeconds'] >= grace + 30
+
+
+def test_supervisor_in_a_pod_is_reached_by_probe_and_prometheus(supervised):
+  job, pod = jobs(supervised)['supervisor']
+  (container,) = pod['containers']
+  found = flags(pod)
+  ports = {port['name']: port['containerPort'] for port in container['ports']}
+  probe = container['readinessProbe']['httpGet']
+  assert ports[probe['port']] == found.aegis.port
+  assert probe['path'] == '/healthz' and 'livenessProbe' not in container
+  assert found.aegis.bind == '0.0.0.0'
+  annotations = job['template']['metadata']['annotations']
+  assert annotations['prometheus.io/port'] == str(found.aegis.port)
+
+
+def allowed(supervised, account):
+  """(resource, verb) that an account may do."""
+  return {
+    (resource, verb)
+    for (kind, _), binding in supervised.items()
+    if kind == 'RoleBinding'
+    and {'kind': 'ServiceAccount', 'name': account} in binding['subjects']
+    for rule in supervised['Role', binding['roleRef']['name']]['rules']
+    for resource in rule['resources']
+    for verb in rule['verbs']
+  }
+
+
+def test_pods_may_do_what_they_need_and_no_more(supervised):
+  parts = jobs(supervised)
+  for name, account in (
+    ('supervisor', 'zaya-supervisor'),
+    ('node', 'zaya-node'),
+  ):
+    assert parts[name][1]['serviceAccountName'] == account
+    assert ('ServiceAccount', account) in supervised
+  (container,) = parts['supervisor'][1]['containers']
+  (lease,) = [x for x in container['args'] if x.startswith('--aegis.lease=')]
+  namespace = supervised['JobSet', 'zaya']['metadata']['namespace']
+  assert lease == f'--aegis.lease=kubernetes://{namespace}/zaya'
+  supervisor = allowed(supervised, 'zaya-supervisor')
+  assert {
+    ('pods', 'list'),
+    ('pods/exec', 'create'),
+    *(('leases', verb) for verb in ('get', 'create', 'update')),
+    *(('configmaps', verb) for verb in ('get', 'create', 'update')),
+  } <= supervisor
+  assert not [x for x in supervisor if x[0] == 'secrets' or '*' in x]
+  # A program in a rank must not start programs elsewhere.
+  assert allowed(supervised, 'zaya-node') == {('leases', 'get')}
+
+
+@pytest.fixture
+def kubectl(tmp_path):
+  """A function: names of pods, words -> what kubectl_agent.sh does."""
+  fake = tmp_path / 'kubectl'
+  fake.write_text(
+    '#!/bin/bash\n'
+    f'echo "$@" >> {tmp_path}/calls\n'
+    'if [[ $1 == get ]]; then printf "$PODS"; exit; fi\n'
+    'while [[ $1 != -- ]]; do shift; done; shift; exec "$@"\n'
+  )
+  fake.chmod(stat.S_IRWXU)
+
+  def run(pods, *words, said=''):
+    done = subprocess.run(
+      [str(DEPLOY / 'kubectl_agent.sh'), *words],
+      env={
+        **os.environ,
+        'PATH': f'{tmp_path}:{os.environ["PATH"]}',
+        'PODS': pods,
+      },
+      input=said,
+      capture_output=True,
+      text=True,
+      check=False,
+      timeout=60,
+    )
+    calls = (tmp_path / 'calls').read_text().splitlines()
+    return done, calls
+
+  return run
+
+
+def test_agent_runs_in_the_newest_pod_of_its_node(kubectl):
+  done, calls = kubectl(
+    'pod/zaya-node-0-3-old\npod/zaya-node-0-3-new\n',
+    'zaya-node-0-3.zaya',
+    'tr',
+    'a-z ',
+    'A-Z_',
+    said='two words',
+  )
+  assert (done.returncode, done.stdout) == (0, 'TWO_WORDS')
+  assert 'job-name=zaya-node-0,' in calls[0]
+  assert 'job-completion-index=3 ' in calls[0]
+  assert calls[1].startswith(
+    'exec --stdin pod/zaya-node-0-3-new --container=node -- tr'
+  )
+
+
+def test_agent_of_a_node_without_a_pod_says_so(kubectl):
+  done, calls = kubectl('', 'zaya-node-0-3.zaya', 'true')
+  assert done.returncode == 1 and len(calls) == 1
+  assert done.stderr == 'no pod of zaya-node-0-3 is running\n'
 
 
 def test_image_copies_what_exists_and_passes_signals_on():

@@ -59,8 +59,10 @@ OPTIONAL = {'datasets', 'jax_rocm7_plugin', 'lm_eval', 'tqdm', 'yaml'}
 # Libraries with one home.
 HOMES = {
   'array_record': {'pipelines'},
+  'etcd3gw': {'zaya_jax.runtime'},
   'grain': {'pipelines'},
   'jinja2': {'pipelines', 'zaya_jax.report'},
+  'kubernetes': {'zaya_jax.runtime'},
   'lm_eval': {'zaya_jax.inference'},
   'orbax': {'zaya_jax.checkpoint'},
   'prometheus_client': {'zaya_jax.aegis'},

@@ -22,6 +22,7 @@ MOST_LINES_OF_A_FUNCTION = 60
 
 # Tests of no single file or folder of the sources: what they look at instead.
 NO_SOURCE = {
+  'deploy_alerts_test.py': 'deploy/prometheus/',
   'deploy_test.py': 'deploy/',
   'docs_test.py': 'docs/',
   'environment_test.py': 'tests/conftest.py',
@@ -56,6 +57,7 @@ NO_SOURCE = {
 ENTRIES = {
   'pipelines': 15,  # Tokenizers and windows: shards are read with both.
   'zaya_jax': 17,  # One folder a room.
+  'zaya_jax/runtime': 15,  # fence.py stays until nobody asks it.
 }
 LINES_OF_A_FILE = {
   'ops/hopper/persistent.py': 344,

@@ -8,9 +8,10 @@ import sys
 
 import pytest
 
-from benchmarks import tamper, tamper_shards
+from benchmarks import tamper, tamper_replays, tamper_shards
 from pipelines import manifest
 from zaya_jax.checkpoint import seal
+from zaya_jax.checkpoint.reading import resuming
 
 
 @pytest.fixture(autouse=True)
@@ -39,6 +40,28 @@ def test_tamper_that_nobody_looks_for_is_told(tmp_path, monkeypatch):
   assert 0 < found['silent'] < 66
   kinds = {text.partition(':')[0] for text in found['silent_trials']}
   assert kinds & {'bit flip', 'zeroed block', 'file of another checkpoint'}
+
+
+def test_no_signed_checkpoint_but_the_newest_is_taken(tmp_path):
+  found = tamper_replays.trials(str(tmp_path), 42, seed=1)
+  assert found['silent'] == 0, found['silent_trials']
+  assert sum(found['refused'].values()) > 30
+  assert {'older', 'hash', 'fingerprint'} <= found['reasons'].keys()
+
+
+@pytest.mark.long
+def test_no_signed_checkpoint_but_the_newest_is_taken_in_1000_trials(tmp_path):
+  found = tamper_replays.trials(str(tmp_path), 1000, seed=2)
+  assert found['silent'] == 0, found['silent_trials']
+
+
+def test_replay_that_nobody_looks_for_is_told(tmp_path, monkeypatch):
+  monkeypatch.setattr(resuming, 'check', lambda *_: None)
+  monkeypatch.setattr(seal, 'remember', lambda *_: None)
+  found = tamper_replays.trials(str(tmp_path), 42, seed=1)
+  assert 0 < found['silent'] < 42
+  kinds = {text.rpartition(':')[0] for text in found['silent_trials']}
+  assert {'newest removed', 'late: all of another'} <= kinds
 
 
 @pytest.mark.long

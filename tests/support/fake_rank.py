@@ -5,6 +5,7 @@ Ranks wait for each other at every step, for ever if one is gone, as those of
 GPUs do. What they compute depends on each sample and their order.
 """
 
+import os
 import pathlib
 import sys
 import time
@@ -13,7 +14,9 @@ import zlib
 from zaya_jax.checkpoint import folders, seal
 from zaya_jax.runtime import beats, stop, supervised
 
+# FAKE_STEPS, FAKE_EVERY and FAKE_STEP_S in the environment are of long runs.
 STEPS, EVERY = 40, 5
+STEP_S = 0.005
 
 
 def newest(run_dir: pathlib.Path) -> tuple[int, int]:
@@ -44,21 +47,24 @@ def main() -> int:
   ranks = int(place.environment['JAX_NUM_PROCESSES'])
   beats.enter('restore')
   start, value = newest(run_dir)
+  last = int(os.environ.get('FAKE_STEPS', STEPS))
+  every = int(os.environ.get('FAKE_EVERY', EVERY))
+  step_s = float(os.environ.get('FAKE_STEP_S', STEP_S))
   skipped = supervised.batches_to_skip(start)
   meet = run_dir / 'at' / str(place.generation)
   meet.mkdir(parents=True, exist_ok=True)
   with stop.StopSignal() as asked:
-    for step in range(start + 1, STEPS + 1):
+    for step in range(start + 1, last + 1):
       beats.enter('data', step)
       beats.enter('step', step)
       (meet / f'{place.rank}.{step}').write_text(asked.name)
       while len(there := list(meet.glob(f'*.{step}'))) < ranks:
         time.sleep(0.001)
-      time.sleep(0.005)
+      time.sleep(step_s)
       value = zlib.crc32(f'{value} {step + skipped}'.encode())
       beats.finish(step)
       stopping = any(path.read_text() for path in there)
-      if step % EVERY == 0 or stopping:
+      if step % every == 0 or stopping:
         beats.enter('save', step)
         supervised.check_fence()
         if place.rank == 0:

@@ -10,18 +10,29 @@ import contextlib
 import logging
 import math
 import os
-import shutil
+import re
 import sys
 import time
 from collections.abc import Mapping
 from typing import Any
 
 from zaya_jax.checkpoint import errors, seal
-from zaya_jax.runtime import durable, supervised
+from zaya_jax.runtime import supervised
 
 STATE = 'state'  # The arrays.
 META = 'meta'  # What the checkpoint says about itself, and the data position.
 ASIDE = '.unsealed'  # Of the name of one that is being written.
+TRASH = '.trash'  # Of one that is being removed.
+_TEMPORARY = r'\.orbax-checkpoint-tmp(-\d+)?'  # Orbax's, while it writes.
+# All names that saves and removals make beside those of steps, and in them.
+_LEFT = re.compile(
+  rf'(0|[1-9][0-9]*)(\{ASIDE}|\{TRASH}|(\{ASIDE})?{_TEMPORARY})', re.ASCII
+)
+_PART = re.compile(
+  rf'({STATE}|{META}|metrics)({_TEMPORARY})?|_CHECKPOINT_METADATA|'
+  rf'commit_success\.txt|{re.escape(seal.NAME)}(\.partial)?',
+  re.ASCII,
+)
 
 
 def root(run_dir: str) -> str:
@@ -55,8 +66,10 @@ def checkpoints(source: str) -> list[str]:
     if names := numbered(folder):
       for name in incomplete(folder):
         if name not in names:
-          left = os.path.join(folder, name)
-          print(f'{left}: left by a killed save, ignored', file=sys.stderr)
+          ours = is_leftover(folder, name)
+          why = 'left by a killed save' if ours else 'no name of a checkpoint'
+          path = os.path.join(folder, name)
+          print(f'{path}: {why}, ignored', file=sys.stderr)
       return [os.path.join(folder, name) for name in reversed(names)]
   raise errors.nothing(source)
 
@@ -75,7 +88,10 @@ def steps(folder: str) -> list[int]:
 
 
 def facts(
-  step: int, meta: Mapping[str, Any], prints: Mapping[str, str]
+  step: int,
+  meta: Mapping[str, Any],
+  prints: Mapping[str, str],
+  origin: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
   """What the seal of a checkpoint says beside its files.
 
@@ -83,13 +99,30 @@ def facts(
     step: optimizer steps done.
     meta: of the checkpoint; its finite 'metrics' decide about the best.
     prints: fingerprints of the arrays by path.
+    origin: of `origin_of`.
   """
   return {
+    **(origin or {}),
     'step': step,
     'time': time.time(),
     'metrics': _finite(meta.get('metrics', {})),
     'fingerprint': dict(prints),
   }
+
+
+def origin_of(lineage: Mapping[str, str]) -> dict[str, Any]:
+  """Whose a checkpoint is that is sealed now.
+
+  Args:
+    lineage: of `run_files.lineage`.
+
+  Returns:
+    'run' and, if there is one, 'parent'; of a supervised process 'generation',
+    and 'owner' and 'epoch' of its lease.
+  """
+  told = vars(supervised.place()) if supervised.place() else {}
+  names = [x for x in ('generation', 'owner', 'epoch') if told.get(x)]
+  return {**lineage, **{name: told[name] for name in names}}
 
 
 def amend(directory: str, metrics: Mapping[str, float]) -> None:
@@ -112,6 +145,8 @@ def amend(directory: str, metrics: Mapping[str, float]) -> None:
 
 def check(directory: str, **options) -> dict[str, Any]:
   """As `seal.verify`, and that a checkpoint has the name of its step."""
+  if os.path.islink(directory):
+    raise seal.BrokenError(directory, 'kind', 'the folder is a link')
   body, name = seal.verify(directory, **options), os.path.basename(directory)
   if name.isdigit() and body.get('step') != int(name):
     raise seal.BrokenError(
@@ -132,52 +167,32 @@ def incomplete(folder: str) -> list[str]:
   )
 
 
-def set_aside(directory: str, reason: str) -> None:
-  """Renames a checkpoint that does not count to bad/STEP-REASON."""
-  folder, name = os.path.split(directory)
-  bad = os.path.join(folder, 'bad')
-  target = os.path.join(bad, f'{name}-{reason}')
-  if os.path.lexists(target):
-    target += f'-{time.time_ns()}'
-  os.makedirs(bad, exist_ok=True)
-  os.rename(directory, target)
-  logging.warning(
-    'Checkpoint %s does not count (%s); it was moved to %s.',
-    directory,
-    reason,
-    target,
-  )
+def is_leftover(folder: str, name: str) -> bool:
+  """Whether a name in `folder` is what a save or a removal has left.
+
+  By the name, and by what is in it: a name alone may be anybody's.
+  """
+  path = os.path.join(folder, name)
+  if not _LEFT.fullmatch(name) or os.path.islink(path):
+    return False
+  with contextlib.suppress(OSError):
+    return all(_PART.fullmatch(part) for part in os.listdir(path))
+  return False
 
 
-def obstacle(folder: str, num_bytes: int) -> str:
-  """Makes `folder`; returns why so much cannot be written to it, or ''."""
-  try:
-    os.makedirs(folder, exist_ok=True)
-    remove_partial(folder)
-    free = shutil.disk_usage(folder).free
-  except OSError as error:
-    return errors.cause(error)
-  if not os.access(folder, os.W_OK | os.X_OK):
-    return 'the folder cannot be written'
-  if free < num_bytes:
-    return f'it needs {num_bytes:,} bytes and {free:,} are free'
-  return ''
+def strangers(folder: str) -> list[str]:
+  """Names in `folder` that begin as a checkpoint's and are not of this program.
 
-
-def remove(directory: str) -> None:
-  """Deletes a checkpoint; killed half-way, it leaves nothing that counts."""
-  trash = f'{directory}.trash'
-  os.rename(directory, trash)
-  durable.sync(os.path.dirname(directory))
-  shutil.rmtree(trash, ignore_errors=True)
-
-
-def remove_partial(folder: str) -> None:
-  """Removes what saves and removals left that has no name of a checkpoint."""
-  for name in os.listdir(folder):
-    if name.partition('.')[0].isdigit() and not name.isdigit():
-      # A thread of a failed save may still write; the next start finds it.
-      shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
+  Nobody reads or removes them.
+  """
+  names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+  return [
+    name
+    for name in names
+    if name.partition('.')[0].isdigit()
+    and not _is_step(name)
+    and not is_leftover(folder, name)
+  ]
 
 
 def is_checkpoint(path: str) -> bool:
@@ -192,5 +207,8 @@ def _finite(metrics):
 def numbered(folder: str) -> list[str]:
   """Names in `folder` that are steps, newest first."""
   names = os.listdir(folder) if os.path.isdir(folder) else []
-  names = [x for x in names if x.isdecimal() and x == str(int(x))]
-  return sorted(names, key=int, reverse=True)
+  return sorted(filter(_is_step, names), key=int, reverse=True)
+
+
+def _is_step(name: str) -> bool:
+  return name.isdecimal() and name == str(int(name))

@@ -1,16 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """One training process per run directory.
 
-The lock is held by the kernel and falls with the process, also under kill -9;
-the file .lock only tells who holds it.
+The locks are held by the kernel and fall with the process, also under kill -9.
+One is on the directory itself, so that who deletes the file .lock lets nobody
+in; the other on that file, as some filesystems lock no directories. The file
+tells who holds them.
 """
 
+import contextlib
+import errno
 import fcntl
+import logging
 import os
 import socket
 from typing import Self
 
 from zaya_jax.checkpoint import errors
+
+# What a filesystem without locks says, as Lustre that is mounted without them.
+_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 
 
 class RunLock:
@@ -19,40 +27,83 @@ class RunLock:
   Args:
     run_dir: the directory; it is made if need be.
     flag: that names it, for errors.
+    needed: on a filesystem without locks it is an error; else a warning.
 
   Raises:
     CheckpointError: on entry, with exit code 2, if another process holds it or
       it cannot be written. Nothing but the directory has been made by then.
   """
 
-  def __init__(self, run_dir: str, flag: str = '--run_dir'):
-    self._run_dir, self._flag = run_dir, flag
-    self._file: int | None = None
+  def __init__(
+    self, run_dir: str, flag: str = '--run_dir', *, needed: bool = True
+  ):
+    self._run_dir, self._flag, self._needed = run_dir, flag, needed
+    self._name = f'{flag}={run_dir}'
+    self._open = contextlib.ExitStack()
 
   def __enter__(self) -> Self:
-    path = os.path.join(self._run_dir, '.lock')
-    try:
-      os.makedirs(self._run_dir, exist_ok=True)
-      self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:
-      raise errors.CheckpointError(
-        f'{self._flag}={self._run_dir} cannot be written: {error.strerror}; '
-        'choose another.',
-        errors.USAGE,
-      ) from error
-    try:
-      fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-      holder = os.read(self._file, 200).decode(errors='replace').strip()
-      os.close(self._file)
-      raise errors.CheckpointError(
-        f'{self._flag}={self._run_dir} is in use by {holder or "a process"}; '
-        f'wait for it, stop it, or choose another {self._flag}.',
-        errors.USAGE,
-      ) from error
-    os.ftruncate(self._file, 0)
-    os.write(self._file, f'{socket.gethostname()} pid {os.getpid()}'.encode())
+    with contextlib.ExitStack() as stack:
+      try:
+        os.makedirs(self._run_dir, exist_ok=True)
+        folder = os.open(self._run_dir, os.O_RDONLY | os.O_DIRECTORY)
+        stack.callback(os.close, folder)
+        path = os.path.join(self._run_dir, '.lock')
+        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        stack.callback(os.close, file)
+      except OSError as error:
+        raise _error(
+          f'{self._name} cannot be written: {error.strerror}; choose another.'
+        ) from error
+      try:
+        _take(folder)
+      except BlockingIOError as error:
+        raise self._in_use(file) from error
+      except OSError:
+        pass  # It locks files at most.
+      try:
+        _take(file)
+      except BlockingIOError as error:
+        raise self._in_use(file) from error
+      except OSError as error:
+        self._without(error)
+      with contextlib.suppress(OSError):  # Of a full disk: it only tells who.
+        os.ftruncate(file, 0)
+        os.write(file, f'{socket.gethostname()} pid {os.getpid()}'.encode())
+      self._open = stack.pop_all()
     return self
 
   def __exit__(self, *unused) -> None:
-    os.close(self._file)
+    self._open.close()
+
+  def _without(self, error: OSError) -> None:
+    why = error.strerror
+    if error.errno not in _NO_LOCKS:
+      raise _error(
+        f'{self._name} cannot be locked: {why}; choose another.'
+      ) from error
+    text = f'{self._name} lies on a filesystem without locks (flock: {why})'
+    if self._needed:
+      raise _error(
+        f'{text}; mount it with locks (on Lustre with -o flock), or choose '
+        'another.'
+      ) from error
+    logging.warning(
+      '%s: nothing keeps a second process from training in it, or a supervisor '
+      'from starting one.',
+      text,
+    )
+
+  def _in_use(self, file: int) -> errors.CheckpointError:
+    holder = os.read(file, 200).decode(errors='replace').strip()
+    return _error(
+      f'{self._name} is in use by {holder or "a process"}; wait for it, stop '
+      f'it, or choose another {self._flag}.'
+    )
+
+
+def _error(text: str) -> errors.CheckpointError:
+  return errors.CheckpointError(text, errors.USAGE)
+
+
+def _take(file: int) -> None:
+  fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -2,7 +2,6 @@
 """What a checkpoint says about itself, and whether a run may go on from it."""
 
 import json
-import os
 import platform
 import time
 from collections.abc import Set
@@ -69,10 +68,13 @@ def read(directory: str) -> dict[str, Any]:
     raise errors.damaged(directory, 'the meta is no object')
   if missing := [key for key in _REQUIRED if key not in found]:
     raise errors.damaged(directory, f'the meta lacks {missing[0]}')
-  if os.path.exists(os.path.join(directory, seal.NAME)):
-    later = seal.read(directory).get('metrics', {})
-    found['metrics'] = {**found.get('metrics', {}), **later}
-  return found
+  try:
+    later = seal.verified(directory).get('metrics', {})
+  except seal.BrokenError as error:
+    if error.reason != 'unsealed':  # As when it is sealed now.
+      raise
+    return found
+  return {**found, 'metrics': {**found.get('metrics', {}), **later}}
 
 
 def model_config(meta: dict[str, Any]) -> config_lib.ModelConfig:

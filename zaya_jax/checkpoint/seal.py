@@ -27,6 +27,7 @@ _PLAIN = re.compile(r'[\w.\-]+', re.ASCII)
 _CODE = ('.pkl', '.pickle', '.pt', '.pth', '.py', '.pyc', '.so', '.npy', '.npz')
 
 Files = dict[str, list[Any]]  # Name with '/': [bytes, SHA-256 in hex].
+_known: dict[str, dict[str, Any]] = {}  # What `remember` was told.
 
 
 class BrokenError(errors.CheckpointError):
@@ -34,7 +35,7 @@ class BrokenError(errors.CheckpointError):
 
   Attributes:
     reason: one word: unsealed, seal, key, kind, name, missing, extra, size,
-      hash, json or fingerprint.
+      hash, json, fingerprint, run or zombie.
     what: is wrong, with the name of the file.
   """
 
@@ -45,6 +46,8 @@ class BrokenError(errors.CheckpointError):
         'with --mode=checkpoints --checkpoint.action=seal --source='
         f'{directory}'
       )
+    elif reason in ('run', 'zombie'):
+      text = f'Checkpoint {directory} is not of this run ({what})'
     else:
       text = f'Checkpoint {directory} is damaged ({what}); use an older one'
     super().__init__(f'{text}.')
@@ -79,6 +82,7 @@ def write(
   for folder, _, _ in os.walk(directory, topdown=False):
     durable.sync(folder)
   text = _text(body, seal_key.sign(_canonical(body)))
+  _known.pop(directory, None)
   durable.replace(os.path.join(directory, NAME), text)
   return body
 
@@ -113,6 +117,8 @@ def read(directory: str) -> dict[str, Any]:
     body = _parse(directory, path)
   except RecursionError as error:
     raise _too_deep(directory, NAME) from error
+  except OSError as error:  # It is being removed.
+    raise BrokenError(directory, 'missing', errors.cause(error)) from error
   for name, entry in body['files'].items():
     _check_name(directory, name)
     if type(entry) is not list or [*map(type, entry)] != [int, str]:
@@ -162,20 +168,51 @@ def verify(
   return body
 
 
+def identity(body: Mapping[str, Any]) -> str:
+  """A hash of what was sealed; it stays when a seal is amended or renewed."""
+  whole = _canonical([body.get('step'), body['files']])
+  return hashlib.sha256(whole).hexdigest()
+
+
+def key_id(directory: str) -> str | None:
+  """The id of the key of a seal, '' if that has none; None: it has no key."""
+  whole = load_json(directory, NAME)
+  return whole.get('key', '') if 'hmac' in whole else None
+
+
+def remember(directory: str, body: dict[str, Any]) -> None:
+  """Has `verified` and `load_json` hold a checkpoint to what was verified."""
+  _known[directory] = body
+
+
+def verified(directory: str) -> dict[str, Any]:
+  """What the seal said when the checkpoint was verified; else what it says.
+
+  Raises:
+    BrokenError: as `read`.
+  """
+  return _known.get(directory) or read(directory)
+
+
 def load_json(directory: str, name: str) -> Any:
   """Reads JSON that may be malicious: bounded in size and depth.
 
   Raises:
-    BrokenError: if it is larger than any real one, nested without end, or no
-      JSON.
+    BrokenError: if it is larger than any real one, nested without end, no JSON,
+      or not what was hashed when the checkpoint was verified.
   """
   path = os.path.join(directory, name)
   try:
     size = os.stat(path, follow_symlinks=False).st_size
     if size > _LARGEST_JSON:
       raise BrokenError(directory, 'json', f'{name} has {size:,} bytes')
-    with open(path, encoding='utf-8') as file:
-      return json.load(file)
+    with open(path, 'rb') as file:
+      content = file.read()
+    wanted = _known.get(directory, {}).get('files', {}).get(name)
+    hashed = [len(content), hashlib.sha256(content).hexdigest()]
+    if wanted not in (None, hashed):
+      raise BrokenError(directory, 'hash', f'{name} has changed')
+    return json.loads(content)
   except RecursionError as error:
     raise _too_deep(directory, name) from error
   except (OSError, ValueError) as error:
@@ -192,25 +229,20 @@ def _parse(directory: str, path: str) -> dict[str, Any]:
     raise BrokenError(directory, 'seal', f'{NAME} is not a seal')
   with open(path, 'rb') as file:
     raw = file.read()
-  signature = whole.get('hmac')
+  signature = {name: whole[name] for name in ('hmac', 'key') if name in whole}
   if raw != _text(body, signature):
     raise BrokenError(directory, 'seal', f'{NAME} has changed')
-  if not seal_key.accepts(_canonical(body), signature):
-    raise BrokenError(
-      directory,
-      'key',
-      f'{NAME} was not made with the key of --checkpoint.seal_key_file',
-    )
+  hmac, key = signature.get('hmac'), signature.get('key', '')
+  if not seal_key.accepts(_canonical(body), hmac, key):
+    what = f'{NAME} was not made with a key of {seal_key.where()}'
+    raise BrokenError(directory, 'key', f'{what}{key and f", but with {key}"}')
   return body
 
 
-def _text(body: dict[str, Any], signature: Any) -> bytes:
+def _text(body: dict[str, Any], signature: dict[str, Any]) -> bytes:
   """The only spelling of a seal."""
   hashed = hashlib.sha256(_canonical(body)).hexdigest()
-  whole = {'body': body, 'sha256': hashed}
-  return _canonical(
-    whole if signature is None else {**whole, 'hmac': signature}
-  )
+  return _canonical({'body': body, 'sha256': hashed, **signature})
 
 
 def _canonical(value: Any) -> bytes:

@@ -41,6 +41,11 @@ class AegisConfig(fields.Section, prefix='aegis.'):
   grace_s: float = field(
     60.0, 'Seconds that ranks have to save and exit when asked to.', minimum=0.0
   )
+  preempt_file: str = field(
+    '',
+    'File that announces the end of the machines: once it is made or touched, '
+    'the run saves and exits with code 75, as after SIGTERM or SIGUSR1.',
+  )
   restarts_per_hour: int = field(
     10,
     'Restarts in an hour; one more ends the run with exit code 75.',
@@ -51,6 +56,45 @@ class AegisConfig(fields.Section, prefix='aegis.'):
     'Restarts without a new checkpoint that end the run with exit code 93.',
     minimum=1,
   )
+  condemn_per_hour: int = field(
+    2,
+    'Nodes that may be put into quarantine in an hour; a person must look '
+    'when it takes more.',
+    minimum=0,
+  )
+  condemn_share: float = field(
+    0.25,
+    'Largest share of all nodes in quarantine at a time; one node is always '
+    'allowed if there are two.',
+    minimum=0.0,
+    maximum=1.0,
+  )
+  quarantine_h: float = field(
+    24.0,
+    'Hours in quarantine, after which a node returns if it starts and passes '
+    '--aegis.health; 0 at the next start releases all.',
+    minimum=0.0,
+  )
+  start_limit_s: float = field(
+    120.0, 'Seconds that agents have to start.', minimum=1.0
+  )
+  outage_wait_s: float = field(
+    600.0,
+    'Seconds to wait for many nodes that are lost at once, as when a switch '
+    'fails, before others take their places.',
+    minimum=0.0,
+  )
+  lease: str = field(
+    'local',
+    'Where the owner of the run is known: local, etcd://HOST:PORT[/PREFIX] or '
+    'kubernetes://NAMESPACE[/PREFIX].',
+  )
+  lease_s: float = field(
+    20.0,
+    'Seconds without the supervisor after which agents kill their ranks and '
+    'another supervisor may begin.',
+    minimum=1.0,
+  )
   shrink: bool = field(False, 'Continues with fewer nodes if no spare is left.')
   logs: tuple[str, ...] = field(
     (),
@@ -60,14 +104,20 @@ class AegisConfig(fields.Section, prefix='aegis.'):
   metrics_url: str = field(
     '', 'Metrics that agents watch, such as http://127.0.0.1:5000/metrics.'
   )
+  telemetry: tuple[str, ...] = field(
+    (),
+    'Tools that agents ask every 30 s for counters: amd_smi, ethtool, ip, rdma '
+    'and infiniband.',
+  )
   rules: tuple[str, ...] = field(
     (), 'Rule files, or folders with them; default: zaya_jax/aegis/watch/rules.'
   )
   drain: str = field(
     '',
-    "Command to run for a lost {node}, with the {reason}, such as 'scontrol "
-    "update NodeName={node} State=DRAIN Reason={reason}'.",
+    "Command for a {node} in quarantine, with the {reason}, such as 'scontrol "
+    "update NodeName={node} State=DRAIN Reason={reason}'; it is printed.",
   )
+  drain_act: bool = field(False, 'Runs --aegis.drain instead of printing it.')
   health: str = field(
     '',
     "Command that must succeed before a {node} joins, such as 'srun --overlap "
@@ -75,9 +125,18 @@ class AegisConfig(fields.Section, prefix='aegis.'):
   )
   port: int = field(
     0,
-    'Port for GET /metrics and /healthz on 127.0.0.1; 0: none.',
+    'Port for GET /metrics and /healthz; 0: none.',
     minimum=0,
     maximum=65_535,
+  )
+  bind: str = field(
+    '127.0.0.1',
+    'Address of --aegis.port; 0.0.0.0 or :: lets other machines read it.',
+  )
+  notify: str = field(
+    '',
+    'Where incidents are posted as JSON, such as a webhook of Slack: '
+    'https://…, or env:NAME or file:PATH, which have that address.',
   )
   replay: str = field(
     '', 'Repeats the decisions in this incidents.jsonl, and nothing else.'

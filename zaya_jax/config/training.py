@@ -207,16 +207,20 @@ class CheckpointConfig(fields.Section, prefix='checkpoint.'):
   )
   seal_key_file: str = field(
     '',
-    'File with the secret key that signs seals; checkpoints without such a '
-    'signature are refused.',
+    'File with the secret key that signs seals, or with several, one a line '
+    'as ID:KEY, of which the first signs; checkpoints without such a signature '
+    'are refused.',
   )
-  action: Literal['list', 'verify', 'seal', 'diff', 'reshape', 'prune'] = field(
+  action: Literal[
+    'list', 'verify', 'seal', 'diff', 'reshape', 'prune', 'accept'
+  ] = field(
     'list',
     'What --mode=checkpoints does. list; verify: reads every file; seal: '
-    'seals a checkpoint that has no seal and is trusted; diff: compares '
-    '--source with --checkpoint.other; reshape: writes --source for '
-    '--checkpoint.ranks devices to --output; prune: deletes what a run would '
-    'delete.',
+    'seals a checkpoint that has no seal and is trusted, and renews what an '
+    'older key has signed; diff: compares --source with --checkpoint.other; '
+    'reshape: writes --source for --checkpoint.ranks devices to --output; '
+    'prune: deletes what a run would delete; accept: lets a run go on although '
+    'newer checkpoints are gone.',
   )
   other: str = field('', 'The second checkpoint of diff.')
   ranks: int = field(

@@ -10,11 +10,14 @@ import dataclasses
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
 
 from pipelines import tokenizer as tokenizer_lib
 from zaya_jax import config as config_lib
-from zaya_jax.checkpoint import folders, meta
+from zaya_jax.checkpoint import errors, folders, meta
 from zaya_jax.checkpoint.writing import stream
 from zaya_jax.hub import aside
 from zaya_jax.hub import folder as hub_folder
@@ -29,6 +32,7 @@ def main(config: config_lib.Config) -> None:
   Raises:
     UsageError: if a flag is missing, or `--output` in use or in `--source`.
     FolderError: if the folder cannot be read, or the disk is full.
+    CheckpointError: if it holds NaN or Inf.
   """
   source, output = config.source, config.output
   output = aside.check(output, source)
@@ -58,7 +62,9 @@ def main(config: config_lib.Config) -> None:
 def _write_aside(output, source, settings, found, tokenizer) -> None:
   """Writes the run aside, and gives it its name at the end."""
   tree = {
-    part: hub_names.nest({path: _array(leaf) for path, leaf in leaves.items()})
+    part: hub_names.nest(
+      {path: _array(source, part, path, leaf) for path, leaf in leaves.items()}
+    )
     for part, leaves in found.items()
   }
   total = sum(leaf.nbytes for part in found.values() for leaf in part.values())
@@ -79,8 +85,18 @@ def _write_aside(output, source, settings, found, tokenizer) -> None:
     stream.write(directory, tree, about, _progress(total))
 
 
-def _array(leaf: hub_folder.Leaf) -> stream.Array:
-  return stream.Array(leaf.shape, leaf.dtype, leaf.chunk, leaf.parts)
+def _array(
+  source: str, part: str, path: str, leaf: hub_folder.Leaf
+) -> stream.Array:
+  """An array of the folder, none of whose values are NaN or Inf."""
+
+  def parts() -> Iterator[tuple[Any, np.ndarray]]:
+    for index, values in leaf.parts():
+      if not np.isfinite(values).all():
+        raise errors.not_finite(source, [f'{part}/{path}'])
+      yield index, values
+
+  return stream.Array(leaf.shape, leaf.dtype, leaf.chunk, parts)
 
 
 def _progress(total: int) -> Callable[[int], None]:

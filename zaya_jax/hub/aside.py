@@ -7,10 +7,8 @@ import shutil
 from collections.abc import Iterator
 
 from zaya_jax import config as config_lib
-from zaya_jax.checkpoint import lock
+from zaya_jax.checkpoint.writing import aside
 from zaya_jax.hub import errors
-
-_LOCK = '.lock'
 
 
 def check(output: str, source: str = '') -> str:
@@ -50,19 +48,12 @@ def folder(output: str, needed: int) -> Iterator[str]:
     needed: bytes that must be free.
 
   Raises:
-    UsageError: if something else has the name OUTPUT.partial.
-    CheckpointError: if another process writes it, or it cannot be made.
+    CheckpointError: if something else has the name OUTPUT.partial, another
+      process writes it, or it cannot be made.
     FolderError: if the disk is full, or cannot be written.
   """
-  partial = f'{output}.partial'
-  if os.path.isdir(partial) and _LOCK not in os.listdir(partial):
-    raise config_lib.UsageError(
-      f'{partial} is in the way, where --output={output} is written until it '
-      'is complete; move it away.'
-    )
-  with lock.RunLock(partial, '--output'):
-    try:
-      _clear(partial)
+  try:
+    with aside.folder(output) as partial:
       free = shutil.disk_usage(partial).free
       if free < needed:
         raise errors.FolderError(
@@ -70,27 +61,13 @@ def folder(output: str, needed: int) -> Iterator[str]:
           'make room there, or choose another folder.'
         )
       yield partial
-      os.rename(partial, output)
-    except BaseException as error:
-      with contextlib.suppress(OSError):
-        _clear(partial)  # The lock goes last: the rest is ours while it lies.
-        shutil.rmtree(partial)
-      if isinstance(error, OSError) and not hasattr(error, 'exit_code'):
-        raise errors.FolderError(
-          f'--output={output} cannot be written: {_cause(error)}; make room '
-          'there, or choose another folder.'
-        ) from error
+  except OSError as error:
+    if hasattr(error, 'exit_code'):
       raise
-    with contextlib.suppress(OSError):
-      os.remove(os.path.join(output, _LOCK))
-
-
-def _clear(partial: str) -> None:
-  for left in set(os.scandir(partial)):
-    if left.is_dir(follow_symlinks=False):
-      shutil.rmtree(left)
-    elif left.name != _LOCK:
-      os.remove(left)
+    raise errors.FolderError(
+      f'--output={output} cannot be written: {_cause(error)}; make room '
+      'there, or choose another folder.'
+    ) from error
 
 
 def _cause(error: OSError) -> str:

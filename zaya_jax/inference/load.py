@@ -13,7 +13,6 @@ from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import arrays, errors, meta
 from zaya_jax.checkpoint.reading import finder, reader
 from zaya_jax.hub import folder as hub_folder
-from zaya_jax.hub import names
 from zaya_jax.inference import activations as activations_lib
 from zaya_jax.inference import model as model_lib
 from zaya_jax.model import zaya
@@ -62,7 +61,7 @@ def load(path: str) -> model_lib.Model:
       max_positions = hub_folder.read_max_positions(
         run_dir, hub_folder.KEPT_CONFIG
       )
-  _check_finite(read_from, {'params': params, 'buffers': buffers})
+  arrays.check_finite(read_from, {'params': params, 'buffers': buffers})
   return model_lib.Model(
     config=config,
     params=params,
@@ -103,21 +102,6 @@ def _abstract_params(config: config_lib.ModelConfig) -> dict[str, Any]:
   params, buffers = jax.eval_shape(lambda: zaya.init(config, jax.random.key(0)))
   mesh = mesh_lib.make_mesh(config_lib.MeshConfig(replica=1))
   return arrays.on_mesh({'params': params, 'buffers': buffers}, mesh)
-
-
-def _check_finite(path: str, tree: dict[str, Any]) -> None:
-  """Refuses NaN and Inf; reads each array once, where it lies."""
-  flat = names.flatten(tree)
-  largest = jax.device_get(_largest(flat))
-  if bad := [name for name in flat if not np.isfinite(largest[name])]:
-    raise errors.not_finite(path, bad)
-
-
-@jax.jit
-def _largest(arrays):
-  # A maximum keeps NaN. XLA compiles it 20 times as fast as `isfinite().all()`,
-  # and on a CPU it runs 3 times as fast.
-  return {name: jnp.max(jnp.abs(array)) for name, array in arrays.items()}
 
 
 def _folder_tokenizer(folder: str) -> tokenizer_lib.Tokenizer | None:

@@ -5,9 +5,11 @@ Whether there is a bar, and colour, is decided here: on a terminal only.
 """
 
 import contextlib
+import math
 import os
 import pathlib
 import sys
+import time
 from collections.abc import Iterator
 from typing import Any, TextIO
 
@@ -18,15 +20,16 @@ import rich.text
 from zaya_jax.metrics import text
 from zaya_jax.runtime import durable
 
+_WELL_S = 10.0
+
 
 class Console:
   """Writes lines to `stream` and to the file at `path`."""
 
   def __init__(self, path: pathlib.Path, stream: TextIO | None = None):
     self._stream = stream or sys.stdout
-    path.parent.mkdir(parents=True, exist_ok=True)
-    self._name, self._log = path.name, durable.Lines(path)
-    self._failed: set[str] = set()
+    self._path, self._log = path, durable.Lines(path)
+    self._paused: dict[str, float] = {}  # By name, when it failed last.
     self._terminal = (
       rich.console.Console(file=self._stream, highlight=False)
       if self._stream.isatty()
@@ -43,21 +46,30 @@ class Console:
 
   @contextlib.contextmanager
   def trying(self, name: str) -> Iterator[None]:
-    """Inside, the file `name` may fail, on a full disk say; it is told once."""
+    """Inside, the file `name` may fail, on a full disk say.
+
+    It is told when it fails, and when it has not failed for a while: a short
+    line may fit where the next one does not.
+    """
     try:
       yield
     except OSError as error:
-      if name in self._failed:
-        return
-      self._failed.add(name)
-      self.line(
-        f'{name} cannot be written ({error.strerror or error}); the run goes '
-        'on, and what is not written is lost'
-      )
+      known = name in self._paused
+      self._paused[name] = time.monotonic()
+      if not known:
+        self.line(
+          f'{name} is paused ({error.strerror or error}); the run goes on, and '
+          'what is not written is lost'
+        )
+    else:
+      if time.monotonic() > self._paused.get(name, math.inf) + _WELL_S:
+        del self._paused[name]
+        self.line(f'{name} is written again')
 
   def line(self, words: str, *, bold: str = '', style: str = '') -> None:
     """Writes `bold` and then `words`; on a terminal above the bar."""
-    with self.trying(self._name):
+    with self.trying(self._path.name):
+      self._path.parent.mkdir(parents=True, exist_ok=True)
       self._log.write(f'{bold}{words}\n'.encode('utf-8', 'replace'))
     if not self._terminal:
       # A pipe may not know every letter that a model writes.
@@ -105,12 +117,17 @@ class Console:
   def _print(self, words: str) -> None:
     try:
       print(words, file=self._stream, flush=True)
-    except OSError:
+    except OSError as error:
       # Nobody reads the pipe any more, or the disk of the file is full. The
-      # run goes on, and log.txt has it all.
-      nowhere = os.open(os.devnull, os.O_WRONLY)
-      os.dup2(nowhere, self._stream.fileno())
+      # run goes on, and log.txt has it all: what waits here goes nowhere.
+      number, nowhere = self._stream.fileno(), os.open(os.devnull, os.O_WRONLY)
+      kept = os.dup(number)
+      os.dup2(nowhere, number)
+      self._stream.flush()
+      if not isinstance(error, BrokenPipeError):
+        os.dup2(kept, number)  # Later lines may fit.
       os.close(nowhere)
+      os.close(kept)
 
 
 def _make_bar(terminal: rich.console.Console) -> rich.progress.Progress:

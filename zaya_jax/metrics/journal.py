@@ -5,6 +5,7 @@ A run that resumes at step s computes the steps after s again, so their old
 lines go. A line torn by a killed process goes too.
 """
 
+import contextlib
 import json
 import math
 import pathlib
@@ -29,10 +30,11 @@ class Journal:
       if row is not None and row['step'] <= last_step
     ]
     kept = b''.join(map(_encode, self.history))
-    if kept != old:
-      durable.replace(path, kept)
+    self._path, self._kept = path, kept if kept != old else None
     self._lines = durable.Lines(path)
     self.close = self._lines.close
+    with contextlib.suppress(OSError):  # `write` tries again.
+      self._drop()
 
   def write(self, row: dict[str, Any]) -> None:
     """Appends one row and hands it to the operating system.
@@ -40,7 +42,14 @@ class Journal:
     Raises:
       OSError: if it cannot be written; nothing of it is in the file.
     """
+    self._drop()
     self._lines.write(_encode(row))
+
+  def _drop(self) -> None:
+    """Takes the rows away that do not stay, until it has succeeded once."""
+    if self._kept is not None:
+      durable.replace(self._path, self._kept)
+      self._kept = None
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:

@@ -1,18 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a run keeps of its steps: rows, TensorBoard's events, samples.
 
-None of it is worth a run: what cannot be written is lost, and said once.
+None of it is worth a run: what cannot be written is lost, and said once, and
+once when it is written again.
 """
 
 import contextlib
+import math
 import os
 import pathlib
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from zaya_jax import config as config_lib
 from zaya_jax.metrics import experts, journal
 from zaya_jax.runtime import clock, durable
+
+_REOPEN_S = 10.0
 
 # A context in which a file, by its name, may fail.
 Trying = Callable[[str], contextlib.AbstractContextManager[None]]
@@ -42,9 +47,6 @@ class Recorder:
       last_step: steps done before; rows of later ones are dropped.
       first: whether this process records; of the others nothing is kept.
       trying: what fails inside is told, and the run goes on.
-
-    Raises:
-      OSError: if there is no room for rows already.
     """
     self._run_dir, self._trying = run_dir, trying
     self._open = contextlib.ExitStack()
@@ -62,9 +64,9 @@ class Recorder:
     )
     self._open.callback(self._experts.close)
     self._events: Any = None
+    self._reopen_at = math.inf  # When TensorBoard's events get another file.
     if config.log.tensorboard and first:
-      with trying('tensorboard/'):
-        self._open_tensorboard(last_step)
+      self._open_tensorboard(last_step)
 
   def __enter__(self) -> 'Recorder':
     return self
@@ -79,6 +81,8 @@ class Recorder:
     row = {'step': step, 'tokens': tokens, **values, **clock.stamps()}
     with self._trying('metrics.jsonl'):
       self._journal.write(row)
+      if time.monotonic() > self._reopen_at:  # There is room again.
+        self._open_tensorboard(step - 1)
     self._event(lambda events: events.scalars(values, step))
     return row
 
@@ -101,22 +105,26 @@ class Recorder:
     # Here: nobody who turns it off waits for it.
     from zaya_jax.metrics import tensorboard
 
-    events = tensorboard.Events(
-      self._run_dir / 'tensorboard', last_step=last_step
-    )
-    self._events = events
+    # Of another second its file has another name.
+    self._reopen_at = time.monotonic() + _REOPEN_S
+    with self._trying('tensorboard/'):
+      events = tensorboard.Events(
+        self._run_dir / 'tensorboard', last_step=last_step
+      )
+      self._events, self._reopen_at = events, math.inf
+      self._open.callback(self._close, events)
 
-    def close():
-      with self._trying('tensorboard/'):
-        events.close()
-
-    self._open.callback(close)
+  def _close(self, events: Any) -> None:
+    """Closes a file of events; what it could not write is lost."""
+    with contextlib.suppress(OSError):
+      events.close()
 
   def _event(self, write: Callable[[Any], None]) -> None:
-    """Writes to TensorBoard, until that fails."""
+    """Writes to TensorBoard, where its file is whole."""
     # Behind an event that is not whole nothing can be read.
     events, self._events = self._events, None
     if events:
+      self._reopen_at = time.monotonic() + _REOPEN_S
       with self._trying('tensorboard/'):
         write(events)
-        self._events = events
+        self._events, self._reopen_at = events, math.inf

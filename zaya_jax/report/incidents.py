@@ -8,7 +8,7 @@ from zaya_jax.report import records
 
 _NEWEST = 500  # Of incidents.jsonl.
 # What a supervisor notes of a run in which all is well.
-_ORDINARY = ('supervise', 'running', 'sealed', 'node_ready', 'done')
+_ORDINARY = ('supervise', 'running', 'sealed', 'returned', 'done')
 
 
 def of_run(run: records.Run) -> list[dict[str, Any]]:

@@ -74,8 +74,8 @@ class Live:
   """Keeps the page of a run that is going on; use it in a `with` block.
 
   Writing takes at most a hundredth of the time of the run, and leaves room on
-  the disk for checkpoints. What goes wrong with it is logged once and changes
-  nothing else.
+  the disk for checkpoints. What goes wrong with it is logged, once until it is
+  well again, and changes nothing else.
   """
 
   _LEAST_S, _SHARE = 30.0, 0.01
@@ -84,6 +84,7 @@ class Live:
   def __init__(self, config: config_lib.Config, *, wanted: bool):
     self._folder = config.run_dir
     self._wanted = wanted and config.log.report
+    self._paused = False
     self._due = time.monotonic() + self._LEAST_S
 
   def __enter__(self) -> 'Live':
@@ -107,9 +108,14 @@ class Live:
         raise OSError(f'only {free / 1e6:.0f} MB are free on its disk')
       write([self._folder], pathlib.Path(self._folder) / NAME, running=running)
     except Exception as error:  # Whatever it is, the run goes on.
-      self._wanted = False
-      why = getattr(error, 'strerror', None) or error
-      logging.warning('%s is not written any more: %s', NAME, why)
+      if not self._paused:
+        why = getattr(error, 'strerror', None) or error
+        logging.warning('%s is paused: %s', NAME, why)
+      self._paused = True
+    else:
+      if self._paused:
+        logging.warning('%s is written again', NAME)
+      self._paused = False
     now = time.monotonic()
     self._due = now + max(self._LEAST_S, (now - start) / self._SHARE)
 

@@ -5,6 +5,7 @@ Files are so after a loss of power, too; lines while the machine runs.
 """
 
 import contextlib
+import io
 import os
 import pathlib
 
@@ -40,12 +41,11 @@ def sync(folder: str | os.PathLike[str]) -> None:
 
 
 class Lines:
-  """A file to which lines are appended."""
+  """A file to which lines are appended; it is opened with the first one."""
 
   def __init__(self, path: str | os.PathLike[str]):
-    # A buffer would try again what has failed.
-    self._file = open(path, 'ab', buffering=0)
-    self.close = self._file.close
+    self._path = path
+    self._file: io.FileIO | None = None
 
   def write(self, line: bytes) -> None:
     """Hands a line, its end included, to the operating system.
@@ -53,11 +53,23 @@ class Lines:
     Raises:
       OSError: if it cannot be written; the file is as before.
     """
-    size, rest = os.fstat(self._file.fileno()).st_size, memoryview(line)
+    # A buffer would try again what has failed.
+    self._file = file = self._file or open(self._path, 'ab', buffering=0)
+    size, rest = os.fstat(file.fileno()).st_size, memoryview(line)
     try:
       while rest:  # The last of a disk takes a part.
-        rest = rest[self._file.write(rest) :]
+        rest = rest[file.write(rest) :]
     except OSError:
       with contextlib.suppress(OSError):
-        self._file.truncate(size)
+        file.truncate(size)
       raise
+
+  def sync(self) -> None:
+    """Forces what was written to disk."""
+    if self._file:
+      os.fsync(self._file.fileno())
+
+  def close(self) -> None:
+    """Closes the file."""
+    if self._file:
+      self._file.close()

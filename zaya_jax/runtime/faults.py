@@ -14,6 +14,8 @@ import subprocess
 import time
 from collections.abc import Callable
 
+from zaya_jax.runtime import fence
+
 VARIABLE = 'ZAYA_JAX_FAULTS'  # Of the supervisor: what its ranks are to have.
 _STALL_S = 5.0  # As long as a network may be away.
 
@@ -99,7 +101,8 @@ def _escape() -> None:
 def _await_generation(old: int, newest: pathlib.Path) -> None:
   """Waits until a newer one has begun."""
   until = time.monotonic() + 60
-  while int(newest.read_text()) <= old and time.monotonic() < until:
+  run_dir = str(newest.parent.parent)
+  while fence.newest(run_dir) <= old and time.monotonic() < until:
     time.sleep(0.01)
 
 

@@ -30,6 +30,9 @@ class Place:
     environment: variables to set.
     skip: [step, batches]: those to leave out when going on from that step.
     faults: of a drill, as `faults.parse` reads them.
+    owner: of the run, whose supervisor has started this rank,
+    epoch: and the number of its ownership.
+    lease: address of the store that knows the owner.
   """
 
   rank: int
@@ -38,6 +41,9 @@ class Place:
   environment: dict[str, str]
   skip: tuple[int, int] = (0, 0)
   faults: str = ''
+  owner: str = ''
+  epoch: int = 0
+  lease: str = ''
 
 
 _place: Place | None = None

@@ -8,7 +8,7 @@ from typing import Any
 from pipelines import tokenizer as tokenizer_lib
 from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import folders, meta
-from zaya_jax.checkpoint.reading import finder
+from zaya_jax.checkpoint.reading import finder, resuming
 from zaya_jax.hub import folder as hub_folder
 from zaya_jax.optim import schedule as schedule_lib
 
@@ -34,7 +34,7 @@ def settings(config: config_lib.Config) -> config_lib.Config:
   if not config.restore:
     return config
   own = folders.root(config.run_dir)
-  newest = finder.newest(own)
+  newest = resuming.newest(config.run_dir) if os.path.isdir(own) else None
   goes_on = newest is not None
   if goes_on:
     about = meta.read(os.path.join(own, str(newest)))

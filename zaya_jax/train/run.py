@@ -96,7 +96,8 @@ def _with_samples_like(corpus, config) -> config_lib.Config:
 def _lock(config) -> Iterator[None]:
   """Holds the run directory, unless the supervisor does."""
   mine = processes.process() == 0 and not supervised.place()
-  with lock.RunLock(config.run_dir) if mine else contextlib.nullcontext():
+  held = lock.RunLock(config.run_dir, needed=False)
+  with held if mine else contextlib.nullcontext():
     processes.barrier('locked')
     yield
 

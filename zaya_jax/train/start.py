@@ -9,14 +9,14 @@ from typing import Any
 import jax
 
 from zaya_jax import config as config_lib
-from zaya_jax.checkpoint import arrays, meta
+from zaya_jax.checkpoint import arrays, meta, seal
 from zaya_jax.checkpoint.reading import finder, reader
 from zaya_jax.checkpoint.writing import fast as fast_lib
 from zaya_jax.checkpoint.writing import manager
 from zaya_jax.data import corpus as corpus_lib
 from zaya_jax.hub import folder as hub_folder
 from zaya_jax.hub import names as hub_names
-from zaya_jax.runtime import beats, processes, supervised
+from zaya_jax.runtime import beats, processes, run_files, supervised
 from zaya_jax.train import inherit
 from zaya_jax.train import state as state_lib
 
@@ -68,11 +68,12 @@ def restore_or_init(
     newest = saved.latest_step()  # Bad ones are out of the way now.
     copy = fast and fast.restore()
   newest = copy.step if copy else newest
+  saved.check(newest)
   if newest is None:
     state = _initialize(init, mesh)
     if not config.restore:
       return Start(config=config, state=state, fast=fast)
-    state, notes = _with_params_of(config, state, corpus)
+    state, notes = _with_params_of(config, state, corpus, mesh)
     return Start(config=config, state=state, notes=tuple(notes), fast=fast)
   _check_goes_on(config, newest)
   about = copy.meta if copy else meta.read(saved.directory(newest))
@@ -144,6 +145,7 @@ def _with_params_of(
   config: config_lib.Config,
   state: state_lib.TrainState,
   corpus: corpus_lib.Corpus,
+  mesh: jax.sharding.Mesh,
 ) -> tuple[state_lib.TrainState, list[str]]:
   """The state with the parameters of --restore, and what to tell about it."""
   source, folder = config.restore, hub_folder.is_folder(config.restore)
@@ -152,6 +154,7 @@ def _with_params_of(
   if folder:
     model = hub_folder.read_config(source)
   else:
+    _remember_parent(config.run_dir, directory)
     model = meta.model_config(meta.read(directory))
   model = model.computed_as(config.model)
   theirs = dataclasses.replace(config, model=model)
@@ -165,6 +168,8 @@ def _with_params_of(
       wanted,
     )
     found = reader.restore_params(directory, abstract)
+  with jax.set_mesh(mesh):
+    arrays.check_finite(source, found)
   notes = [f'parameters of {source}', *(f'changed: {x}' for x in changes)]
   tokenizer = hub_folder.read_tokenizer(run_dir, model)
   if tokenizer and tokenizer.sha256 != corpus.tokenizer.sha256:
@@ -176,6 +181,13 @@ def _with_params_of(
     if corpus.has_chats:
       hub_folder.add_stop_ids(config.run_dir, tokenizer.stop_ids)
   return dataclasses.replace(state, **found), notes
+
+
+def _remember_parent(run_dir: str, directory: str) -> None:
+  """Keeps the id of the run whose parameters this one begins with."""
+  parent = seal.verified(directory).get('run')
+  if parent and processes.process() == 0:
+    run_files.set_parent(run_dir, parent)
 
 
 def _read_folder(source, model, wanted, changes) -> dict[str, Any]:

@@ -48,7 +48,8 @@ def missing(cover):
 
 @in_checkout
 def test_every_fault_has_a_drill_a_test_or_a_reason():
-  assert [int(number) for number, *_ in faults()] == list(range(1, 81))
+  numbers = [int(number) for number, *_ in faults()]
+  assert numbers == list(range(1, 1 + max(88, len(numbers))))
   for number, _, cover in faults():
     assert not missing(cover), number
     named = re.search(r'drills? `|test \*', cover)

@@ -3,8 +3,12 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 
-from zaya_jax.checkpoint import arrays
+from zaya_jax.checkpoint import arrays, errors
 
 
 def test_classes_of_containers_do_not_change_names(make_state):
@@ -31,3 +35,23 @@ def test_abstract_tree_lands_on_devices_of_mesh():
     made = jax.jit(init)()
   for name, leaf in made.items():
     assert placed[name].sharding.is_equivalent_to(leaf.sharding, leaf.ndim)
+
+
+@pytest.mark.parametrize('devices', [1, 8])
+@pytest.mark.parametrize('value', [np.nan, np.inf, -np.inf, None])
+@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
+def test_no_array_may_hold_nan_or_inf(devices, value, dtype):
+  mesh = jax.make_mesh((devices,), ('x',), devices=jax.devices()[:devices])
+  sharding = NamedSharding(mesh, P('x'))
+  values = np.arange(16.0)
+  if value is not None:
+    values[11] = value
+  tree = {
+    'good': jax.device_put(jnp.zeros(8, dtype), sharding),
+    'bad': jax.device_put(jnp.asarray(values, dtype), sharding),
+  }
+  if value is None:
+    arrays.check_finite('here', tree)
+    return
+  with pytest.raises(errors.CheckpointError, match='here holds .* in bad;'):
+    arrays.check_finite('here', tree)

@@ -2,7 +2,6 @@
 """Which directories count as checkpoints."""
 
 import os
-import shutil
 
 from zaya_jax.checkpoint import folders as folders_lib
 from zaya_jax.checkpoint import seal
@@ -31,20 +30,6 @@ def test_only_sealed_checkpoints_under_their_own_name_count(tmp_path):
   assert folders_lib.incomplete(str(tmp_path)) == [
     '0014', '009', '11', '12', '13', '14.unsealed.orbax-checkpoint-tmp',
   ]  # fmt: skip
-
-
-def test_removal_that_is_killed_half_way_leaves_nothing_that_counts(
-  tmp_path, monkeypatch
-):
-  make(tmp_path, 7)
-  make(tmp_path, 8)
-  with monkeypatch.context() as killed:
-    killed.setattr(shutil, 'rmtree', lambda path, **_: None)
-    folders_lib.remove(str(tmp_path / '7'))
-  assert folders_lib.steps(str(tmp_path)) == [8]
-  assert sorted(os.listdir(tmp_path)) == ['7.trash', '8']
-  folders_lib.remove_partial(str(tmp_path))
-  assert os.listdir(tmp_path) == ['8']
 
 
 def test_what_is_measured_later_is_added_to_the_seal(tmp_path):
@@ -88,11 +73,3 @@ def test_generation_that_was_given_up_amends_no_seal(
   folders_lib.amend(str(tmp_path / '7'), {'val/loss': 1.5})
   assert 'was given up' in caplog.text
   assert 'metrics' not in folders_lib.check(str(tmp_path / '7'))
-
-
-def test_what_is_set_aside_twice_is_kept_twice(tmp_path):
-  for _ in range(2):
-    make(tmp_path, 7)
-    folders_lib.set_aside(str(tmp_path / '7'), 'hash')
-  first, second = sorted(os.listdir(tmp_path / 'bad'))
-  assert first == '7-hash' and second.startswith('7-hash-')

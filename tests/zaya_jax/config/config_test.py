@@ -20,7 +20,8 @@ BOUNDS = {
     mesh.replica distributed.processes checkpoint.every checkpoint.keep_every
     checkpoint.host_memory_gb eval.every eval.batches eval.limit
     generate.temperature plan.tokens aegis.spares aegis.step_limit_s
-    aegis.grace_s aegis.restarts_per_hour log.sample_every log.peak_tflops""",
+    aegis.grace_s aegis.restarts_per_hour aegis.condemn_per_hour
+    aegis.quarantine_h aegis.outage_wait_s log.sample_every log.peak_tflops""",
   # Sizes, counts, intervals and limits of which there is at least one.
   (1, None): """
     model.num_layers model.d_model model.num_heads model.num_kv_heads
@@ -31,7 +32,8 @@ BOUNDS = {
     distributed.initialization_timeout_s distributed.collective_timeout_s
     checkpoint.keep checkpoint.timeout_s checkpoint.max_failed_saves
     checkpoint.ranks plan.devices bench.repeats aegis.ranks_per_node
-    aegis.phase_limit_s aegis.no_progress log.every""",
+    aegis.phase_limit_s aegis.no_progress aegis.start_limit_s
+    aegis.lease_s log.every""",
   # A token and the next one; a pair of rotated channels; a beat and the next.
   (2, None): """
     model.head_dim model.vocab_size data.record_tokens data.seq_len
@@ -41,7 +43,7 @@ BOUNDS = {
   # Shares.
   (0, 1): """
     model.rope_fraction optim.momentum optim.beta1 optim.beta2
-    generate.top_p""",
+    generate.top_p aegis.condemn_share""",
   (0, 0.9): 'data.val_fraction',
   (0.01, 1): 'plan.efficiency',
   (0, 65_535): 'aegis.port report.port',

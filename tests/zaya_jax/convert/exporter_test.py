@@ -15,6 +15,7 @@ import pytest
 from pipelines import tokenizer as tokenizer_lib
 from tests.support import bits, folders, legacy, quick, runs, tiny
 from zaya_jax import config as config_lib
+from zaya_jax.checkpoint import errors as checkpoint_errors
 from zaya_jax.checkpoint.reading import finder
 from zaya_jax.convert import exporter, importer
 from zaya_jax.hub import config as hub_config
@@ -287,7 +288,7 @@ def test_folders_in_use_are_refused(tmp_path, run):
   (used / 'mine').unlink()
   export(run, used)  # Empty is as good as new.
   (tmp_path / 'new.partial').mkdir()
-  with pytest.raises(config_lib.UsageError, match='is in the way'):
+  with pytest.raises(checkpoint_errors.CheckpointError, match='is in the way'):
     export(run, tmp_path / 'new')
   assert (tmp_path / 'new.partial').exists()
 

@@ -231,8 +231,11 @@ def _change(folder, **changes):
     ({'kind': lambda w: w.astype(np.int8)}, 'is of type I8'),
     ({'kind': lambda w: w.astype(np.float64)}, 'is of type F64'),
     ({'odd': lambda w: w}, 'does not explain, such as odd'),
+    ({'nan': lambda w: w * np.array(np.nan, w.dtype)}, 'holds NaN or Inf in p'),
+    ({'inf': lambda w: w / np.zeros((), w.dtype)}, 'holds NaN or Inf in p'),
   ],
 )
+@pytest.mark.filterwarnings('ignore:.*encountered in.*:RuntimeWarning')
 def test_tensor_of_another_kind_is_named(run, folder, changes, message):
   _change(folder, **changes)
   code, _, err = run(
@@ -289,6 +292,7 @@ def test_what_a_killed_import_left_is_replaced(run, folder):
   partial = folder.parent / 'run.partial'
   partial.mkdir()
   (partial / '.lock').write_text('host pid 1')
+  (partial / '.aside').touch()
   (partial / 'checkpoints').mkdir()
   (partial / 'checkpoints' / 'old').write_text('')
   (partial / 'special_tokens_map.json').write_text('{}')

@@ -43,6 +43,7 @@ def test_what_a_killed_process_left_is_replaced(tmp_path):
   partial = tmp_path / 'out.partial'
   (partial / 'folder').mkdir(parents=True)
   (partial / '.lock').write_text('host pid 1')
+  (partial / '.aside').touch()
   (partial / 'old').symlink_to(tmp_path)
   write(str(tmp_path / 'out'))
   assert os.listdir(tmp_path) == ['out']
@@ -52,7 +53,7 @@ def test_what_a_killed_process_left_is_replaced(tmp_path):
 def test_what_is_not_ours_is_left_alone(tmp_path):
   (tmp_path / 'out.partial').mkdir()
   (tmp_path / 'out.partial' / 'mine').touch()
-  with pytest.raises(config_lib.UsageError, match='is in the way'):
+  with pytest.raises(checkpoint_errors.CheckpointError, match='in the way'):
     write(str(tmp_path / 'out'))
   assert (tmp_path / 'out.partial' / 'mine').exists()
   (tmp_path / 'used').mkdir()

@@ -5,6 +5,7 @@ import dataclasses
 import json
 import os
 import pty
+import resource
 import subprocess
 import sys
 
@@ -13,7 +14,7 @@ import pytest
 
 from tests.support import disk
 from zaya_jax import config, metrics
-from zaya_jax.metrics import console
+from zaya_jax.metrics import console, recorder
 
 # What a row of training steps holds.
 KEYS = {
@@ -317,7 +318,21 @@ def test_tie_is_not_better(tmp_path, capsys):
   assert '2.250 bits per byte at step 1' in shown
 
 
-def test_full_disk_costs_lines_and_no_run(tmp_path, capsys):
+@pytest.fixture
+def clock(monkeypatch):
+  """Half a second passes whenever somebody looks; starts at the index 0."""
+  now = [0.0]
+
+  def look():
+    now[0] += 0.5
+    return now[0]
+
+  monkeypatch.setattr(recorder.time, 'monotonic', look)
+  monkeypatch.setattr(recorder.time, 'time', lambda: 1_700_000_000 + look())
+  return now
+
+
+def test_full_disk_costs_lines_and_no_run(tmp_path, capsys, clock):
   def push(first, last):
     for step in range(first, last + 1):
       experts = {
@@ -335,15 +350,21 @@ def test_full_disk_costs_lines_and_no_run(tmp_path, capsys):
       report.sample(30, 'def f(', 'x' * 3000)
       with report.trying('incidents.jsonl'):
         raise OSError(28, 'No space left on device')
+    clock[0] += 60
+    with report.trying('incidents.jsonl'):
+      pass
     push(31, 40)
     report.sample(40, 'def f(', 'x):')
     report.finish(checkpoint=None)
 
   shown = capsys.readouterr().out.splitlines()
-  told = [line.split()[0] for line in shown if 'cannot be written' in line]
+  told = [line.split()[0] for line in shown if ' is paused (' in line]
+  again = [line.split()[0] for line in shown if line.endswith(' written again')]
   kept = ['metrics.jsonl', 'experts.jsonl', 'log.txt']
   others = ['tensorboard/', 'samples/', 'incidents.jsonl']
-  assert sorted(told) == sorted(kept + others)
+  # Of the limit here a new file of TensorBoard has its own.
+  assert {*told} == {*again} == {*kept, *others}
+  assert all(told.count(n) == again.count(n) == 1 for n in kept + others[1:])
   for name in kept:  # No line is torn, and later ones are there again.
     assert (tmp_path / name).read_text().endswith('\n')
   for name in ('metrics.jsonl', 'experts.jsonl'):
@@ -353,8 +374,58 @@ def test_full_disk_costs_lines_and_no_run(tmp_path, capsys):
     assert len(steps) < 40
   assert {*(tmp_path / 'log.txt').read_text().splitlines()} < {*shown}
   assert os.listdir(tmp_path / 'samples') == ['step_000040.txt']
-  (events,) = (tmp_path / 'tensorboard').iterdir()
-  assert b'def f(x):' not in events.read_bytes()  # Nobody could read it.
+  # Behind a torn event nobody could read it.
+  torn, *_, whole = sorted((tmp_path / 'tensorboard').iterdir())
+  assert b'def f(x):' not in torn.read_bytes()
+  assert b'def f(x):' in whole.read_bytes()
+
+
+def test_disk_that_is_full_at_the_start_costs_no_run(tmp_path, capsys, clock):
+  run = tmp_path / 'run'
+  with _reporter(run, log={'every': 1}) as report:
+    for step in (1, 2, 3, 4):
+      _push(report, step, step)
+  with disk.full(0):  # It goes on from step 2, and cannot drop the later rows.
+    with _reporter(run, log={'every': 1}, start_step=2) as report:
+      _push(report, 3, 3)
+      _push(report, 4, 4)
+      report.flush()
+      assert _steps_of(run) == [1, 2, 3, 4]
+      clock[0] += 60
+      with disk.full(resource.RLIM_INFINITY):
+        _push(report, 5, 5)
+        report.flush()
+        assert _steps_of(run) == [1, 2, 5]
+  shown = capsys.readouterr().out
+  assert shown.count('metrics.jsonl is paused') == 1
+  assert shown.count('metrics.jsonl is written again') == 1
+
+
+def _steps_of(run):
+  lines = (run / 'metrics.jsonl').read_text().splitlines()
+  return [json.loads(line)['step'] for line in lines]
+
+
+def test_file_that_fails_now_and_then_is_told_once(tmp_path, capsys, clock):
+  with _reporter(tmp_path) as report:
+    for number in range(60):  # Two looks at the clock, each.
+      with report.trying('metrics.jsonl'):
+        if number % 3 == 0:
+          raise OSError(28, 'No space left on device')
+  shown = capsys.readouterr().out
+  assert shown.count('metrics.jsonl is paused') == 1
+  assert 'written again' not in shown
+
+
+def test_stdout_on_a_full_disk_is_written_again_later(tmp_path):
+  with open(tmp_path / 'out', 'w') as stream:
+    with console.Console(tmp_path / 'log.txt', stream) as shown:
+      shown.line('first')
+      with disk.full(10):
+        shown.line('second')
+      shown.line('third')
+  assert (tmp_path / 'out').read_text().endswith('third\n')
+  assert (tmp_path / 'log.txt').read_text().startswith('first\nthird\n')
 
 
 def test_log_has_the_lines_of_the_pipe(tmp_path, capsys):

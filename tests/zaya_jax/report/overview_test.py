@@ -62,7 +62,14 @@ def test_page_that_cannot_be_written_does_not_stop_the_run(tmp_path, caplog):
   with _live(run) as live:
     live.write()
     live.write()
-  assert caplog.text.count('report.html is not written any more') == 1
+    assert caplog.text.count('report.html is paused') == 1
+    assert 'written again' not in caplog.text
+    (run / 'report.html.partial').rmdir()
+    live.write()
+    live.write()
+  assert caplog.text.count('report.html is written again') == 1
+  assert caplog.text.count('report.html is paused') == 1
+  assert (run / 'report.html').exists()
 
 
 def test_page_leaves_the_last_of_the_disk_to_checkpoints(

@@ -42,6 +42,18 @@ def test_failure_leaves_the_old_file_and_nothing_else(
   assert os.listdir(tmp_path) == ['file'] and path.read_bytes() == b'old'
 
 
+def test_file_that_cannot_be_made_yet_is_made_later(tmp_path):
+  lines = durable.Lines(tmp_path / 'folder' / 'lines')
+  lines.sync()
+  with pytest.raises(OSError, match='No such file'):
+    lines.write(b'first\n')
+  (tmp_path / 'folder').mkdir()
+  lines.write(b'second\n')
+  lines.close()
+  assert (tmp_path / 'folder' / 'lines').read_bytes() == b'second\n'
+  durable.Lines(tmp_path / 'none').close()
+
+
 def test_line_is_whole_or_absent(tmp_path):
   path = tmp_path / 'lines'
   path.write_bytes(b'first\n')

@@ -4,6 +4,7 @@
 import json
 
 import jax
+import pytest
 
 from tests.support import disk
 from zaya_jax import config as config_lib
@@ -21,6 +22,28 @@ def test_settings_repeat_the_run_and_facts_are_json(tmp_path):
   assert facts['versions'].keys() >= {'python', 'jax', 'orbax-checkpoint'}
 
 
+def test_settings_that_are_there_need_no_room(tmp_path, monkeypatch):
+  config = config_lib.Config(run_dir=str(tmp_path), num_steps=7)
+  device = jax.devices()[0]
+  run_files.write(config, device=device, count=8)
+  before = {path: path.stat().st_ino for path in tmp_path.iterdir()}
+  with disk.full(0):
+    run_files.write(config, device=device, count=8)
+    with pytest.raises(OSError, match='too large'):
+      run_files.write(config, device=device, count=4)
+  assert before == {path: path.stat().st_ino for path in tmp_path.iterdir()}
+
+
+def test_incident_on_a_full_disk_is_whole_or_absent(tmp_path):
+  tell = lambda step: run_files.incident(str(tmp_path), kind='spike', step=step)
+  tell(3)
+  with disk.full(70), pytest.raises(OSError, match='too large'):
+    tell(4)
+  tell(5)
+  lines = (tmp_path / 'incidents.jsonl').read_text().splitlines()
+  assert [json.loads(line)['step'] for line in lines] == [3, 5]
+
+
 def test_incidents_are_appended_and_on_disk(tmp_path, monkeypatch):
   events = disk.record(monkeypatch)
   for step in (3, 4):
@@ -32,3 +55,21 @@ def test_incidents_are_appended_and_on_disk(tmp_path, monkeypatch):
   rows = [json.loads(line) for line in path.read_text().splitlines()]
   assert [row['step'] for row in rows] == [3, 4]
   assert all(row.keys() == {'time', 'kind', 'step', 'seen'} for row in rows)
+
+
+def test_run_has_an_id_that_stays(tmp_path):
+  (tmp_path / 'a').mkdir()
+  (tmp_path / 'b').mkdir()
+  one = run_files.run_id(str(tmp_path / 'a'))
+  assert run_files.run_id(str(tmp_path / 'a')) == one
+  assert len(one) == 32 and one != run_files.run_id(str(tmp_path / 'b'))
+  assert run_files.lineage(str(tmp_path / 'a')) == {'run': one}
+  run_files.set_parent(str(tmp_path / 'b'), one)
+  assert run_files.lineage(str(tmp_path / 'b'))['parent'] == one
+
+
+@pytest.mark.parametrize('text', ['', 'mine', 'AB' * 16, 'ab' * 17])
+def test_id_that_is_none_is_refused(tmp_path, text):
+  (tmp_path / 'run_id').write_text(text)
+  with pytest.raises(config_lib.UsageError, match='holds no run id'):
+    run_files.run_id(str(tmp_path))

@@ -9,6 +9,7 @@ import shutil
 import jax
 import numpy as np
 import pytest
+import safetensors.numpy
 
 from pipelines import manifest
 from pipelines import tokenizer as tokenizer_lib
@@ -55,6 +56,22 @@ def nll(capsys, source, shards):
   ])  # fmt: skip
   assert code == 0
   return json.loads(capsys.readouterr().out)['nll']
+
+
+@pytest.mark.parametrize('value', [np.nan, np.inf])
+def test_weights_that_are_no_numbers_are_refused(
+  source, tmp_path, capsys, value
+):
+  folder = tmp_path / 'hf'
+  shutil.copytree(source, folder)
+  path = folder / 'model.safetensors'
+  tensors = safetensors.numpy.load_file(path)
+  tensors['model.embed_tokens.weight'][7, 3] = value
+  safetensors.numpy.save_file(tensors, path, {'format': 'pt'})
+  text = tuning.write(tmp_path / 'chats.jsonl')
+  assert tune(folder, tmp_path / 'run', f'--data.input={text}') == 3
+  told = capsys.readouterr().err
+  assert f'error: {folder} holds NaN or Inf in params/embed' in told
 
 
 def test_held_out_loss_falls(source, tuned, capsys):

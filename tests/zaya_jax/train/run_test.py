@@ -162,6 +162,7 @@ def test_run_directory_has_its_files(straight):
     'metrics.jsonl',
     'plotly.min.js',
     'report.html',
+    'run_id',
     'samples',
     'tensorboard',
     'checkpoints',

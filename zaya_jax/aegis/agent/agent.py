@@ -11,86 +11,23 @@ import json
 import os
 import selectors
 import signal
-import subprocess
-import sys
 import time
 from typing import Any
 
 from zaya_jax import config as config_lib
-from zaya_jax.aegis.agent import starvation
+from zaya_jax.aegis.agent import deadman, process, protocol
 from zaya_jax.aegis.watch import rules, watch
 from zaya_jax.runtime import beats, supervised
 
 _POLL_S = 0.1
 _STATUS_S = 0.5  # Between two reports.
-_SUSPECT_S = 1.0  # Without progress, after which starvation is measured.
 _GATHER_S = 0.05  # In which others may end of the same cause.
 _REAP_S = 5.0  # In which the kernel must end a killed process.
 _SHORTEST_S, _TIMES_P99 = 5.0, 5  # The limit that is learned from steps.
+_PENDING = 2**20  # Bytes that wait for the supervisor; more are left out.
 _INPUT, _OUTPUT = 0, 1
 
-
-class Process:
-  """A training process, which has a place or waits for one."""
-
-  def __init__(self, command: list[str]):
-    self.rank = -1  # None yet.
-    self.slot = beats.Slot()
-    self._looks = self._late = 0
-    self.popen = subprocess.Popen(
-      command,
-      stdin=subprocess.PIPE,
-      stdout=sys.stderr,  # Standard output belongs to the protocol.
-      env={**os.environ, supervised.STANDBY: f'{self.slot.file} {os.getpid()}'},
-      pass_fds=(self.slot.file,),
-      start_new_session=True,
-    )
-    self.watch = os.pidfd_open(self.popen.pid)  # Readable once it has ended.
-    self._starvation = starvation.Starvation(self.popen.pid)
-    self._starved = False
-
-  def begin(self, place: supervised.Place) -> None:
-    """Gives it its place."""
-    self.rank = place.rank
-    self.slot.enter('import')
-    with contextlib.suppress(BrokenPipeError):  # Its exit code will show why.
-      self.popen.stdin.write(supervised.to_line(place).encode())
-      self.popen.stdin.close()
-
-  def signal(self, number: int) -> None:
-    """Sends a signal to it and to its children."""
-    with contextlib.suppress(ProcessLookupError):
-      os.killpg(self.popen.pid, number)
-
-  def close(self) -> None:
-    """Frees what an ended process leaves."""
-    os.close(self.watch)
-    self.slot.close()
-
-  def describe(self) -> dict[str, Any]:
-    """How far it is, as `events.Progress` without the node."""
-    failure = self.slot.failure
-    return {
-      'rank': self.rank,
-      'pid': self.popen.pid,
-      'phase': self.slot.phase,
-      'entered': self.slot.entered,
-      'done': self.slot.done,
-      'process': _letter(self.popen.pid),
-      'exit_code': self.popen.poll(),
-      'failed_ns': failure[0] if failure else None,
-      'why': failure[1] if failure else '',
-      'looks': self._looks,
-      'late': self._late,
-      'starved': self._starved,
-    }
-
-  def look(self) -> None:
-    """Samples whether it is in a step or before one, and whether it starves."""
-    phase = self.slot.phase
-    self._looks += phase in ('data', 'step')
-    self._late += phase == 'data'
-    self._starved = self._starvation.look(self.slot.age_s > _SUSPECT_S)
+Process = process.Process
 
 
 class Agent:
@@ -99,7 +36,7 @@ class Agent:
   def __init__(self):
     self._selector = selectors.DefaultSelector()
     self._selector.register(_INPUT, selectors.EVENT_READ)
-    self._buffer = b''
+    self._buffer, self._pending, self._sent = b'', b'', 0
     self._aegis = config_lib.AegisConfig()
     self._command: list[str] = []
     self._site: watch.Watch | None = None
@@ -107,9 +44,13 @@ class Agent:
     self._standby: list[Process] = []
     self._running, self._generation = False, 0
     self._first_end = self._told = self._told_hang = 0.0
+    self._deadman = deadman.DeadMan(self._kill_all)
 
   def run(self) -> None:
     """Runs until the supervisor closes the input."""
+    # A cut network fills the pipe, and who waits for it kills nothing.
+    os.set_blocking(_OUTPUT, False)
+    self._tell('hello', version=protocol.VERSION)
     while True:
       for key, _ in self._selector.select(_POLL_S):
         if key.fileobj != _INPUT:
@@ -122,7 +63,10 @@ class Agent:
 
   def _listen(self) -> bool:
     """Follows orders; False: the supervisor is gone."""
-    data = os.read(_INPUT, 65536)
+    try:
+      data = os.read(_INPUT, 65536)
+    except BlockingIOError:  # Both ends may be one socket.
+      return True
     *lines, self._buffer = (self._buffer + data).split(b'\n')
     for order in map(json.loads, lines):
       getattr(self, f'_on_{order.pop("do")}')(**order)
@@ -146,34 +90,41 @@ class Agent:
       rules.load(self._aegis.rules),
       logs=watch.parse(self._aegis.logs),
       metrics_url=self._aegis.metrics_url,
+      telemetry=self._aegis.telemetry,
     )
     if spare:
       self._prepare()
 
   def _on_start(self, places: list[dict[str, Any]]) -> None:
     """Starts ranks."""
-    self._standby = [p for p in self._standby if p.popen.poll() is None]
-    several, old = len(places) > 1, self._standby
+    # One that has ended is waited for, so that nothing of it is left.
+    old = [p for p in self._standby if p.exit_code is None or not p.wait(0)]
+    several = len(places) > 1
     self._generation = places[0]['generation']
     self._running, self._first_end = False, 0.0
     for local, place in enumerate(places):
-      process = old.pop() if old else Process(self._command)
+      rank = old.pop() if old else Process(self._command)
       if several:
         place['environment']['JAX_LOCAL_DEVICE_IDS'] = str(local)
-      process.begin(supervised.Place(**place))
-      self._selector.register(process.watch, selectors.EVENT_READ)
-      self._ranks.append(process)
+      rank.begin(supervised.Place(**place))
+      self._selector.register(rank.watch, selectors.EVENT_READ)
+      self._ranks.append(rank)
     self._standby = old
     self._tell('started')
 
+  def _on_ack(self, sent: int, for_s: float) -> None:
+    """Knows for how long the supervisor holds the run."""
+    self._deadman.answered(sent, for_s)
+
   def _on_signal(self, number: int) -> None:
     """Sends a signal to the ranks."""
-    for process in self._ranks:
-      process.popen.send_signal(number)
+    for rank in self._ranks:
+      if rank.exit_code is None:
+        os.kill(rank.popen.pid, number)
 
   def _on_kill(self) -> None:
     """Ends the ranks; reports how far they were."""
-    there = [process.describe() for process in self._ranks]
+    there = [rank.describe() for rank in self._ranks]
     stuck = self._kill(self._ranks)
     self._ranks = []
     self._tell('killed', ranks=there, stuck=stuck)
@@ -183,12 +134,12 @@ class Agent:
     now = time.monotonic()
     for event in self._site.poll(now) if self._site else ():
       self._tell('seen', event=watch.facts(event))
-    for process in self._ranks:
-      process.look()
+    for rank in self._ranks:
+      rank.look()
     if self._first_end and now > self._first_end + _GATHER_S:
       self._first_end = 0.0
       self._tell('ended')
-    there = [p.slot for p in self._ranks if p.popen.poll() is None]
+    there = [p.slot for p in self._ranks if p.exit_code is None]
     late = [slot for slot in there if slot.age_s > limit_s(slot, self._aegis)]
     if late and now > self._told_hang + _STATUS_S:
       self._told_hang, slot = now, late[0]
@@ -200,6 +151,7 @@ class Agent:
       self._prepare()  # Not before: the ranks need the processor to start.
     if now > self._told + _STATUS_S:
       self._tell('status')
+    self._flush()
 
   def _prepare(self) -> None:
     """Keeps a process ready for each rank of the next generation."""
@@ -209,24 +161,40 @@ class Agent:
 
   def _kill(self, processes: list[Process]) -> list[int]:
     """Ends processes; returns those that the kernel cannot end."""
-    for process in processes:
-      process.signal(signal.SIGKILL)
+    for each in processes:
+      each.signal(signal.SIGKILL)
     stuck, until = [], time.monotonic() + _REAP_S
-    for process in processes:
+    for each in processes:
       with contextlib.suppress(KeyError):
-        self._selector.unregister(process.watch)
-      try:
-        process.popen.wait(max(0.0, until - time.monotonic()))
-        process.close()
-      except subprocess.TimeoutExpired:
-        stuck.append(process.popen.pid)
+        self._selector.unregister(each.watch)
+      if not each.wait(max(0.0, until - time.monotonic())):
+        stuck.append(each.popen.pid)
     return stuck
 
+  def _kill_all(self) -> None:
+    """Ends all processes, and waits for none."""
+    for each in (*self._ranks, *self._standby):
+      each.signal(signal.SIGKILL)
+
   def _tell(self, kind: str, **more: Any) -> None:
-    self._told = time.monotonic()
-    ranks = [process.describe() for process in self._ranks]
+    self._told, self._sent = time.monotonic(), self._sent + 1
+    ranks = [rank.describe() for rank in self._ranks]
     report = {'kind': kind, 'generation': self._generation, 'ranks': ranks}
-    os.write(_OUTPUT, (json.dumps(report | more) + '\n').encode())
+    line = protocol.encode_report({'sent': self._sent, **report, **more})
+    if self._pending and (
+      kind == 'status' or len(self._pending) + len(line) > _PENDING
+    ):
+      line = b''
+    else:
+      self._deadman.sending(self._sent)
+    self._pending += line
+    self._flush()
+
+  def _flush(self) -> None:
+    """Writes what the pipe takes."""
+    with contextlib.suppress(BlockingIOError):
+      while self._pending:
+        self._pending = self._pending[os.write(_OUTPUT, self._pending) :]
 
 
 def limit_s(slot: beats.Slot, aegis: config_lib.AegisConfig) -> float:
@@ -235,15 +203,6 @@ def limit_s(slot: beats.Slot, aegis: config_lib.AegisConfig) -> float:
   if slot.phase not in ('data', 'step') or known is None:
     return aegis.phase_limit_s
   return aegis.step_limit_s or max(_SHORTEST_S, _TIMES_P99 * known)
-
-
-def _letter(pid: int) -> str:
-  """The state in /proc/PID/stat: T is stopped, D waits for a device."""
-  try:
-    with open(f'/proc/{pid}/stat', encoding='utf-8') as file:
-      return file.read().rpartition(')')[2].split()[0]
-  except OSError:
-    return ''
 
 
 def main() -> None:

@@ -4,7 +4,14 @@
 import dataclasses
 import signal
 
-from zaya_jax.aegis.decide import blame, events, nodes, numerics, recovery
+from zaya_jax.aegis.decide import (
+  blame,
+  breaker,
+  events,
+  nodes,
+  numerics,
+  recovery,
+)
 from zaya_jax.aegis.decide import state as state_lib
 from zaya_jax.config import exit_codes
 
@@ -18,6 +25,8 @@ _MEMORY_S = 10.0
 
 def ended(state: State, event: Event) -> Decision:
   """At least one rank ended before the run did."""
+  if _is_awaited(state):
+    return state, recovery.IGNORE
   cause = blame.ended(event)
   if cause is None:
     return recovery.begin(state, event, reason=event.detail or 'a rank ended')
@@ -48,6 +57,8 @@ def ended(state: State, event: Event) -> Decision:
 
 def stuck(state: State, event: Event) -> Decision:
   """No rank progresses. The node that is the cause twice is replaced."""
+  if _is_awaited(state):
+    return state, recovery.IGNORE
   suspects = blame.behind(event.progress)
   reason = event.detail or 'no progress'
   if len(suspects) == 1:
@@ -56,7 +67,10 @@ def stuck(state: State, event: Event) -> Decision:
     return nodes.strike(state, event, reason)
   again = tuple(node for node in suspects if node in state.suspects)
   most = state.policy.evict_at_most
-  few = 0 < len(again) <= min(most, len(state.spares))
+  room = breaker.room(state, event.time_s)
+  few = 0 < len(again) <= min(most, len(state.spares), room)
+  if breaker.is_paused(state, event.time_s):
+    again, few = (), False
   names = ', '.join(again or suspects)
   if len(suspects) > most:
     names = f'{len(suspects)} nodes'
@@ -64,7 +78,7 @@ def stuck(state: State, event: Event) -> Decision:
   return recovery.begin(
     state.but(suspects=() if few else again or suspects),
     dataclasses.replace(event, node=None),
-    lost=again if few else (),
+    condemn=again if few else (),
     reason=f'{reason}; nobody stands out among {names}{times}',
   )
 
@@ -93,15 +107,21 @@ def _count_memory(
 
 
 def _is_marked(marks: state_lib.Marks, event: Event) -> bool:
-  oldest = event.time_s - _MEMORY_S
-  return any(node == event.node and t >= oldest for node, t in marks)
+  near = state_lib.recent(marks, event.time_s, _MEMORY_S)
+  return any(node == event.node for node, _ in near)
+
+
+def _is_awaited(state: State) -> bool:
+  """Whether ranks end because nodes are lost that `wait` waits for."""
+  return bool(state.waiting) and state.draining != ''
 
 
 def _how(rank: events.Progress, event: Event) -> str:
   code = rank.exit_code or 0
+  names = {-number: number.name for number in signal.Signals}
   how = f'with exit code {code}'
-  if code < 0:
-    how = f'by {signal.Signals(-code).name}'
+  if code < 0:  # Signals of real time have no names.
+    how = f'by {names.get(code, f"signal {-code}")}'
   return (
     f'rank {rank.rank} on {rank.node} ended {how} after entering step '
     f'{rank.entered}' + (f': {event.detail}' if event.detail else '')

@@ -12,13 +12,16 @@ from typing import Literal
 KINDS = (
   'exit',  # A rank ended before the run did; `progress` has the exit codes.
   'hang',  # Nobody progressed within the limit of the phase; `progress`.
-  'agent_lost',  # A node's agent does not answer: the node is gone.
+  'agent_lost',  # Agents do not answer; `nodes`, all that were lost together.
+  'not_started',  # `nodes`: no hello in time; `detail`: what they printed.
+  'unhealthy',  # `nodes` failed the health check; `detail`: its words.
+  'returned',  # An absent or awaited node said hello and passed the check.
+  'paused',  # The supervisor itself did not run for a while.
+  'storage',  # The run directory cannot be written.
   'slow_rank',  # Behind the others in one more window of steps.
-  'unhealthy',  # The health check of a node failed before it took part.
-  'node_ready',  # A node may serve as a spare, new or out of repair.
   'running',  # A generation finished its first step.
   'sealed',  # The checkpoint of `step` has its seal.
-  'save_failed',  # A checkpoint could not be written.
+  'save_failed',  # A rank says that a checkpoint could not be written.
   'out_of_memory',  # A kernel's line: it killed a process (a shipped rule).
   'not_finite',  # The trainer refused too many steps in a row.
   'refused_step',  # The trainer refused one, for the data or the maths.
@@ -30,10 +33,15 @@ KINDS = (
   'done',  # All ranks ended well: the run is complete.
 )
 
+# Kinds that a line of a log may be, besides the names of rules.
+OF_LINES = ('out_of_memory', 'loss_spike', 'not_finite', 'save_failed')
+
 # Actions on one node, which no line of a trainer may cause.
 NODE_ACTIONS = ('checkpoint_and_drain', 'replace_node')
 
-Source = Literal['agent', 'kern', 'journal', 'trainer', 'metrics']
+# 'rank' is what a rank itself has recorded in incidents.jsonl; 'trainer' is
+# text of its log, which may say anything: people are told, nothing else.
+Source = Literal['agent', 'kern', 'journal', 'trainer', 'rank', 'metrics']
 
 ActionKind = Literal[
   'ignore',
@@ -42,6 +50,7 @@ ActionKind = Literal[
   'replace_node',
   'restart',
   'rollback',
+  'wait',
   'stop',
 ]
 
@@ -68,10 +77,14 @@ class Event:
   time_s: float
   kind: str  # One of KINDS, or the name of a rule.
   node: str | None = None
+  # Several, seen within one moment, in place of `node`.
+  nodes: tuple[str, ...] = ()
+  by: str | None = None  # The node whose agent says so: believed of no other.
+  final: bool = False  # After `wait`: `nodes` have not come back in time.
   rank: int | None = None  # For `exit`, the first that ended.
   step: int | None = None
   detail: str = ''  # For people; lines of logs are escaped and cut.
-  source: Source = 'agent'  # What trainers print never acts on a node.
+  source: Source = 'agent'
   action: ActionKind | None = None  # Of the rule; None for KINDS.
   good_step: int | None = None  # The last step known to have right results.
   seals: tuple[int, ...] = ()  # For `sealed`, all that are there, ascending.
@@ -86,10 +99,22 @@ class Action:
   killed and, after `delay_s`, the next starts on `State.nodes`, which is the
   new set already. `checkpoint_and_drain` asks the ranks to save and end
   (SIGTERM), after which the supervisor reports `drained`.
+
+  `wait` starts nothing: `State.waiting` has the nodes to connect to again.
+  Each that says hello and passes its health check is reported as `returned`;
+  the last of them brings `restart`. If their ranks have gone on all the time,
+  `running` is reported instead, and nothing is restarted. Nodes that have not
+  returned after `delay_s` are reported together: `agent_lost`, `final`.
+  Nodes in `State.absent` are tried again and again, also while a generation
+  runs; one that is back is `returned`, too, and becomes a spare.
   """
 
   kind: ActionKind
-  node: str | None = None  # To drain and quarantine, or to warn about.
+  node: str | None = None  # The one that it is about.
+  condemned: tuple[str, ...] = ()  # Nodes that it puts into quarantine.
+  run: tuple[
+    str, ...
+  ] = ()  # Commands for the scheduler: --aegis.drain of each.
   step: int | None = None  # To restore; None: the newest valid checkpoint.
   # Batches to skip after `step`, besides those skipped there before;
   # `State.skip` has the sum.

@@ -15,6 +15,7 @@ def roll_back(state: State, event: Event) -> Decision:
   policy, step = state.policy, event.step or 0
   past = _recent(state.rollbacks, step, policy)
   reason = event.detail or 'numerics gave up'
+  budget = f'rollback {len(past) + 1} of {policy.rollbacks}'
   if len(past) >= policy.rollbacks:
     why = f'{reason}, after {len(past)} rollbacks'
     return state, recovery.stop(why, code=exit_codes.NUMERICS)
@@ -34,7 +35,7 @@ def roll_back(state: State, event: Event) -> Decision:
     free=True,
     step=target,
     steps=steps,
-    reason=reason,
+    reason=f'{reason}; {budget}',
   )
 
 
@@ -43,8 +44,10 @@ def spike(state: State, event: Event) -> Decision:
   step = event.step or 0
   past = _recent(state.spikes, step, state.policy)
   state = state.but(spikes=(*past, step))
-  if len(state.spikes) < state.policy.spikes:
-    return state, recovery.warn(event)
+  count, budget = len(state.spikes), state.policy.spikes
+  if count < budget:
+    why = f'{event.detail}; {count} jumps, {budget} roll back'
+    return state, recovery.warn(event, why)
   return roll_back(state, event)
 
 
@@ -53,8 +56,10 @@ def wrong_result(state: State, event: Event) -> Decision:
   if event.node is None:
     return state, recovery.warn(event)
   state, count = nodes.count_strike(state, event)
-  if count < state.policy.strikes:
-    return state, recovery.warn(event)
+  budget = state.policy.strikes
+  if count < budget:
+    why = f'{event.detail}; fault {count} of {event.node}, {budget} replace it'
+    return state, recovery.warn(event, why)
   return nodes.replace(state, event)
 
 

@@ -13,7 +13,7 @@ from importlib import metadata
 from typing import Any
 
 from zaya_jax.aegis.drills import table
-from zaya_jax.runtime import faults
+from zaya_jax.runtime import faults, fence
 
 _LIMIT_S = 600.0  # For a run; far more than any takes.
 _FAILURES = (
@@ -142,7 +142,7 @@ class Trial:
 
   def generations(self) -> int:
     """How many there were."""
-    return int((self.run_dir / 'aegis' / 'generation').read_text())
+    return fence.newest(str(self.run_dir))
 
   def said(self, words: str) -> bool:
     """Whether the supervisor or a rank printed it."""

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""/metrics and /healthz of a supervisor: read only, on the loopback address."""
+"""/metrics and /healthz of a supervisor: read only, bounded, no passwords."""
 
 import functools
+import ipaddress
+import socket
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -10,67 +12,132 @@ from wsgiref import simple_server
 import prometheus_client
 from prometheus_client import exposition
 
-from zaya_jax.aegis.decide import state as state_lib
+LOOPBACK = '127.0.0.1'
+_CONNECTIONS = 32  # At a time; more are closed at once.
+_NAMES = ('localhost', 'localhost.localdomain')
 
-State = state_lib.State
 
-_LOOPBACK = '127.0.0.1'
-_GAUGES: dict[str, Callable[[State], int]] = {
-  'generation': lambda s: s.generation,
-  'running': lambda s: s.running,
-  'sealed_step': lambda s: max(s.sealed, default=0),
-  'nodes': lambda s: len(s.nodes),
-  'nodes_wanted': lambda s: s.size,
-  'spares': lambda s: len(s.spares),
-  'quarantined': lambda s: len(s.quarantine),
-  'incidents_last_hour': lambda s: len(s.restarts),
-  'fruitless_generations': lambda s: s.fruitless,
-  'rollbacks': lambda s: len(s.rollbacks),
-  'failed_saves': lambda s: s.failed_saves,
-  'draining': lambda s: s.draining is not None,
-}
+def exposes(bind: str, port: int) -> str:
+  """A sentence for people if others than this machine reach the address."""
+  if _is_loopback(bind):
+    return ''
+  return (
+    f'--aegis.bind={bind}: whoever reaches port {port} of this machine reads '
+    'the metrics, which have no password and no TLS; let only Prometheus '
+    'through (a firewall, a NetworkPolicy)'
+  )
 
 
 class Server:
-  """Answers GET requests until it is closed.
+  """Takes the port at once, and answers GET requests once it has started.
 
   Args:
     port: 0 for any; the attribute has the one that was taken.
-    state: returns the present state of the run.
+    registry: what /metrics has.
+    unwell: returns why no generation is running; '' if one is.
+    bind: the address; '0.0.0.0' or '::' for all of this machine.
 
   Raises:
-    OSError: if the port is taken.
+    OSError: if the port is taken, or the address is not of this machine.
   """
 
-  def __init__(self, port: int, state: Callable[[], State]):
-    registry = prometheus_client.CollectorRegistry()
-    for name, read in _GAUGES.items():
-      gauge = prometheus_client.Gauge(
-        f'zaya_jax_{name}', name.replace('_', ' '), registry=registry
-      )
-      gauge.set_function(functools.partial(lambda read: read(state()), read))
-    metrics = prometheus_client.make_wsgi_app(registry)
-
-    def answer(request: dict[str, Any], start: Callable) -> Iterable[bytes]:
-      path = request['PATH_INFO']
-      if path == '/metrics' or request['REQUEST_METHOD'] != 'GET':
-        return metrics(request, start)  # Which refuses other methods.
-      status, text = '404 Not Found', b'not found\n'
-      if path == '/healthz':
-        status, text = '200 OK', b'ok\n' if state().running else b'starting\n'
-      start(status, [('Content-Type', 'text/plain; charset=utf-8')])
-      return [text]
-
+  def __init__(
+    self,
+    port: int,
+    registry: prometheus_client.CollectorRegistry,
+    unwell: Callable[[], str],
+    bind: str = LOOPBACK,
+  ):
     self._server = simple_server.make_server(
-      _LOOPBACK, port, answer, exposition.ThreadingWSGIServer, _Handler
+      bind,
+      port,
+      functools.partial(_answer, registry, unwell, _is_loopback(bind)),
+      _Server6 if ':' in bind else _Server,
+      _Handler,
     )
     self.port = self._server.server_port
-    threading.Thread(target=self._server.serve_forever, daemon=True).start()
+    self._thread: threading.Thread | None = None
+
+  def start(self) -> None:
+    """Begins to answer; who has asked before waits until then."""
+    self._thread = threading.Thread(
+      target=self._server.serve_forever, daemon=True
+    )
+    self._thread.start()
 
   def close(self) -> None:
     """Stops listening."""
-    self._server.shutdown()
+    if self._thread:
+      self._server.shutdown()
     self._server.server_close()
+
+
+def _answer(
+  registry: prometheus_client.CollectorRegistry,
+  unwell: Callable[[], str],
+  is_local: bool,
+  request: dict[str, Any],
+  start: Callable,
+) -> Iterable[bytes]:
+  """The application of WSGI."""
+  if is_local and not _names_loopback(request.get('HTTP_HOST', '')):
+    # A page in a browser here, whose name leads here, must not read it.
+    return _text(start, '421 Misdirected Request', 'not this host')
+  path = request['PATH_INFO']
+  if path == '/metrics' or request['REQUEST_METHOD'] != 'GET':
+    # Which refuses other methods.
+    return prometheus_client.make_wsgi_app(registry)(request, start)
+  if path != '/healthz':
+    return _text(start, '404 Not Found', 'not found')
+  if why := unwell():
+    return _text(start, '503 Service Unavailable', why)
+  return _text(start, '200 OK', 'ok')
+
+
+def _text(start: Callable, status: str, text: str) -> Iterable[bytes]:
+  start(status, [('Content-Type', 'text/plain; charset=utf-8')])
+  return [f'{text}\n'.encode()]
+
+
+def _is_loopback(address: str) -> bool:
+  try:
+    return ipaddress.ip_address(address).is_loopback
+  except ValueError:
+    return address in _NAMES
+
+
+def _names_loopback(host: str) -> bool:
+  """Whether the Host of a request, with or without a port, is this machine."""
+  if host.startswith('['):
+    return _is_loopback(host[1:].partition(']')[0])
+  return _is_loopback(host.partition(':')[0].lower())
+
+
+class _Server(exposition.ThreadingWSGIServer):
+  def __init__(self, *args, **kwargs):
+    self._free = threading.BoundedSemaphore(_CONNECTIONS)
+    super().__init__(*args, **kwargs)
+
+  def process_request(self, request, client_address):
+    """Starts a thread, unless there are enough."""
+    if self._free.acquire(blocking=False):
+      super().process_request(request, client_address)
+    else:
+      self.shutdown_request(request)
+
+  def process_request_thread(self, request, client_address):
+    """Answers, and makes room for the next."""
+    try:
+      super().process_request_thread(request, client_address)
+    finally:
+      self._free.release()
+
+  def handle_error(self, request, client_address):
+    """Says nothing: a client that goes away is no news."""
+
+
+class _Server6(_Server):
+  address_family = socket.AF_INET6
 
 
 class _Handler(simple_server.WSGIRequestHandler):

@@ -5,15 +5,22 @@ Slurm:      scontrol update NodeName={node} State=DRAIN Reason={reason}
 Kubernetes: kubectl cordon {node}
 """
 
+import contextlib
+import os
+import select
 import shlex
+import signal
 import string
 import subprocess
+import time
 
+from zaya_jax.aegis.decide import orders
 from zaya_jax.config import fields
 
-_TIMEOUT_S = 60
+TIMEOUT_S = 60.0
 _NAMES = {'node', 'reason'}
-_REASON = 200  # Characters.
+_SAID = 200  # Characters.
+_KEPT = 4096  # Bytes of what a command prints.
 
 
 def check(flag: str, command: str) -> None:
@@ -34,23 +41,63 @@ def check(flag: str, command: str) -> None:
 def run(command: str, *, node: str, reason: str) -> str:
   """Runs a command without a shell; returns why it failed, '' if it did not.
 
-  A reason may quote a log, so no part of it becomes a word of its own.
+  A reason may quote a log, so no part of it becomes a word of its own, nor
+  means anything to the shell that ssh starts.
   """
-  plain = ''.join(c if c.isprintable() else ' ' for c in reason)[:_REASON]
-  words = [
-    word.format(node=node, reason=plain) for word in shlex.split(command)
-  ]
+  words = orders.words(command, node=node, reason=reason)
   try:
-    done = subprocess.run(
+    process = subprocess.Popen(
       words,
       stdin=subprocess.DEVNULL,
-      capture_output=True,
-      timeout=_TIMEOUT_S,
-      check=False,
+      stdout=subprocess.PIPE,
+      stderr=subprocess.STDOUT,
+      start_new_session=True,
     )
-  except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+  except (OSError, ValueError) as error:
     return f'{words[0]}: {error}'
-  if done.returncode == 0:
+  with process:
+    code, said = _listen(process)
+    with contextlib.suppress(ProcessLookupError):
+      os.killpg(process.pid, signal.SIGKILL)  # It, or what it has left.
+  text = said.decode(errors='replace').strip()[-_SAID:]
+  if code == 0:
     return ''
-  said = done.stderr.decode(errors='replace').strip()[-_REASON:]
-  return f'{words[0]} ended with {done.returncode}: {said}'
+  if code is None:
+    return f'{words[0]}: timed out after {TIMEOUT_S:g} seconds: {text}'
+  return f'{words[0]} ended with {code}: {text}'
+
+
+def _listen(process: subprocess.Popen[bytes]) -> tuple[int | None, bytes]:
+  """The exit code, None if there is none in time, and the end of its output.
+
+  Whatever else holds the pipe open is not waited for.
+  """
+  pipe, until, said = process.stdout.fileno(), time.monotonic() + TIMEOUT_S, b''
+  os.set_blocking(pipe, False)
+  ended = os.pidfd_open(process.pid)
+  poll = select.poll()
+  poll.register(ended, select.POLLIN)
+  poll.register(pipe, select.POLLIN)
+  try:
+    while (left := until - time.monotonic()) > 0:
+      ready = dict(poll.poll(1000 * left))
+      if pipe in ready:
+        if data := _read(pipe):
+          said = (said + data)[-_KEPT:]
+          continue
+        poll.unregister(pipe)
+      if ended in ready:
+        options = os.WEXITED | os.WNOWAIT
+        found = os.waitid(os.P_PID, process.pid, options)
+        sign = 1 if found.si_code == os.CLD_EXITED else -1
+        return sign * found.si_status, said
+    return None, said
+  finally:
+    os.close(ended)
+
+
+def _read(pipe: int) -> bytes:
+  try:
+    return os.read(pipe, 2**16)
+  except BlockingIOError:
+    return b''

@@ -25,7 +25,13 @@ Action = events.Action
 State = state_lib.State
 
 # What training itself writes to the file.
-_TOLD = ('refused_step', 'loss_spike', 'wrong_result', 'corrupt_replica')
+_TOLD = (
+  'refused_step',
+  'loss_spike',
+  'wrong_result',
+  'corrupt_replica',
+  'save_failed',
+)
 
 
 class Incidents:
@@ -33,6 +39,7 @@ class Incidents:
 
   def __init__(self, path: pathlib.Path, state: State, *, time_s: float):
     self.state = state  # After the last event.
+    self.failure = ''  # Why the last line could not be written.
     self._file = path.open('ab', buffering=0)
     self._is_torn = self._file.tell() > 0  # The last line may have no end.
     self._write(
@@ -46,7 +53,7 @@ class Incidents:
     are those that training has written itself.
     """
     state, action = decide_lib.decide(self.state, event)
-    is_told = event.kind in _TOLD and action.kind == 'warn'
+    is_told = event.source == 'rank' and action.kind == 'warn'
     if state != self.state or not (is_told or action.kind == 'ignore'):
       self._write(to_row(event, action))
     self.state = state
@@ -63,8 +70,10 @@ class Incidents:
       written = self._file.write(b'\n' + line if self._is_torn else line)
       self._is_torn = written < len(line)
       os.fsync(self._file.fileno())
+      self.failure = ''
     except OSError as error:
       self._is_torn = True
+      self.failure = f'{self._file.name} cannot be written: {error.strerror}'
       print(
         f'aegis: an incident was not recorded in {self._file.name}: {error}',
         file=sys.stderr,
@@ -94,60 +103,98 @@ def read(
   Raises:
     UsageError: if a line of a supervisor has fields unknown to this version.
   """
-  with path.open('rb') as file:
-    for number, line in enumerate(file, start=1):
-      try:
-        row = json.loads(line)
-      except ValueError:
-        continue
-      try:
-        if isinstance(row, dict) and 'state' in row:
-          yield number, typed_json.build(State, row['state'])
-        elif isinstance(row, dict) and 'done' in row:
-          yield number, _from_row(row)
-      except (LookupError, TypeError, ValueError) as error:
-        raise fields.UsageError(
-          f'line {number} of {path} is not of this version ({error}); move the '
-          'file away.'
-        ) from error
+  for number, row in _rows(path):
+    try:
+      if entry := _entry(row):
+        yield number, entry
+    except (LookupError, TypeError, ValueError) as error:
+      raise fields.UsageError(
+        f'line {number} of {path} is not of this version ({error}); move the '
+        'file away.'
+      ) from error
 
 
-def told(line: str, nodes: Sequence[str], each: int) -> Event | None:
+def told(
+  line: str,
+  nodes: Sequence[str],
+  each: int,
+  generation: int | None = None,
+) -> Event | None:
   """The event of a line that training wrote; None for other lines.
 
   Args:
     line: of the file.
     nodes: of the generation.
     each: ranks on a node.
+    generation: its number, if lines of others do not count.
   """
-  with contextlib.suppress(LookupError, TypeError, ValueError):
+  with contextlib.suppress(LookupError, TypeError, ValueError, RecursionError):
     row = json.loads(line)
     if (
       row['kind'] in _TOLD and row['source'] == 'trainer' and 'done' not in row
     ):
-      rank = row.get('rank')
-      return Event(
-        time_s=float(row['time']),
-        kind=row['kind'],
-        node=None if rank is None else nodes[rank // each],
-        rank=rank,
-        step=row['step'],
-        detail=str(row['seen']),
-        source='trainer',
-        good_step=row.get('good_step'),
-      )
+      if generation not in (None, row.get('generation', generation)):
+        return None
+      facts = {
+        'time_s': float(row['time']),
+        'kind': row['kind'],
+        'rank': row.get('rank'),
+        'step': row['step'],
+        'detail': str(row['seen']),
+        'source': 'rank',
+        'good_step': row.get('good_step'),
+      }
+      event = typed_json.build(Event, facts)
+      if event.rank is None:
+        return event
+      node = dict(enumerate(nodes))[event.rank // each]
+      return dataclasses.replace(event, node=node)
   return None
 
 
 def last_state(path: pathlib.Path) -> State | None:
-  """The state after the last line; None if no supervisor has written one."""
-  state = None
-  for _, entry in read(path) if path.exists() else ():
-    if isinstance(entry, State):
-      state = entry
-    elif state is not None:
-      state, _ = decide_lib.decide(state, entry[0])
+  """The state after the last line; None if no supervisor has written one.
+
+  Lines that mean nothing to this version are told and left out: one of them
+  keeps no run from going on.
+  """
+  state, odd = None, []
+  for number, row in _rows(path) if path.exists() else ():
+    try:
+      entry = _entry(row)
+      if isinstance(entry, State):
+        state = entry
+      elif entry and state is not None:
+        state, _ = decide_lib.decide(state, entry[0])
+    except (LookupError, TypeError, ValueError, AttributeError):
+      odd.append(number)
+  if odd:
+    print(
+      f'aegis: {len(odd)} lines of {path} are of another version and were left '
+      f'out, the first is line {odd[0]}',
+      file=sys.stderr,
+    )
   return state
+
+
+def _rows(path: pathlib.Path) -> Iterator[tuple[int, Any]]:
+  """What is JSON, with the numbers of the lines."""
+  with path.open('rb') as file:
+    for number, line in enumerate(file, start=1):
+      try:
+        yield number, json.loads(line)
+      except (ValueError, RecursionError):
+        continue
+
+
+def _entry(row: Any) -> State | tuple[Event, Action] | None:
+  if isinstance(row, dict) and 'state' in row:
+    if not isinstance(row['state'], dict):
+      raise TypeError('its state')
+    return typed_json.build(State, row['state'])
+  if isinstance(row, dict) and 'done' in row:
+    return _from_row(row)
+  return None
 
 
 def _from_row(row: dict[str, Any]) -> tuple[Event, Action]:

@@ -5,13 +5,14 @@ import os
 import time
 
 from zaya_jax.checkpoint import folders
+from zaya_jax.checkpoint.reading import high_water
 
 
 class Seals:
   """Lists checkpoints, and sets some aside."""
 
   def __init__(self, run_dir: str):
-    self._root = folders.root(run_dir)
+    self._run_dir, self._root = run_dir, folders.root(run_dir)
     self._names: list[str] = []
     self._steps: tuple[int, ...] = ()
 
@@ -33,3 +34,4 @@ class Seals:
         os.makedirs(bad, exist_ok=True)
         aside = f'{name}-rolled-back-{time.time_ns()}'
         os.rename(os.path.join(self._root, name), os.path.join(bad, aside))
+    high_water.lower(self._run_dir, below=step + 1)

@@ -1,38 +1,54 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps a run alive: reports of the agents -> events -> `decide` -> actions.
+"""Keeps a run alive: what is seen becomes events, events become actions.
 
-A generation is a set of ranks that started together. Any failure ends it as a
-whole: all its ranks are killed, and the next generation goes on from the newest
-checkpoint, with another port, on the nodes that `decide` has chosen.
+One task takes one turn after the other, and none waits: whatever takes time is
+a task or a thread of its own, whose result a later turn finds. So nothing can
+happen while something else is being decided.
 """
 
+import asyncio
+import contextlib
 import dataclasses
 import os
 import pathlib
-import select
-import selectors
 import signal
 import time
-import zlib
+from typing import Any
 
 from zaya_jax import config as config_lib
 from zaya_jax.aegis.decide import events
 from zaya_jax.aegis.decide import state as state_lib
-from zaya_jax.aegis.supervisor import account, fleet, incidents, seals, site
-from zaya_jax.aegis.watch import stragglers
+from zaya_jax.aegis.notify import address
+from zaya_jax.aegis.supervisor import (
+  account,
+  generation,
+  hooks,
+  incidents,
+  launch,
+  pulse,
+  site,
+  tenure,
+)
+from zaya_jax.aegis.supervisor.nodes import (
+  background,
+  fleet,
+  notices,
+  quarantine,
+  welcome,
+)
+from zaya_jax.aegis.watch import notice, stragglers
 from zaya_jax.checkpoint import lock
-from zaya_jax.config import exit_codes, fields
-from zaya_jax.runtime import faults, fence, supervised
+from zaya_jax.config import exit_codes
 
-_POLL_S = 0.1
-_PORTS, _PORT_COUNT = 61_440, 4096  # Above those that Linux hands out.
-_PATIENCE = 6  # Times the limit, for ranks that wait for a processor.
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-_FACTS = [field.name for field in dataclasses.fields(events.Progress)]
+_POLL_S, _TOGETHER_S = 0.1, 0.01  # Between turns; for news to come together.
+_PAUSE_S = 5.0  # Without a turn, which is worth a line.
+_COMPARE_S = 1.0  # Between two looks at files, and at slow ranks.
+_LOOK_S = 20.0  # For the run directory to answer.
+_SLACK_S = 30.0  # After the stated end of a wait, before it is wrong.
 
 
 def supervise(config: config_lib.Config, program: tuple[str, ...]) -> int:
-  """Trains under supervision, with the run directory locked.
+  """Trains under supervision, as the owner of the run.
 
   Args:
     config: the run; its --aegis.* say where and how.
@@ -43,241 +59,242 @@ def supervise(config: config_lib.Config, program: tuple[str, ...]) -> int:
 
   Raises:
     UsageError: if a setting is wrong.
-    CheckpointError: if another process holds the lock.
+    CheckpointError, LeaseError: if another process owns the run.
   """
   config = dataclasses.replace(config, run_dir=os.path.abspath(config.run_dir))
-  with lock.RunLock(config.run_dir):
-    return Supervisor(config, program).run()
+  with lock.RunLock(config.run_dir):  # Names who trains there already.
+    pass
+  with tenure.Tenure(config) as held:
+    return Supervisor(config, program, held).run()
 
 
 class Supervisor:
-  """Supervises one run; arguments as of `supervise`."""
+  """Supervises one run, which it owns; arguments as of `supervise`."""
 
-  def __init__(self, config: config_lib.Config, program: tuple[str, ...]):
-    self._config, self._run_dir = config, pathlib.Path(config.run_dir)
-    self._seals = seals.Seals(config.run_dir)
-    self._sealed = self._seals.steps()
-    path = self._run_dir / 'incidents.jsonl'
-    state = self._first_state(incidents.last_state(path))
-    self._ledger = account.Ledger()
-    self._site = site.Site(
-      config, lambda: self._incidents.state, self._ledger.say
+  def __init__(
+    self,
+    config: config_lib.Config,
+    program: tuple[str, ...],
+    held: tenure.Tenure,
+  ):
+    self._config, self._held = address.conceal(config), held
+    self._ledger, self._pulse = account.Ledger(), pulse.Pulse()
+    self._site = site.Site(config, self.state, self.unwell, self._ledger.say)
+    path = pathlib.Path(config.run_dir, 'incidents.jsonl')
+    state = launch.first_state(
+      config, held, self._site, path, self._ledger.now_s()
     )
     self._incidents = incidents.Incidents(
       path, state, time_s=self._ledger.now_s()
     )
-    self._selector = selectors.DefaultSelector()
-    self._fleet = fleet.Fleet(
-      config, [*program, f'--flagfile={self._write_flags()}'], self._selector
-    )
-    self._stragglers = stragglers.Stragglers()
-    self._healthy: set[str] = set()  # Nodes that passed the health check.
-    self._drain_until: float | None = None
-    self._running = False
+    self._stragglers, self._compared = stragglers.Stragglers(), 0.0
+    self._signals: list[int] = []
+    self._requests = notice.Requests()
+    self._looking: asyncio.Task[site.Look] | None = None
+    self._failure = self._unread = self._stuck = ''
+    self._looked = 0.0
     self._code: int | None = None
-
-  def _first_state(self, last: state_lib.State | None) -> state_lib.State:
-    aegis = self._config.aegis
-    count = len(aegis.nodes) - aegis.spares
-    # What all nodes could share, a divisor of their number can share, too.
-    shrinks = fields.divisors(count)[:-1] if aegis.shrink else ()
-    policy = state_lib.Policy(
-      restarts_per_hour=aegis.restarts_per_hour,
-      no_progress=aegis.no_progress,
-      failed_saves=self._config.checkpoint.max_failed_saves,
-      node_counts=tuple(shrinks),
+    self._final = exit_codes.STOPPED
+    self._wake = asyncio.Event()
+    config = self._config  # Without what agents and ranks need not know.
+    self._fleet = fleet.Fleet(
+      config,
+      [*program, f'--flagfile={launch.write_flags(config)}'],
+      held.remaining_s,
+      self._wake.set,
     )
-    nodes, spares = aegis.nodes[:count], aegis.nodes[count:]
-    state = state_lib.start(nodes, spares=spares, policy=policy, last=last)
-    generation = fence.newest(self._config.run_dir) + 1
-    return state.but(generation=generation, sealed=self._sealed)
+    self._fleet.safe_at = launch.safe_at(config, held)
+    limit_s = hooks.TIMEOUT_S + 5
+    guests = welcome.Welcome(self._fleet, self._site.examine, limit_s)
+    starts = launch.Launch(
+      config, self._fleet, guests, held, self._site, self._see
+    )
+    self._generation = generation.Generation(
+      config,
+      self._fleet,
+      starts,
+      guests,
+      self._ledger,
+      self._see,
+      lambda: self._look(is_urgent=True),
+      self._found,
+      self.state,
+    )
 
-  def _write_flags(self) -> pathlib.Path:
-    """Writes the flags of the ranks; config.flags is rank 0's."""
-    path = self._run_dir / 'aegis' / 'train.flags'
-    path.parent.mkdir(exist_ok=True)
-    train = dataclasses.replace(self._config, mode='train', drill=())
-    path.write_text(train.to_flagfile(), encoding='utf-8')
-    return path
+  def state(self) -> state_lib.State:
+    """After the last event."""
+    return self._incidents.state
+
+  def unwell(self) -> str:
+    """Why no generation is running; '' if one is."""
+    state, now = self.state(), self._generation
+    if why := self._stuck or self._unread or state.alarm:
+      return why
+    if now.phase == 'running':
+      return '' if state.running else 'the ranks start'
+    return now.why
 
   def run(self) -> int:
     """Runs to the end; returns the exit code."""
-    self._wake, write = os.pipe()
-    os.set_blocking(write, False)
-    self._selector.register(self._wake, selectors.EVENT_READ)
-    old = {n: signal.signal(n, lambda *_: None) for n in _SIGNALS}
-    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    return asyncio.run(self._run())
+
+  async def _run(self) -> int:
+    loop, keep = asyncio.get_running_loop(), None
     try:
-      for node in self._config.aegis.nodes:
-        spare = node not in self._incidents.state.nodes
-        self._fleet.connect(node, spare=spare)
-      self._begin()
+      for number in notice.SIGNALS:
+        loop.add_signal_handler(number, self._signalled, number)
+      keep = asyncio.create_task(self._held.keep())
+      self._site.start()
+      if not self.state().nodes:
+        self._stop(exit_codes.STOPPED, self.state().alarm)
+      for node in (*self.state().nodes, *self.state().spares):
+        self._fleet.connect(node, spare=node in self.state().spares)
       while self._code is None:
-        ready = [key.data for key, _ in self._selector.select(_POLL_S)]
-        if None in ready:
-          self._signalled(os.read(self._wake, 100))
-        self._look([node for node in ready if node])
+        self._turn()
+        await self._news()
       self._ledger.end(self._code)
       return self._code
     finally:
-      signal.set_wakeup_fd(-1)
-      for number, handler in old.items():
-        signal.signal(number, handler)
-      for part in (self._fleet, self._site, self._incidents, self._selector):
-        part.close()
-      for end in (self._wake, write):
-        os.close(end)
+      for number in notice.SIGNALS:
+        loop.remove_signal_handler(number)
+      await self._fleet.close()
+      launch.leave(self._held, self._fleet)
+      if keep:
+        keep.cancel()
+      await asyncio.to_thread(self._site.close)
+      self._incidents.close()
+
+  async def _news(self) -> None:
+    """Waits until something has come, or for a moment."""
+    with contextlib.suppress(TimeoutError):
+      await asyncio.wait_for(self._wake.wait(), _POLL_S)
+      await asyncio.sleep(_TOGETHER_S)
+    self._wake.clear()
 
   # --- What happens ---
 
-  def _look(self, nodes: list[str]) -> None:
-    """Reads what agents report, and checks what nobody reports."""
-    for node, report in self._fleet.reports(nodes):
-      now = self._incidents.state.generation
-      if report['kind'] == 'seen' or report['generation'] == now:
-        self._reported(node, report)
-    self._see_lost_agents()
-    self._see_site()
-    if slow := self._stragglers.find(self._fleet.ranks()):
-      self._see('slow_rank', **slow)
-    if self._sealed != (now := self._seals.steps()):
-      self._sealed, newest = now, self._seals.newest()
-      if newest is not None:
-        self._see('sealed', step=newest, seals=now)
-    if self._drain_until and time.monotonic() > self._drain_until:
-      self._drain_until = None
-      self._fail('hang', detail='ranks did not save and end in time')
+  def _turn(self) -> None:
+    if away := self._pulse.beat():
+      self._fleet.forgive()
+      if away > _PAUSE_S:
+        detail = f'the supervisor itself did not run for {away:.1f} s'
+        self._see('paused', detail=detail)
+    if not self._generation.is_over and not self._held.remaining_s():
+      self._held.lost = self._held.lost or 'the lease of this run ran out'
+    if self._held.lost and not self._generation.is_over:
+      self._stop(exit_codes.STOPPED, self._held.lost)
+    self._hear_signals()
+    self._fleet.look()
+    for node, said in self._fleet.garbage():
+      detail = f'its agent printed what is no report: {said}'
+      self._see('cannot_watch', node=node, action='warn', detail=detail)
+    for node, facts in self._fleet.seen():
+      if event := notices.event(node, facts, self._ledger.now_s()):
+        self._decide(event)
+    self._see_files()
+    self._generation.turn()
+    if (now := time.monotonic()) > self._compared + _COMPARE_S:
+      self._compared = now
+      ranks = self._fleet.ranks()
+      done = [rank['done'] for there in ranks.values() for rank in there]
+      self._site.finished(min(done, default=0))
+      if slow := self._stragglers.find(ranks):
+        self._see('slow_rank', **slow)
+    self._check()
 
-  def _reported(self, node: str, report: dict) -> None:
-    """Turns the report of an agent into an event."""
-    ranks = [r for there in self._fleet.ranks().values() for r in there]
-    asked = self._drain_until is not None
-    codes = {r['exit_code'] for r in ranks}
-    if report['kind'] == 'seen':
-      self._see(**report['event'])
-    elif report['kind'] == 'hang':
-      # A rank without a processor is slow; that is no excuse for ever.
-      patience = _PATIENCE if any(r['starved'] for r in ranks) else 1
-      if report['age_s'] > patience * report['limit_s']:
-        limit = f'no progress within {report["age_s"]:.1f} s'
-        self._fail('hang', node, f'{limit} in phase {report["phase"]}')
-    elif codes == {0}:
-      self._see('done')
-    elif codes - {0, None} - ({exit_codes.STOPPED} if asked else set()):
-      self._fail('exit', node)
-    elif asked and ranks and None not in codes:
-      self._see('drained')
-    elif not self._running and ranks and all(r['done'] for r in ranks):
-      self._running = True
-      self._ledger.running(self._incidents.state)
-      self._see('running', step=min(r['done'] for r in ranks))
+  def _see_files(self) -> None:
+    """Takes what was read in the run directory, and asks again."""
+    now = time.monotonic()
+    if self._looking is None and now > self._looked + _COMPARE_S:
+      self._looked = now
+      self._looking = asyncio.create_task(self._look(is_urgent=False))
+    elif self._looking and self._looking.done():
+      task, self._looking = self._looking, None
+      self._found(task.result())
+    if (failure := self._incidents.failure) != self._failure:
+      self._failure = failure
+      if failure:
+        self._see('storage', detail=failure)
 
-  def _fail(self, kind: str, node: str | None = None, detail: str = '') -> None:
-    """Ends the generation; then decides why it ended."""
-    time_s, progress = self._ledger.now_s(), self._fleet.kill()
-    if self._see_lost_agents() or self._see_site():  # That is the reason, then.
-      return
-    first = min((r for r in progress if r['exit_code']), key=_order, default={})
-    self._see(
-      kind,
-      time_s=time_s,
-      node=first.get('node', node),
-      rank=first.get('rank'),
-      step=max((r['entered'] for r in progress), default=None),
-      detail=first.get('why') or detail,
-      progress=tuple(
-        events.Progress(**{name: r[name] for name in _FACTS}) for r in progress
-      ),
-    )
+  async def _look(self, *, is_urgent: bool) -> site.Look:
+    state = self.state()
+    facts = state.nodes, state.generation, self._ledger.now_s(), is_urgent
+    try:
+      return await background.run(self._site.look, *facts, limit_s=_LOOK_S)
+    except (OSError, TimeoutError) as error:
+      why = str(error) or f'it does not answer within {_LOOK_S:g} s'
+      return site.Look(failure=f'{self._config.run_dir}: {why}')
 
-  def _see_lost_agents(self) -> bool:
-    """Reports agents that were lost; returns whether there were any."""
-    gone, self._fleet.gone = self._fleet.gone, []
-    for node in gone:
-      left = self._fleet.kill() if node in self._fleet.nodes else []
-      step = max((r['entered'] for r in left), default=None)
-      self._see('agent_lost', node=node, step=step)
-    return bool(gone)
-
-  def _see_site(self) -> bool:
-    """Decides about what training reports; whether the generation is over."""
-    now = self._incidents.state.generation
-    for event in self._site.poll(self._ledger.now_s()):
+  def _found(self, look: site.Look) -> None:
+    before, self._unread = self._unread, look.failure
+    if look.failure and not before:
+      self._see('storage', detail=look.failure)
+    for event in look.found:
       self._decide(event)
-    return self._code is not None or self._incidents.state.generation > now
+    if look.sealed:
+      self._see('sealed', step=max(look.sealed), seals=look.sealed)
 
-  def _signalled(self, numbers: bytes) -> None:
-    """SIGTERM or Ctrl-C: the first asks the ranks, the second ends at once."""
-    for number in numbers:
-      if self._incidents.state.draining == '':
-        self._ledger.say('a second signal: not waiting for the ranks')
-        self._fleet.kill()
-        self._code = exit_codes.STOPPED
-      else:
+  def _signalled(self, number: int) -> None:
+    self._signals.append(number)
+    self._wake.set()
+
+  def _hear_signals(self) -> None:
+    """The first signal asks the ranks; a second that insists ends at once."""
+    signals, self._signals = self._signals, []
+    for number in signals:
+      is_ending = self.state().draining == ''
+      meaning = self._requests.weigh(number, is_ending=is_ending)
+      if meaning == 'now':
+        why = 'a second signal: not waiting for the ranks'
+        self._stop(exit_codes.STOPPED, why)
+      elif meaning == 'stop':
         name = signal.Signals(number).name
         self._see('stop_requested', detail=f'{name} to the supervisor')
+    for event in self._site.notices(self._ledger.now_s()):
+      self._decide(event)
 
-  def _see(self, kind: str, **facts) -> None:
+  def _check(self) -> None:
+    """The invariant: a generation runs, or begins within a stated time."""
+    now = self._generation
+    if now.is_over and now.phase == 'waiting':
+      self._code = self._final
+    if time.monotonic() < now.until + _SLACK_S:
+      self._stuck = ''
+      self._pulse.tell()
+    elif not self._stuck:
+      self._stuck = f'nothing runs, and a person must look: {now.why}'
+      self._ledger.say(self._stuck)
+
+  def _see(self, kind: str, **facts: Any) -> None:
     facts = {'time_s': self._ledger.now_s()} | facts
+    if len(nodes := facts.get('nodes', ())) == 1:
+      facts |= {'node': nodes[0], 'nodes': ()}
     self._decide(events.Event(kind=kind, **facts))
 
   def _decide(self, event: events.Event) -> None:
     """Decides about an event, and acts."""
+    if self._generation.is_over:  # It is decided already.
+      return
     action = self._incidents.decide(event)
     self._ledger.seen(event, action)
+    self._site.seen(event, action)
     self._site.act(action)
-    self._act(action)
-
-  # --- What is done ---
-
-  def _act(self, action: events.Action) -> None:
+    if action.condemned and self._config.aegis.agent:
+      new = [x for x in self.state().quarantine if x.node in action.condemned]
+      where = self._config.run_dir
+      quarantine.tell(self._held.store, new, where, self._ledger.say)
     if action.kind == 'checkpoint_and_drain':
-      self._drain_until = time.monotonic() + self._config.aegis.grace_s
-      self._fleet.ask_to_stop()
-    elif action.kind in ('replace_node', 'restart', 'rollback'):
-      self._fleet.kill()
-      if action.step is not None:
-        self._seals.roll_back(action.step)
-        self._sealed = self._seals.steps()
-      select.select([self._wake], [], [], action.delay_s)  # Or a signal.
-      self._begin()
+      self._generation.ask_to_stop()
+    elif action.kind in ('replace_node', 'restart', 'rollback', 'wait'):
+      self._generation.again(action)
     elif action.kind == 'stop':
-      self._fleet.kill()
-      self._code = action.exit_code
+      self._stop(
+        exit_codes.DONE if action.exit_code is None else action.exit_code
+      )
 
-  def _begin(self) -> None:
-    """Starts the generation of the state."""
-    aegis, state = self._config.aegis, self._incidents.state
-    for node in set(state.nodes) - self._healthy:
-      if why := self._site.examine(node):
-        self._see('unhealthy', node=node, detail=why)
-        return
-    self._healthy = set(state.nodes)
-    fence.raise_to(self._config.run_dir, state.generation)
-    host = state.nodes[0] if aegis.agent else '127.0.0.1'
-    seed = zlib.crc32(self._config.run_dir.encode())
-    port = _PORTS + (seed + 31 * state.generation) % _PORT_COUNT
-    coordinator = f'{host}:{port}'
-    (self._run_dir / 'aegis' / 'coordinator').write_text(coordinator)
-    self._running, self._drain_until = False, None
-    self._ledger.begin(state, self._seals.newest(), coordinator)
-    place = supervised.Place(
-      rank=-1,
-      generation=state.generation,
-      run_dir=self._config.run_dir,
-      skip=state.skip,
-      faults=os.environ.get(faults.VARIABLE, ''),
-      environment={
-        'JAX_COORDINATOR_ADDRESS': coordinator,
-        'JAX_NUM_PROCESSES': str(len(state.nodes) * aegis.ranks_per_node),
-      },
-    )
-    self._fleet.begin(state.nodes, place)
-
-
-def _order(ended: dict) -> tuple:
-  """Sorts ranks that ended by the time at which they said why.
-
-  A signal leaves no time; code 75 says that another rank is gone.
-  """
-  return ended['exit_code'] == exit_codes.STOPPED, ended['failed_ns'] or 0
+  def _stop(self, code: int, why: str = '') -> None:
+    """Ends the ranks, then the run."""
+    if why:
+      self._ledger.say(why)
+    self._final, self._generation.is_over = code, True
+    self._generation.end()

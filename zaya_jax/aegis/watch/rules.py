@@ -14,6 +14,8 @@ r"""Rules, which are TOML files: what lines and counters mean.
 many lines (or a counter that rises by so much). The same event is not reported
 again for `debounce_s`. `action` overrides that of the severity. Each file is
 tested when it is read: all `examples` must match, and no line of `all_clear`.
+Nor may a rule that acts match what machines say that are well, what other rules
+are clear about, or most of the examples of other rules.
 """
 
 import dataclasses
@@ -35,8 +37,13 @@ _ACTIONS = {
   'drain_later': 'checkpoint_and_drain',
   'critical': 'replace_node',
 }
-# The kinds of `events` that a line may cause.
-_ALLOWED = ('out_of_memory', 'loss_spike', 'not_finite', 'save_failed')
+_HARMLESS = ('ignore', 'warn')
+_FEW = 4  # Examples of others that any rule may match.
+# What kernels say of programs: these choose their names, and those of files.
+_OF_PROGRAMS = re.compile(
+  r'(traps: )?.{1,64}?\[\d+\]:? '
+  r'(segfault at|trap |general protection|bad frame)'
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,6 +67,8 @@ class Rule:
 
   def find(self, text: str) -> re.Match[str] | None:
     """The match of a line, unless the line is excluded."""
+    if self.source == 'kern' and _OF_PROGRAMS.match(text):
+      return None
     if self.unless and self.unless.search(text):
       return None
     return self.pattern.search(text)
@@ -75,15 +84,49 @@ def load(paths: typing.Iterable[str | pathlib.Path] = ()) -> tuple[Rule, ...]:
     UsageError: naming file and line, if any rule of any file is wrong.
   """
   found: dict[str, Rule] = {}
+  places: dict[str, tuple[pathlib.Path, int]] = {}
   for path in map(pathlib.Path, paths or (SHIPPED,)):
     for file in sorted(path.glob('*.toml')) if path.is_dir() else (path,):
       for rule, line in _read(file):
         if rule.name in found:
           _refuse(file, line, f'the name {rule.name!r} is taken')
-        found[rule.name] = rule
+        found[rule.name], places[rule.name] = rule, (file, line)
   if not found:
     raise fields.UsageError(f'{list(map(str, paths))} have no rules.')
+  known = {**({r.name: r for r in load()} if paths else {}), **found}
+  for name, rule in found.items():
+    if rule.action not in _HARMLESS and (why := _breadth(rule, known)):
+      _refuse(*places[name], f'the rule {name!r} {why}')
   return tuple(found.values())
+
+
+def ordinary() -> dict[str, list[str]]:
+  """What machines say that are well, by source."""
+  path = pathlib.Path(__file__).parent / 'ordinary.toml'
+  return tomllib.loads(path.read_text(encoding='utf-8'))
+
+
+def _breadth(rule: Rule, known: dict[str, Rule]) -> str:
+  """Why a rule would act on nodes that are well, or on all; '' if not."""
+  others = [
+    r for r in known.values() if r.source == rule.source and r.name != rule.name
+  ]
+  examples = {line for r in others for line in r.examples} - {*rule.examples}
+  quiet = {line for r in others for line in r.all_clear}
+  quiet.update(ordinary().get(rule.source, ()))
+  for line in sorted(quiet - examples - {*rule.examples}):
+    if rule.find(line):
+      return (
+        f'acts on {line!r}, which means no harm; narrow its pattern, or, if '
+        'the line does mean harm, make it one of its examples'
+      )
+  met = sum(1 for line in examples if rule.find(line))
+  if met > max(_FEW, len(examples) / 2):
+    return (
+      f'matches {met} of the {len(examples)} examples of other rules, so it '
+      'would act on almost everything; narrow its pattern'
+    )
+  return ''
 
 
 def _read(path: pathlib.Path) -> list[tuple[Rule, int]]:
@@ -168,11 +211,13 @@ def _check(
 
 def _contradiction(rule: Rule) -> tuple[str, str]:
   """A key that contradicts others, and why; '' for both if none does."""
-  if rule.name in set(events.KINDS) - set(_ALLOWED):
+  if rule.name in set(events.KINDS) - set(events.OF_LINES):
     return 'name', 'no line can mean this'
-  if rule.source == 'trainer' and rule.action in events.NODE_ACTIONS:
-    never = 'what a trainer prints never acts on a node'
+  if rule.source == 'trainer' and rule.action not in _HARMLESS:
+    never = 'what a trainer prints never acts on a node or on the run'
     return 'source', f'{never}; choose another severity or action'
+  if rule.action == 'wait':
+    return 'action', 'no line can tell for what to wait'
   if rule.action == 'replace_node' and rule.scope == 'job':
     return 'scope', 'only a rule about a node can replace one'
   if bool(rule.grace_s) != bool(rule.clear):

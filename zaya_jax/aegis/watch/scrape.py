@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Counters of a metrics endpoint, as that of ROCm's exporter, that rise."""
 
-import http.client
 import json
 import math
 import queue
@@ -24,18 +23,28 @@ class Counters:
     self._last: dict[str, float] = {}
 
   def rises(self, text: str) -> list[tuple[str, int]]:
-    """Counters with labels and by how much each has risen since the last text.
+    """Counters with labels and by how much each has risen since it was read.
 
-    A counter that is new, or was reset, counts from here on.
+    A counter that is new, or was reset, counts from here on. One that a text
+    leaves out, as it was cut, is compared with what it was before.
 
     Args:
       text: in the format of Prometheus.
+
+    Raises:
+      ValueError: if there is no counter in it; the next text is compared with
+        the one before.
     """
-    now = {}
-    for line in text.splitlines():
+    now: dict[str, float] = {}
+    whole, _, _ = text.rpartition('\n')  # A line without its end may be cut.
+    for line in whole.splitlines():
       if len(now) < _SERIES and (found := _sample(line)):
         now[found[0]] = found[1]
-    last, self._last = self._last, now
+    if not now:
+      raise ValueError('there are no metrics in the answer')
+    last = self._last
+    gone = [name for name in last if name not in now][: _SERIES - len(now)]
+    self._last = now | {name: last[name] for name in gone}
     return [
       (name, math.ceil(value - last[name]))
       for name, value in now.items()
@@ -104,7 +113,8 @@ class Scraper:
         for rise in counters.rises(text):
           self._found.put(rise)
         self.failure = ''
-      except (OSError, ValueError, http.client.HTTPException) as error:
-        self.failure = f'{self._url}: {error}'
+      # Whatever it is: a thread that ends here would be blind in silence.
+      except Exception as error:
+        self.failure = f'{self._url}: {error or type(error).__name__}'
       if self._end.wait(self._every_s):
         return

@@ -23,18 +23,27 @@ class Tail:
       with contextlib.suppress(OSError):  # A pipe has no past to skip.
         os.lseek(self._file, 0, os.SEEK_END)
     self.dropped = 0  # Bytes left out because they came too fast.
+    self.failure = ''  # Why it cannot be read now; '' if it can.
 
   def read(self) -> list[str]:
     """The lines since the last call; one without its end waits."""
-    if self._file < 0:
-      self._file = self._open()
-    if self._file < 0:
+    try:
+      if self._file < 0:
+        self._file = self._open()
+      lines = self._lines() if self._file >= 0 else []
+    except OSError as error:
+      self.failure = f'{self._path}: {error.strerror}'
+      self.close()
       return []
+    self.failure = ''
+    return lines
+
+  def _lines(self) -> list[str]:
     data = self._read()
     if not data and self._was_rotated():
-      os.close(self._file)
-      self._file = self._open()
+      self.close()
       rest, self._rest = self._rest, b''
+      self._file = self._open()
       return [_text(rest)] if rest else []
     *lines, rest = (self._rest + data).split(b'\n')
     self._rest = rest[:_LINE]
@@ -42,8 +51,9 @@ class Tail:
 
   def close(self) -> None:
     """Closes the file."""
-    if self._file >= 0:
-      os.close(self._file)
+    file, self._file = self._file, -1
+    if file >= 0:
+      os.close(file)
 
   def _open(self) -> int:
     with contextlib.suppress(FileNotFoundError):

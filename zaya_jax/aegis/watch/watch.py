@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 from zaya_jax.aegis.decide import events
-from zaya_jax.aegis.watch import matcher, rules, tail
+from zaya_jax.aegis.watch import matcher, rules, sampler, tail
 from zaya_jax.config import fields
 
 
@@ -38,6 +38,7 @@ class Watch:
     found: the rules.
     logs: (source, path) of each log; '{node}' in a path is its name.
     metrics_url: of an endpoint; '' for none.
+    telemetry: names of tools to ask.
   """
 
   def __init__(
@@ -47,7 +48,9 @@ class Watch:
     *,
     logs: Iterable[tuple[events.Source, str]] = (),
     metrics_url: str = '',
+    telemetry: Iterable[str] = (),
   ):
+    found = tuple(found)
     self._node, self._matcher = node, matcher.Matcher(found, node)
     self._tails, self._blind = [], []
     for source, path in logs:
@@ -61,7 +64,9 @@ class Watch:
       from zaya_jax.aegis.watch import scrape  # A fifth of a second.
 
       self._scraper = scrape.Scraper(metrics_url)
-    self._told_failure = False
+    self._told: set[str] = set()
+    asked = sampler.tools(telemetry)
+    self._sampler = sampler.Sampler(node, found, asked)
 
   def poll(self, time_s: float) -> list[events.Event]:
     """The events since the last call; `time_s` never steps back."""
@@ -73,14 +78,22 @@ class Watch:
     ]
     for name, rise in self._scraper.read() if self._scraper else ():
       seen += self._matcher.match('metrics', name, time_s=time_s, count=rise)
-    return seen + self._matcher.due(time_s) + self._unread(time_s)
+    seen += self._matcher.due(time_s) + self._sampler.poll(time_s)
+    return seen + self._unread(time_s)
 
   def _unread(self, time_s: float) -> list[events.Event]:
     """Reports once what cannot be read."""
-    if self._scraper and self._scraper.failure and not self._told_failure:
-      self._told_failure = True
-      self._blind.append(self._scraper.failure)
+    failures = [
+      f'{source}: {log.failure}' for source, log in self._tails if log.failure
+    ]
+    if self._scraper and self._scraper.failure:
+      failures.append(self._scraper.failure)
     blind, self._blind = self._blind, []
+    for failure in failures:
+      # Numbers and addresses differ from time to time.
+      if (what := failure.split(': ')[0]) not in self._told:
+        self._told.add(what)
+        blind.append(failure)
     return [
       events.Event(
         time_s=time_s,
@@ -93,8 +106,9 @@ class Watch:
     ]
 
   def close(self) -> None:
-    """Closes all files."""
+    """Closes all files, and ends tools that are under way."""
     for _, log in self._tails:
       log.close()
     if self._scraper:
       self._scraper.close()
+    self._sampler.close()

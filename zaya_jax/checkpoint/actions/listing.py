@@ -5,6 +5,7 @@ Nothing here needs the devices of the run, nor jax: files and arrays are read on
 the host. What does more than list is imported when it is asked for.
 """
 
+import contextlib
 import datetime
 import importlib
 import math
@@ -29,6 +30,7 @@ _ACTIONS = {
   'diff': 'compare:main',
   'reshape': 'reshape:main',
   'prune': 'upkeep:prune',
+  'accept': 'upkeep:accept',
 }
 
 
@@ -112,8 +114,9 @@ def _iso(seconds: float) -> str:
 
 
 def _bytes_on_disk(directory: str) -> int:
-  return sum(
-    os.lstat(os.path.join(folder, name)).st_size
-    for folder, _, names in os.walk(directory)
-    for name in names
-  )
+  found = 0
+  for folder, _, names in os.walk(directory):
+    for name in names:
+      with contextlib.suppress(FileNotFoundError):  # It is being removed.
+        found += os.lstat(os.path.join(folder, name)).st_size
+  return found

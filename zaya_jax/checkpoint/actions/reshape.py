@@ -20,17 +20,20 @@ from zaya_jax.checkpoint import (
   errors,
   fingerprint,
   folders,
-  lock,
   meta,
   seal,
 )
 from zaya_jax.checkpoint.actions import compare
 from zaya_jax.checkpoint.reading import finder, lazy, reader
-from zaya_jax.checkpoint.writing import stream
+from zaya_jax.checkpoint.writing import aside, stream
+from zaya_jax.runtime import run_files
 
 _LARGE = 2**24  # Bytes of an array whose layers are written one by one.
 # What a run tells of its past, which is not that of the new folder.
-_PAST = ('.lock', 'log.txt', 'metrics.jsonl', 'incidents.jsonl', 'report.html')
+_PAST = (
+  '.lock', 'log.txt', 'metrics.jsonl', 'incidents.jsonl', 'report.html',
+  'run_id', 'parent_id',
+)  # fmt: skip
 
 
 def main(config: config_lib.Config, source: str) -> Iterator[dict[str, Any]]:
@@ -52,20 +55,14 @@ def main(config: config_lib.Config, source: str) -> Iterator[dict[str, Any]]:
     )
   directory = finder.resolve(source)
   step, ranks = os.path.basename(directory), config.checkpoint.ranks
-  partial = f'{output}.partial'
-  shutil.rmtree(partial, ignore_errors=True)
-  with lock.RunLock(partial, '--output'):
-    try:
-      _copy_files(folders.run_of(directory), partial)
-      target = os.path.join(folders.root(partial), step)
-      stream.write(target, _tree(directory, ranks), meta.read(directory))
-      saved = seal.read(directory).get('fingerprint', {})
-      fingerprint.check(target, saved, compare.fingerprints(target))
-      os.remove(os.path.join(partial, '.lock'))
-      os.rename(partial, output)
-    except BaseException:
-      shutil.rmtree(partial, ignore_errors=True)
-      raise
+  with aside.folder(output) as partial:
+    _copy_files(folders.run_of(directory), partial)
+    target = os.path.join(folders.root(partial), step)
+    if parent := seal.verified(directory).get('run'):
+      run_files.set_parent(partial, parent)
+    stream.write(target, _tree(directory, ranks), meta.read(directory))
+    saved = seal.read(directory).get('fingerprint', {})
+    fingerprint.check(target, saved, compare.fingerprints(target))
   yield {
     'checkpoint': os.path.join(folders.root(output), step),
     'ranks': ranks,

@@ -8,9 +8,17 @@ from collections.abc import Iterator
 from typing import Any
 
 from zaya_jax import config as config_lib
-from zaya_jax.checkpoint import errors, fingerprint, folders, lock, meta, seal
+from zaya_jax.checkpoint import (
+  errors,
+  fingerprint,
+  folders,
+  lock,
+  meta,
+  seal,
+  seal_key,
+)
 from zaya_jax.checkpoint.actions import compare, listing
-from zaya_jax.checkpoint.reading import finder
+from zaya_jax.checkpoint.reading import finder, high_water, resuming
 from zaya_jax.checkpoint.writing import retention
 
 Lines = Iterator[dict[str, Any]]
@@ -35,10 +43,20 @@ def verify(config: config_lib.Config, source: str) -> Lines:
 
 
 def seal_old(config: config_lib.Config, source: str) -> Lines:
-  """Seals what has no seal, once all of its arrays could be read."""
+  """Seals what has no seal, once all of its arrays could be read.
+
+  What another key of the file has signed is signed with the first one.
+  """
   del config
   for directory in folders.checkpoints(source):
     if os.path.lexists(os.path.join(directory, seal.NAME)):
+      newest = seal_key.newest()
+      if newest is not None and seal.key_id(directory) not in (None, newest):
+        with lock.RunLock(folders.run_of(directory), '--source'):
+          body = folders.check(directory)
+          files = body.pop('files')
+          seal.write(directory, body, known=files)
+        yield {'checkpoint': directory, 'sealed': True, 'files': len(files)}
       continue
     with lock.RunLock(folders.run_of(directory), '--source'):
       about, _ = listing.described(directory)
@@ -57,5 +75,18 @@ def prune(config: config_lib.Config, source: str) -> Lines:
     own = {k: own[k] for k in ('keep', 'keep_every') if k in own}
     settings = dataclasses.replace(settings, **own)
   with lock.RunLock(source, '--source'):
-    for step in retention.prune(folders.root(source), settings):
-      yield {'step': step, 'removed': True}
+    for step, why in retention.prune(folders.root(source), settings).items():
+      more = {'reason': why} if why else {}
+      yield {'step': step, 'removed': not why, **more}
+
+
+def accept(config: config_lib.Config, source: str) -> Lines:
+  """Lets a run go on from what is there: newer checkpoints may be gone."""
+  del config
+  with lock.RunLock(source, '--source'):
+    step = resuming.newest(source)
+    root = folders.root(source)
+    there = step is not None
+    body = seal.verified(os.path.join(root, str(step))) if there else None
+    high_water.set_to(source, body)
+  yield {'step': step, 'accepted': True}

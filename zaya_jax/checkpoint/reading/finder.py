@@ -4,16 +4,21 @@
 All processes of a run look together, and each reads its share of the files.
 """
 
+import functools
 import itertools
 import logging
 import os
+from collections.abc import Callable
 from typing import Any
 
 from zaya_jax.checkpoint import agreement, errors, folders, seal
+from zaya_jax.checkpoint.reading import aside
 from zaya_jax.runtime import processes
 
 _turns = itertools.count()
 _verified: dict[str, Any] = {}  # Path -> `_stats` when it was verified.
+# More that a checkpoint must be: raises BrokenError; of its path and its seal.
+Also = Callable[[str, dict[str, Any]], None]
 
 
 def resolve(source: str) -> str:
@@ -31,6 +36,8 @@ def resolve(source: str) -> str:
     CheckpointError: if there is none.
   """
   path = os.path.abspath(source)
+  if os.path.islink(path):  # The user says so.
+    path = os.path.realpath(path)
   if folders.is_checkpoint(path):
     verify(path)
     return path
@@ -42,7 +49,11 @@ def resolve(source: str) -> str:
 
 
 def newest(
-  folder: str, *, repair: bool = False, strict: bool = False
+  folder: str,
+  *,
+  repair: bool = False,
+  strict: bool = False,
+  also: Also = lambda *_: None,
 ) -> int | None:
   """The step of the newest checkpoint in `folder` whose seal holds.
 
@@ -50,6 +61,7 @@ def newest(
     folder: of checkpoints.
     repair: renames newer ones that do not count to bad/STEP-REASON.
     strict: a damaged one is an error; one without a seal is passed over.
+    also: raises for those that do not count; the same in all processes.
 
   Returns:
     None if there is no checkpoint.
@@ -59,9 +71,13 @@ def newest(
   """
   broken = {}
   for name in processes.first_says(lambda: folders.numbered(folder)):
+    directory = os.path.join(folder, name)
     try:
-      verify(os.path.join(folder, name))
+      also(directory, verify(directory))
     except seal.BrokenError as error:
+      there = functools.partial(os.path.lexists, directory)
+      if not processes.first_says(there):
+        continue  # A run that goes on has removed it.
       if strict and error.reason != 'unsealed':
         raise
       broken[name] = error
@@ -74,12 +90,13 @@ def newest(
         f'{folder} holds no valid checkpoint: {", ".join(found)}. Name the key '
         'that they were sealed with (--checkpoint.seal_key_file), seal what '
         'you trust with --mode=checkpoints --checkpoint.action=seal --source='
-        'CHECKPOINT, or start anew with another --run_dir.'
+        'CHECKPOINT, or start anew with another --run_dir; those of another '
+        'run (run) are named with --restore.'
       )
     name = None
   for bad, error in broken.items():
     if repair and processes.process() == 0:
-      folders.set_aside(os.path.join(folder, bad), error.reason)
+      aside.move(os.path.join(folder, bad), error.reason)
     elif not repair:
       logging.warning('%s', error)
   return None if name is None else int(name)
@@ -94,7 +111,7 @@ def verify(directory: str) -> dict[str, Any]:
   count = processes.processes()
   before = _stats(directory)
   if before and _verified.get(directory) == before:
-    return seal.read(directory)
+    return seal.verified(directory)
   found, body = None, None
   try:
     body = folders.check(directory, share=(processes.process(), count))
@@ -104,6 +121,7 @@ def verify(directory: str) -> dict[str, Any]:
   if found := agreement.reach(name, found, agreement.first):
     raise seal.BrokenError(directory, *found)
   _verified[directory] = before
+  seal.remember(directory, body)
   return body
 
 
@@ -114,10 +132,13 @@ def _has_files(folder: str, names: Any) -> bool:
 
 
 def _stats(directory: str) -> list[Any]:
-  """Size, time and inode of each file: they change when it is written."""
-  return sorted(
-    (path, stat.st_size, stat.st_mtime_ns, stat.st_ino)
-    for folder, _, names in os.walk(directory)
-    for path in (os.path.join(folder, name) for name in names)
-    for stat in [os.lstat(path)]
-  )
+  """Size, times and inode of each file: they change when it is written."""
+  try:
+    return sorted(
+      (path, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino)
+      for folder, _, names in os.walk(directory)
+      for path in (os.path.join(folder, name) for name in names)
+      for stat in [os.lstat(path)]
+    )
+  except FileNotFoundError:  # It is being removed.
+    return []

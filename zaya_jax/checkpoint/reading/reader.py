@@ -99,10 +99,14 @@ def _read(
   try:
     composite = ocp.args.Composite(state=args)
     return _checkpointer().restore(directory, args=composite).state
-  except jax.errors.JaxRuntimeError:
-    raise  # The device is out of memory, for example; the files are innocent.
-  except errors.FAILURES as error:
-    raise errors.damaged(directory, error) from error
+  except Exception as error:
+    # What goes wrong with one array comes from Orbax as an Exception.
+    cause = error.__cause__ if type(error) is Exception else error
+    if isinstance(cause, jax.errors.JaxRuntimeError):
+      raise  # The device is out of memory, for example; the files are innocent.
+    if not isinstance(cause, errors.FAILURES):
+      raise
+    raise errors.damaged(directory, cause) from error
 
 
 def _checkpointer() -> ocp.Checkpointer:
@@ -127,13 +131,11 @@ def _check_json(directory: str) -> None:
 
 def _compare(directory: str, found: Any, abstract: Any) -> None:
   """Compares the values on the devices with those that were saved."""
-  if not os.path.exists(os.path.join(directory, seal.NAME)):
-    return  # Of a checkpoint that is being made, or sealed now.
-  saved = seal.read(directory).get('fingerprint', {})
+  saved = seal.verified(directory).get('fingerprint', {})
   wanted = arrays.describe(abstract)
   stored_as = arrays.describe(stored(directory))
   # A widened array has other bits.
-  same = {k: v for k, v in saved.items() if wanted.get(k) == stored_as.get(k)}
+  same = {k: saved.get(k, '') for k in wanted if wanted[k] == stored_as.get(k)}
   prints = fingerprint.to_json(fingerprint.of_tree(found))
   prints = {k: v for k, v in prints.items() if k in same}
   fingerprint.check(directory, same, prints)

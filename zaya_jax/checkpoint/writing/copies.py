@@ -10,16 +10,15 @@ import contextlib
 import os
 import re
 import shutil
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, BinaryIO
 
 from zaya_jax.checkpoint import errors, seal
-from zaya_jax.runtime import durable
 
 FILE = 'part'
 _KEPT = 2  # States: one process may be a state behind the others.
-_NAME = re.compile(r'(\d+)\.(\d+)')
+_NAME = re.compile(r'(\d+)\.\d+(\.partial)?', re.ASCII)
+_FILES = {FILE, seal.NAME, f'{seal.NAME}.partial'}
 _PARTIAL = -1  # In place of the step of what is half written.
 
 
@@ -65,7 +64,7 @@ def sealed(folder: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
   Nothing is read but seals.
   """
-  for holder in os.scandir(folder):
+  for holder in list(os.scandir(folder)):
     for names in _by_step(holder.path).values():
       for name in names:
         path = os.path.join(holder.path, name)
@@ -73,6 +72,22 @@ def sealed(folder: str) -> Iterator[tuple[str, dict[str, Any]]]:
           facts = seal.read(path)
           if name == f'{facts["step"]}.{facts["owner"]}':
             yield path, facts
+
+
+def clear(holder: str) -> None:
+  """Removes all copies of a process, and its folder if nothing is left."""
+  for names in _by_step(holder).values():
+    for name in names:
+      shutil.rmtree(os.path.join(holder, name), ignore_errors=True)
+  with contextlib.suppress(OSError):
+    os.rmdir(holder)
+
+
+def strangers(holder: str) -> list[str]:
+  """Names in the folder of a process that are no copies; they stay."""
+  ours = {name for names in _by_step(holder).values() for name in names}
+  there = os.listdir(holder) if os.path.isdir(holder) else []
+  return sorted({*there} - ours)
 
 
 def private(folder: str, run: str) -> str:
@@ -100,22 +115,14 @@ def private(folder: str, run: str) -> str:
   return path
 
 
-def run_id(run_dir: str) -> str:
-  """The name of this run on its hosts: another run has another."""
-  path = os.path.join(run_dir, '.run')
-  with contextlib.suppress(FileNotFoundError):
-    with open(path, encoding='utf-8') as file:
-      return uuid.UUID(file.read().strip()).hex
-  run = uuid.uuid4().hex
-  durable.replace(path, f'{run}\n'.encode())
-  return run
-
-
 def _by_step(holder: str) -> dict[int, list[str]]:
-  """The names in a folder, by step."""
+  """The copies in a folder, by step: a name alone may be anybody's."""
   by_step = collections.defaultdict(list)
-  with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-    for name in os.listdir(holder):
-      found = _NAME.fullmatch(name)
-      by_step[int(found[1]) if found else _PARTIAL].append(name)
+  with contextlib.suppress(OSError):
+    for entry in os.scandir(holder):
+      found = _NAME.fullmatch(entry.name)
+      if found and entry.is_dir(follow_symlinks=False):
+        if {*os.listdir(entry)} <= _FILES:
+          step = _PARTIAL if found[2] else int(found[1])
+          by_step[step].append(entry.name)
   return dict(by_step)

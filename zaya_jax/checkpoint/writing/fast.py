@@ -16,7 +16,6 @@ import hashlib
 import json
 import logging
 import os
-import shutil
 import socket
 import threading
 from typing import Any
@@ -27,7 +26,7 @@ from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import arrays, errors, fingerprint, folders, seal
 from zaya_jax.checkpoint.writing import copies, neighbours
 from zaya_jax.checkpoint.writing import parts as parts_lib
-from zaya_jax.runtime import processes, supervised
+from zaya_jax.runtime import processes, run_files, supervised
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +58,7 @@ class FastTier:
   ):
     self._process, self._count = processes.process(), processes.processes()
     self._root = folders.root(run_dir)
-    run = processes.first_says(lambda: copies.run_id(run_dir))
+    run = processes.first_says(lambda: run_files.run_id(run_dir))
     self._tiers = []
     for tier in config.fast:
       folder, _, every = tier.rpartition('@')
@@ -81,6 +80,10 @@ class FastTier:
     self._moves = [(i, (i + ahead) % self._count) for i in range(self._count)]
     self._behind = (self._process - ahead) % self._count
     self._writing: threading.Thread | None = None
+    for folder, _ in self._tiers:
+      for name in copies.strangers(self._holder(folder)):
+        path = os.path.join(self._holder(folder), name)
+        logging.warning('%s is ignored: it is no copy of a state.', path)
 
   def is_due(self, step: int) -> bool:
     """Whether a state is to be copied after `step`."""
@@ -101,7 +104,8 @@ class FastTier:
     if not due:
       return
     self.wait()
-    supervised.check_fence()
+    with contextlib.suppress(OSError):  # It is asked again for checkpoints.
+      supervised.check_fence()
     prints = fingerprint.of_tree(state)
     moves = self._moves if self._count > 1 else []
     cut = self._parts.cut(state, moves)
@@ -171,7 +175,7 @@ class FastTier:
     """Waits for the newest copy; removes all if the run is complete."""
     self.wait()
     for folder, _ in self._tiers if done else ():
-      shutil.rmtree(self._holder(folder), ignore_errors=True)
+      copies.clear(self._holder(folder))
 
   def _shared(self) -> list[int]:
     return folders.steps(self._root)

@@ -14,10 +14,10 @@ from typing import Any, Self
 
 from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import arrays, errors, folders, seal
-from zaya_jax.checkpoint.reading import finder, reader
-from zaya_jax.checkpoint.writing import failures, saver
+from zaya_jax.checkpoint.reading import aside, reader, resuming
+from zaya_jax.checkpoint.writing import failures, leftovers, saver
 from zaya_jax.config import exit_codes
-from zaya_jax.runtime import fence, processes, supervised
+from zaya_jax.runtime import fence, processes, run_files, supervised
 
 _HEADROOM = 1.2  # Free bytes that a save asks for, per byte of state.
 _PATIENCE_S = 5.0  # A save that is not urgent waits for the one before it.
@@ -47,7 +47,7 @@ class Manager:
   """
 
   def __init__(self, run_dir: str, config: config_lib.CheckpointConfig):
-    self._root = folders.root(run_dir)
+    self._run_dir, self._root = os.path.abspath(run_dir), folders.root(run_dir)
     self._config = config
     self._failures = failures.Failures(self._root, config)
     self._begun: int | None = None  # The step of the newest save.
@@ -56,7 +56,11 @@ class Manager:
     self._sealed: list[_Save] = []  # That nobody has asked for yet.
     if processes.process() == 0:
       os.makedirs(self._root, exist_ok=True)
-      folders.remove_partial(self._root)
+      run_files.run_id(run_dir)
+      leftovers.clear(self._root)
+      for name in folders.strangers(self._root):
+        path = os.path.join(self._root, name)
+        logging.warning('%s is ignored: a checkpoint is named STEP.', path)
     processes.barrier('cleared')
     self._saver = saver.Saver(self._root, config)
 
@@ -66,7 +70,15 @@ class Manager:
     Raises:
       CheckpointError: if there are checkpoints and none is valid.
     """
-    return finder.newest(self._root, repair=True)
+    return resuming.newest(self._run_dir, repair=True)
+
+  def check(self, step: int | None) -> None:
+    """Refuses to go on from a step before the newest that was ever sealed.
+
+    Raises:
+      CheckpointError: until --checkpoint.action=accept has been done.
+    """
+    resuming.check(self._run_dir, step)
 
   def newest_saved(self) -> int | None:
     """The step of the newest sealed checkpoint, whose files are not read."""
@@ -108,7 +120,6 @@ class Manager:
       FencedError: if another generation goes on in the place of this one.
     """
     started = time.monotonic()
-    supervised.check_fence()
     if not urgent and processes.first_says(self._is_busy):
       logging.warning(
         'Step %d is not saved: the save of step %d is still under way; raise '
@@ -180,7 +191,7 @@ class Manager:
     except seal.BrokenError as error:
       processes.barrier('bad')  # Nobody reads it any more.
       if processes.process() == 0:
-        folders.set_aside(self.directory(step), error.reason)
+        aside.move(self.directory(step), error.reason)
       error.exit_code = exit_codes.STOPPED
       raise
 
@@ -203,6 +214,14 @@ class Manager:
       except (errors.CheckpointError, fence.FencedError):
         pass  # An error is on its way already: do not hide it.
       self._saver.close()
+
+  def _outlived(self, step: int) -> bool:
+    """Sets a checkpoint aside that a given-up generation has made meanwhile."""
+    directory = self.directory(step)
+    found = resuming.outlived(seal.read(directory), fence.began(self._run_dir))
+    if found:
+      aside.move(directory, 'zombie')
+    return bool(found)
 
   def _is_busy(self) -> bool:
     """Whether the save before is under way, and will be for a while."""
@@ -230,13 +249,17 @@ class Manager:
     """A save that failed in a way that the other processes do not know."""
     if processes.processes() > 1:
       return self._failures.give_up(step, error)
-    folders.remove_partial(self._root)
+    leftovers.clear(self._root)
     self._failures.add(step, errors.cause(error), last=last)
 
   def _on_disk(self, step: int, state: Any) -> str | None:
     """Why a step cannot be saved; '': it is there; None: it can."""
+    try:
+      supervised.check_fence()
+    except OSError as error:
+      return f'the newest generation is not known ({errors.cause(error)})'
     there = folders.steps(self._root)
-    if step in there:
+    if step in there and not self._outlived(step):
       return ''
     if self._newest not in (None, *there):
       logging.warning(
@@ -246,4 +269,4 @@ class Manager:
       )
       self._newest = None
     needed = int(arrays.num_bytes(state) * _HEADROOM)
-    return folders.obstacle(self._root, needed) or None
+    return leftovers.obstacle(self._root, needed) or None

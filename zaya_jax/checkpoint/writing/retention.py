@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which checkpoints stay: the newest, the best and every k-th."""
 
+import contextlib
 import math
 import os
 from collections.abc import Mapping
 
 from zaya_jax import config as config_lib
-from zaya_jax.checkpoint import folders, seal
+from zaya_jax.checkpoint import errors, folders, seal
+from zaya_jax.checkpoint.writing import leftovers
 
 _BEST = 'val/bpb'  # The lowest of this metric.
 
@@ -32,16 +34,25 @@ def kept(
   return stay
 
 
-def prune(folder: str, config: config_lib.CheckpointConfig) -> list[int]:
-  """Removes the sealed checkpoints that need not stay; returns their steps.
+def prune(folder: str, config: config_lib.CheckpointConfig) -> dict[int, str]:
+  """Removes the sealed checkpoints that need not stay.
 
   What is not sealed is left alone: nobody knows what it is.
+
+  Returns:
+    Of each that need not stay why it could not be removed, or ''.
   """
-  metrics = {
-    step: seal.read(os.path.join(folder, str(step))).get('metrics', {})
-    for step in folders.steps(folder)
-  }
-  gone = sorted(metrics.keys() - kept(metrics, config))
-  for step in gone:
-    folders.remove(os.path.join(folder, str(step)))
+  metrics = {}
+  for step in folders.steps(folder):
+    # One that goes at this moment, or is amended, is looked at next time.
+    with contextlib.suppress(OSError, seal.BrokenError):
+      body = seal.read(os.path.join(folder, str(step)))
+      metrics[step] = body.get('metrics', {})
+  gone = {}
+  for step in sorted(metrics.keys() - kept(metrics, config)):
+    gone[step] = ''
+    try:
+      leftovers.remove(os.path.join(folder, str(step)))
+    except OSError as error:
+      gone[step] = errors.cause(error)
   return gone

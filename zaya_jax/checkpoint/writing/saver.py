@@ -24,8 +24,9 @@ from zaya_jax.checkpoint import (
   quiet,
   seal,
 )
+from zaya_jax.checkpoint.reading import high_water
 from zaya_jax.checkpoint.writing import handlers, retention
-from zaya_jax.runtime import durable, processes, supervised
+from zaya_jax.runtime import durable, processes, run_files, supervised
 
 
 class Saver:
@@ -39,7 +40,10 @@ class Saver:
   def __init__(self, root: str, config: config_lib.CheckpointConfig):
     quiet.silence()
     self._root, self._config = root, config
+    self._run_dir = os.path.dirname(root)
+    self._lineage: dict[str, str] = {}
     self._saves = 0  # Begun, the same in all processes.
+    self._told: set[str] = set()  # Why old ones stay.
     self._thread = concurrent.futures.ThreadPoolExecutor(1, 'seal')
     self._parts = handlers.Parts()
     self._orbax = handlers.checkpointer(config, self._parts)
@@ -69,7 +73,7 @@ class Saver:
       meta=ocp.args.JsonSave({**meta, 'arrays': arrays.describe(state)}),
     )
     aside = self._directory(step) + folders.ASIDE
-    self._orbax.save(aside, args=args, force=True)
+    self._orbax.save(aside, args=args)
     name = f'save/{self._saves}'
     return self._thread.submit(self._seal, step, aside, meta, prints, name)
 
@@ -85,7 +89,10 @@ class Saver:
   def _seal(self, step, aside, meta, prints, name) -> str:
     """Waits for all parts, seals and names them; what failed, or ''."""
     self._orbax.wait_until_finished()
-    facts = folders.facts(step, meta, fingerprint.to_json(prints))
+    # Once: who deletes run_id does not make another run of this one.
+    self._lineage = self._lineage or run_files.lineage(self._run_dir)
+    origin = folders.origin_of(self._lineage)
+    facts = folders.facts(step, meta, fingerprint.to_json(prints), origin)
 
     def finish(parts):
       failed = [
@@ -97,25 +104,36 @@ class Saver:
 
     parts, wait = self._parts.finish(aside), self._config.timeout_s
     why = agreement.reach(name, parts, finish, wait)
-    if why and processes.process() == 0:
-      shutil.rmtree(aside, ignore_errors=True)
+    if processes.process() == 0:
+      if why:
+        shutil.rmtree(aside, ignore_errors=True)
+      else:
+        self._thread.submit(self._prune)  # Nobody waits for it.
     return why
 
   def _name(self, step, aside, facts, known) -> str:
     """Seals what all have written and gives it its name; what failed, or ''."""
     try:
       supervised.check_fence()
-      seal.write(aside, facts, known=known)
+      body = seal.write(aside, facts, known=known)
+      supervised.check_fence()  # To hash and to sync has taken its time.
       os.rename(aside, self._directory(step))
       durable.sync(self._root)
+      high_water.set_to(self._run_dir, body)
     except (OSError, errors.CheckpointError) as error:
       return errors.cause(error)
-    try:
-      retention.prune(self._root, self._config)
-    except (OSError, errors.CheckpointError) as error:
-      why = errors.cause(error)
-      logging.warning('Old checkpoints stay in %s: %s.', self._root, why)
     return ''
+
+  def _prune(self) -> None:
+    """Removes old ones; no save fails by it, and the next one tries again."""
+    try:
+      found = retention.prune(self._root, self._config).values()
+    except errors.FAILURES as error:
+      found = [errors.cause(error)]
+    reasons = set(filter(None, found))
+    for why in sorted(reasons - self._told):
+      logging.warning('Old checkpoints stay in %s: %s.', self._root, why)
+    self._told |= reasons
 
   def _directory(self, step):
     return os.path.join(self._root, str(step))

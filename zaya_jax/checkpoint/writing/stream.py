@@ -24,6 +24,7 @@ from zaya_jax.checkpoint import (
   quiet,
   seal,
 )
+from zaya_jax.runtime import run_files
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +94,9 @@ def write(
       checkpointer.save(os.path.abspath(directory), args=args)
     prints = {k: writer.prints[id(x)] for k, x in arrays.named(tree).items()}
     step = int(os.path.basename(directory))
-    seal.write(directory, folders.facts(step, meta, prints))
+    lineage = run_files.lineage(folders.run_of(directory))
+    origin = folders.origin_of(lineage)
+    seal.write(directory, folders.facts(step, meta, prints, origin))
   except BaseException as error:
     writer.stop()
     ours = isinstance(error, errors.FAILURES)

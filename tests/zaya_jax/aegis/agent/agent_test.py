@@ -2,16 +2,17 @@
 """An agent at the other end of a pipe, with ranks that only wait."""
 
 import dataclasses
+import json
 import os
 import signal
+import subprocess
 import sys
 import time
 
 import pytest
 
 from zaya_jax import config as config_lib
-from zaya_jax.aegis.agent import agent
-from zaya_jax.aegis.supervisor import link
+from zaya_jax.aegis.agent import agent, protocol
 from zaya_jax.runtime import beats, supervised
 
 WAIT = """
@@ -25,14 +26,49 @@ SETUP = {'command': RANK, 'directory': '.', 'node': 'a', 'spare': False}
 AEGIS = {'ranks_per_node': 2, 'standby': False, 'phase_limit_s': 600.0}
 
 
+class Talk:
+  """An agent, and the supervisor's side of its pipes."""
+
+  def __init__(self):
+    self._popen = subprocess.Popen(
+      [sys.executable, '-m', agent.__name__],
+      stdin=subprocess.PIPE,
+      stdout=subprocess.PIPE,
+      start_new_session=True,
+    )
+    self.pid, self.ranks = self._popen.pid, []
+
+  def send(self, do, **order):
+    self._popen.stdin.write(protocol.encode({'do': do, **order}))
+    self._popen.stdin.flush()
+
+  def await_report(self, kind):
+    """Reads until a report of a kind; EOFError if the agent ends before."""
+    while line := self._popen.stdout.readline():
+      report = json.loads(line)
+      self.ranks = report['ranks']
+      if report['kind'] == kind:
+        return report
+    raise EOFError
+
+  def hang_up(self):
+    self._popen.stdin.close()
+
+  def close(self):
+    self._popen.kill()
+    self._popen.wait()
+    self._popen.stdout.close()
+    self._popen.stdin.close()
+
+
 @pytest.fixture
 def start():
   """Starts an agent, with two ranks where asked."""
-  links = []
+  talks = []
 
   def run(ranks=2, **changes):
-    made = link.Link('a', '')
-    links.append(made)
+    talks.append(Talk())
+    made = talks[-1]
     made.send('setup', **SETUP, aegis=AEGIS | changes)
     if ranks:
       places = [
@@ -41,14 +77,13 @@ def start():
         )
         for i in range(ranks)
       ]
-      made.generation = 1
       made.send('start', places=[dataclasses.asdict(p) for p in places])
       made.await_report('started')
     return made
 
   yield run
-  for made in links:
-    made.close(kill=True)
+  for made in talks:
+    made.close()
 
 
 def ended(pids):
@@ -88,7 +123,7 @@ def test_an_end_is_told_at_once(start):
 def test_ranks_end_with_the_supervisor(start):
   made = start()
   there = pids(made)
-  made.close()
+  made.hang_up()
   assert ended(there)
 
 
@@ -99,7 +134,7 @@ def test_ranks_end_with_their_agent(start):
     made.await_report('status')
   os.kill(made.pid, signal.SIGKILL)
   assert ended(there)
-  with pytest.raises(link.LostError):
+  with pytest.raises(EOFError):
     made.await_report('never')
 
 
@@ -159,15 +194,13 @@ def test_ready_process_that_has_ended_gets_no_place(inside):
   made._command = ['true']
   made._prepare()
   (dead,) = made._standby
-  dead.popen.wait()
+  os.waitid(os.P_PID, dead.popen.pid, os.WEXITED | os.WNOWAIT)
   made._command = RANK
   place = supervised.Place(
     rank=0, generation=1, run_dir='/nowhere', environment={}
   )
   made._on_start([dataclasses.asdict(place)])
   assert made._ranks[0].popen.pid != dead.popen.pid
-  dead.popen.stdin.close()
-  dead.close()
 
 
 def test_order_that_comes_in_pieces_is_followed_once(inside, monkeypatch):
@@ -181,17 +214,30 @@ def test_order_that_comes_in_pieces_is_followed_once(inside, monkeypatch):
   assert followed == [15]
 
 
-@pytest.mark.parametrize('age_s, suspect', [(0.5, False), (1.5, True)])
-def test_starvation_is_measured_where_there_is_no_progress(
-  monkeypatch, age_s, suspect
-):
-  monkeypatch.setattr(beats.Slot, 'age_s', age_s)
-  monkeypatch.setattr(
-    agent.starvation.Starvation, 'look', lambda _, is_suspect: is_suspect
-  )
-  process = agent.Process(['true'])
-  process.look()
-  assert process.describe()['starved'] == suspect
-  process.popen.wait()
-  process.popen.stdin.close()
-  process.close()
+def test_agent_says_its_version_first(start):
+  made = start(ranks=0)
+  assert made.await_report('hello')['version'] == protocol.VERSION
+
+
+def test_ranks_end_when_the_supervisor_is_silent(start):
+  made = start()
+  there, sent = pids(made), made.await_report('status')['sent']
+  made.send('ack', sent=sent, for_s=1.0)
+  assert ended(there)
+
+
+def test_ranks_go_on_while_the_supervisor_answers(start):
+  made = start()
+  for _ in range(5):
+    made.send('ack', sent=made.await_report('status')['sent'], for_s=1.5)
+  assert [rank['exit_code'] for rank in made.ranks] == [None, None]
+
+
+def test_pipe_that_nobody_reads_stops_no_agent(start):
+  """Its ranks end in time, though it cannot report any more."""
+  made = start()
+  there, sent = pids(made), made.await_report('status')['sent']
+  made.send('ack', sent=sent, for_s=3.0)
+  for _ in range(2000):  # More reports than the pipe holds.
+    made.send('kill')
+  assert ended(there)

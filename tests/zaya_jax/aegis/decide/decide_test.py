@@ -2,17 +2,13 @@
 """Every kind of event has its action, and decisions are pure."""
 
 import dataclasses
-import random
-import typing
 
 import pytest
 
-from tests.support import stories
+from tests.support import stories, storms
+from zaya_jax.aegis.decide import breaker, events, recovery
 from zaya_jax.aegis.decide import decide as decide_lib
-from zaya_jax.aegis.decide import events
 from zaya_jax.aegis.decide import state as state_lib
-
-OF_A_NODE = ('agent_lost', 'slow_rank', 'unhealthy', 'node_ready')
 
 STORIES = {
   'a seal of an old step is no progress': (
@@ -22,6 +18,14 @@ STORIES = {
   'what a trainer prints acts on no node': (
     ['running', stories.ruled('x', 'replace_node', 'b', source='trainer')],
     ['warn'],
+  ),
+  'what a trainer prints ends no run': (
+    [
+      ruled
+      for ruled in (stories.ruled('save_failed', 'warn', source='trainer'),)
+    ]
+    * 4,
+    ['warn'] * 4,
   ),
   'failed saves': (['save_failed'] * 3, ['warn', 'warn', 'stop 3']),
   'failed saves with a seal between': (
@@ -59,9 +63,12 @@ FIRST = {
   'exit': 'restart',
   'hang': 'restart',
   'agent_lost': 'replace_node',
+  'not_started': 'replace_node',
   'slow_rank': 'ignore',
   'unhealthy': 'replace_node',
-  'node_ready': 'ignore',
+  'paused': 'warn',
+  'storage': 'warn',
+  'returned': 'ignore',
   'running': 'ignore',
   'sealed': 'ignore',
   'save_failed': 'warn',
@@ -92,39 +99,98 @@ def test_newest_seals_are_remembered():
   assert state.sealed == steps[-16:]
 
 
-@pytest.mark.parametrize('seed', range(20))
-def test_random_stories_keep_the_state_whole(seed):
-  chance = random.Random(seed)
-  names = (*stories.NODES, 's', 't')
-  policy = state_lib.Policy(node_counts=(1, 3))
-  state = state_lib.start(stories.NODES, spares=('s', 't'), policy=policy)
-  for number in range(200):
-    codes = {
-      rank: chance.choice((None, 0, 1, 2, 3, 4, 75, -6, -9, -11))
-      for rank in range(8)
-    }
-    event = events.Event(
-      time_s=1e9 + 100.0 * number,
-      kind=chance.choice((*events.KINDS, 'a_rule')),
-      node=chance.choice((None, *names)),
-      step=number,
-      good_step=chance.choice((None, number - 7)),
-      action=chance.choice((None, *typing.get_args(events.ActionKind))),
-      source=chance.choice(('agent', 'kern', 'trainer')),
-      progress=stories.ranks(codes if chance.random() < 0.5 else {}),
-    )
-    if event.node is None and event.kind in OF_A_NODE:
-      continue
-    before = state
-    state, action = decide_lib.decide(state, event)
-    everybody = (*state.nodes, *state.spares, *state.quarantine)
-    assert len(set(everybody)) == len(everybody)
-    assert set(everybody) <= set(names)
-    assert 1 <= len(state.nodes) <= state.size
-    assert action.kind in typing.get_args(events.ActionKind)
-    ends = action.kind in ('restart', 'replace_node', 'rollback')
-    assert (action.exit_code is None) or not ends
-    if ends:
-      assert state.generation == before.generation + 1
-      assert 0 <= action.delay_s <= state.policy.backoff_s
-      assert action.kind != 'replace_node' or action.node not in state.nodes
+def test_nothing_is_lost_in_random_storms():
+  assert storms.storms(range(1_500), 25) > 30_000
+
+
+@pytest.mark.long
+def test_nothing_is_lost_in_a_hundred_thousand_storms():
+  seeds = range(10_000, 110_000)
+  assert storms.storms(seeds, 25) > 2_000_000
+
+
+def _forgets(monkeypatch):
+  monkeypatch.setattr(state_lib, '_unexpired', lambda held, *_: tuple(held)[1:])
+
+
+def _has_room(monkeypatch):
+  monkeypatch.setattr(breaker, 'room', lambda *_: 99)
+
+
+def _counts_no_hour(monkeypatch):
+  monkeypatch.setattr(breaker, 'HOUR_S', 0.0)
+
+
+def _never_together(monkeypatch):
+  monkeypatch.setattr(breaker, 'many', lambda *_: False)
+
+
+def _forgets_pauses(monkeypatch):
+  monkeypatch.setattr(breaker, 'is_paused', lambda *_: False)
+
+
+def _keeps_the_lost(monkeypatch):
+  monkeypatch.setattr(recovery.state_lib, 'without', lambda state, _: state)
+
+
+def _starts_nothing(monkeypatch):
+  monkeypatch.setitem(
+    decide_lib._KINDS, 'hang', lambda state, _: (state, recovery.IGNORE)
+  )
+
+
+def _lies(monkeypatch):
+  monkeypatch.setitem(
+    decide_lib._KINDS, 'not_finite', decide_lib._KINDS['done']
+  )
+
+
+def _believes_text(monkeypatch):
+  handle = decide_lib._handle
+  monkeypatch.setattr(
+    decide_lib,
+    '_handle',
+    lambda state, event: handle(
+      state, dataclasses.replace(event, source='agent')
+    ),
+  )
+
+
+def _believes_agents(monkeypatch):
+  handle = decide_lib._handle
+  monkeypatch.setattr(
+    decide_lib,
+    '_handle',
+    lambda state, event: handle(state, dataclasses.replace(event, by=None)),
+  )
+
+
+def _is_silent(monkeypatch):
+  wait = recovery.wait
+  monkeypatch.setattr(
+    recovery,
+    'wait',
+    lambda *args: (wait(*args)[0], recovery.IGNORE),
+  )
+
+
+@pytest.mark.parametrize(
+  'broken',
+  [
+    _forgets,
+    _has_room,
+    _counts_no_hour,
+    _never_together,
+    _forgets_pauses,
+    _keeps_the_lost,
+    _starts_nothing,
+    _lies,
+    _believes_text,
+    _believes_agents,
+    _is_silent,
+  ],
+)
+def test_storms_find_what_is_broken(monkeypatch, broken):
+  broken(monkeypatch)
+  with pytest.raises(AssertionError, match='^storm'):
+    storms.storms(range(1_500), 25)

@@ -1,80 +1,100 @@
 # SPDX-License-Identifier: Apache-2.0
 """The metrics and the health of a supervisor, over HTTP."""
 
-import dataclasses
+import contextlib
+import http.client
 import socket
 import urllib.error
 import urllib.request
 
+import prometheus_client
 import pytest
 
-from zaya_jax.aegis.decide import state as state_lib
 from zaya_jax.aegis.supervisor import endpoint
 
-STATE = state_lib.start(('a', 'b'), spares=('c',))
+REGISTRY = prometheus_client.CollectorRegistry()
+prometheus_client.Gauge('zaya_jax_step', 'Of a test.', registry=REGISTRY).set(7)
+
+
+def make(unwell='', **more):
+  server = endpoint.Server(0, REGISTRY, lambda: unwell, **more)
+  server.start()
+  return server
 
 
 @pytest.fixture(scope='module')
 def server():
-  state = [STATE]
-  server = endpoint.Server(0, lambda: state[0])
-  server.state = state
+  why = ['']
+  server = endpoint.Server(0, REGISTRY, lambda: why[0])
+  server.why = why
+  server.start()
   yield server
   server.close()
 
 
-def get(server, path='/metrics', method='GET', host='127.0.0.1'):
+def get(server, path='/metrics', method='GET', host='127.0.0.1', name=None):
   url = f'http://{host}:{server.port}{path}'
-  request = urllib.request.Request(url, method=method)
+  headers = {'Host': name} if name else {}
+  request = urllib.request.Request(url, method=method, headers=headers)
   with urllib.request.urlopen(request, timeout=10) as answer:
     return answer.read().decode()
 
 
-def metrics(server):
-  """The value of each metric, as a Prometheus server reads the text."""
-  lines = [line for line in get(server).splitlines() if line[0] != '#']
-  return {name: float(value) for name, value in map(str.split, lines)}
+def refused(*args, **kwargs):
+  """The code and the text of an answer that is an error."""
+  with pytest.raises(urllib.error.HTTPError) as caught:
+    get(*args, **kwargs)
+  with caught.value as error:
+    return error.code, error.read().decode()
 
 
-def test_metrics_are_those_of_now(server):
-  server.state[0] = STATE
-  assert metrics(server) == {
-    'zaya_jax_draining': 0,
-    'zaya_jax_failed_saves': 0,
-    'zaya_jax_fruitless_generations': 0,
-    'zaya_jax_generation': 0,
-    'zaya_jax_incidents_last_hour': 0,
-    'zaya_jax_nodes': 2,
-    'zaya_jax_nodes_wanted': 2,
-    'zaya_jax_quarantined': 0,
-    'zaya_jax_rollbacks': 0,
-    'zaya_jax_running': 0,
-    'zaya_jax_sealed_step': 0,
-    'zaya_jax_spares': 1,
-  }
-  server.state[0] = dataclasses.replace(
-    STATE,
-    generation=3,
-    running=True,
-    sealed=(5, 40),
-    nodes=('c',),
-    spares=(),
-    quarantine=('a', 'b'),
-    restarts=(1.0,) * 4,
-    fruitless=5,
-    rollbacks=(1,) * 6,
-    failed_saves=7,
-    draining='c',
-  )
-  assert list(metrics(server).values()) == [3, 1, 40, 1, 2, 0, 2, 4, 5, 6, 7, 1]
-  assert '# TYPE zaya_jax_generation gauge\n' in get(server)
+def test_metrics_are_those_of_the_registry(server):
+  text = get(server)
+  assert '# TYPE zaya_jax_step gauge\n' in text and 'zaya_jax_step 7.0' in text
 
 
-def test_health(server):
-  server.state[0] = STATE
-  assert get(server, '/healthz') == 'starting\n'
-  server.state[0] = dataclasses.replace(STATE, running=True)
+def test_health_is_that_of_the_run(server):
+  server.why[0] = 'the cap held'
+  assert refused(server, '/healthz') == (503, 'the cap held\n')
+  server.why[0] = ''
   assert get(server, '/healthz') == 'ok\n'
+
+
+@pytest.mark.parametrize(
+  'name, fits',
+  [
+    ('127.0.0.1:9464', True),
+    ('LOCALHOST', True),
+    ('[::1]:9464', True),
+    ('evil.example:9464', False),
+    ('127.0.0.1.evil.example', False),
+    ('[evil', False),
+  ],
+)
+def test_loopback_answers_to_its_own_names_only(server, name, fits):
+  for path in ('/metrics', '/healthz'):
+    if fits:
+      assert get(server, path, name=name)
+    else:
+      assert refused(server, path, name=name)[0] == 421
+
+
+@pytest.mark.parametrize('bind', ['0.0.0.0', '::'])
+def test_open_address_answers_to_any_name_and_is_told(bind):
+  try:
+    server = make(bind=bind)
+  except OSError:
+    pytest.skip('no IPv6')
+  try:
+    assert get(server, name='node-7.cluster:9464')
+  finally:
+    server.close()
+  assert f'--aegis.bind={bind}' in endpoint.exposes(bind, 9464)
+
+
+def test_loopback_exposes_nothing():
+  for bind in ('127.0.0.1', '127.0.0.9', '::1', 'localhost'):
+    assert endpoint.exposes(bind, 9464) == ''
 
 
 @pytest.mark.parametrize(
@@ -87,10 +107,7 @@ def test_health(server):
   ],
 )
 def test_nothing_else_is_answered(server, path, method, code):
-  with pytest.raises(urllib.error.HTTPError) as caught:
-    get(server, path, method)
-  assert caught.value.code == code
-  caught.value.close()
+  assert refused(server, path, method)[0] == code
 
 
 def test_only_this_machine_reaches_it(server):
@@ -101,6 +118,48 @@ def test_only_this_machine_reaches_it(server):
         socket.create_connection((host, server.port), timeout=10)
 
 
+def test_nothing_is_asked_before_the_start():
+  asked = []
+  server = endpoint.Server(0, REGISTRY, lambda: asked.append(1) or '')
+  with socket.create_connection(
+    ('127.0.0.1', server.port), timeout=10
+  ) as there:
+    there.sendall(b'GET /healthz HTTP/1.0\r\nHost: localhost\r\n\r\n')
+    assert not asked
+    server.start()
+    assert there.recv(12) == b'HTTP/1.0 200'
+  server.close()
+
+
+def test_server_that_never_started_is_closed():
+  server = endpoint.Server(0, REGISTRY, str)
+  server.close()
+  with pytest.raises(OSError):
+    socket.create_connection(('127.0.0.1', server.port), timeout=10)
+
+
 def test_slow_client_blocks_nobody(server):
   with socket.create_connection(('127.0.0.1', server.port)):
     assert get(server, '/healthz')
+
+
+def test_idle_clients_hold_few_threads(monkeypatch):
+  monkeypatch.setattr(endpoint, '_CONNECTIONS', 2)
+  server = make()
+  try:
+    with contextlib.ExitStack() as stack:
+      there = [
+        stack.enter_context(
+          socket.create_connection(('127.0.0.1', server.port), timeout=10)
+        )
+        for _ in range(3)
+      ]
+      assert there[2].recv(1) == b''  # It was closed at once.
+    for _ in range(1000):  # Those that went away made room.
+      with contextlib.suppress(OSError, http.client.HTTPException):
+        assert get(server)
+        break
+    else:
+      pytest.fail('no room')
+  finally:
+    server.close()

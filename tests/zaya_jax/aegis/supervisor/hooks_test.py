@@ -15,13 +15,13 @@ def python(program, *more):
   return ' '.join([sys.executable, '-c', f'"{program}"', *more])
 
 
-def test_hook_gets_the_reason_as_one_word(tmp_path):
+def test_hook_gets_the_reason_as_one_word_that_no_shell_reads(tmp_path):
   out = tmp_path / 'out'
   program = f"import sys; open('{out}', 'w').write(repr(sys.argv[1:]))"
   command = python(program, 'NodeName={node}', 'Reason={reason}')
   reason = '$(reboot); `x` --force "quoted"\n{node}'
   assert hooks.run(command, node='n7', reason=reason) == ''
-  expected = ['NodeName=n7', 'Reason=$(reboot); `x` --force "quoted" {node}']
+  expected = ['NodeName=n7', 'Reason=_reboot_x_--force_quoted_node_']
   assert out.read_text() == repr(expected)
 
 
@@ -66,6 +66,19 @@ def test_commands_in_the_docstring_are_accepted_and_no_others():
 
 
 def test_hook_that_hangs_is_ended(monkeypatch):
-  monkeypatch.setattr(hooks, '_TIMEOUT_S', 0.1)
-  failed = hooks.run('sleep 5', node='n7', reason='')
+  monkeypatch.setattr(hooks, 'TIMEOUT_S', 0.2)
+  failed = hooks.run('sleep 600', node='n7', reason='')
   assert failed.startswith('sleep: ') and 'timed out' in failed
+
+
+def test_megabytes_of_a_hook_are_read_and_cut():
+  program = "print('x' * 3_000_000 + 'the end'); raise SystemExit(3)"
+  failed = hooks.run(python(program), node='n7', reason='')
+  assert 'ended with 3: xxx' in failed and failed.endswith('xthe end')
+  assert len(failed) < 400
+
+
+def test_what_a_hook_leaves_behind_is_not_waited_for(tmp_path):
+  program = "import os, time; os.fork() or time.sleep(600); print('bad node')"
+  failed = hooks.run(python(f'{program}; os._exit(1)'), node='n7', reason='')
+  assert failed.endswith('ended with 1: bad node')

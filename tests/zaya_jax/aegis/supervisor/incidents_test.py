@@ -54,9 +54,10 @@ def log(tmp_path):
     event('running'),
     event('sealed', step=5, seals=(2, 5)),
     event('sealed', step=5, seals=(2, 5)),
-    event('refused_step', step=6, source='trainer'),
+    event('refused_step', step=6, source='rank'),
+    event('save_failed', source='trainer', detail='a line of log.txt'),
     killed(),
-    event('not_finite', step=9, good_step=6, source='trainer'),
+    event('not_finite', step=9, good_step=6, source='rank'),
     event('ecc', node='b', source='kern', action='replace_node', detail='x'),
     event('spam', node='b', source='kern', action='ignore'),
     event('slow_rank', node='a', rank=0),
@@ -72,18 +73,23 @@ def test_line_has_what_was_seen_and_what_was_done(log):
     'supervise',
     'running',
     'sealed',
+    'save_failed',
     'exit',
     'not_finite',
     'ecc',
     'slow_rank',
   ]  # Neither what is old nor what training has written.
   assert all({'time', 'kind', 'step', 'seen', 'done'} <= {*r} for r in rows[1:])
-  assert rows[5]['done'] == {
+  assert rows[6]['done'] == {
     'kind': 'replace_node',
     'node': 'b',
-    'reason': 'ecc: x',
+    'condemned': ['b'],
+    'reason': (
+      'ecc: x; 1 of 2 condemned this hour, 1 of 1 in quarantine; '
+      '1 of 10 incidents this hour, 0 of 3 without a seal'
+    ),
   }
-  assert rows[3]['progress'][1]['exit_code'] == -9
+  assert rows[4]['progress'][1]['exit_code'] == -9
 
 
 def test_torn_line_is_passed_over(log):
@@ -101,6 +107,7 @@ def test_torn_line_is_passed_over(log):
 def test_lines_of_other_programs_are_passed_over(log):
   path, state = log
   path.write_text(path.read_text() + '{"kind": "note"}\n[1]\n7\n\xff\n')
+  path.write_text(path.read_text() + '[' * 100_000 + '\n')
   assert incidents.last_state(path) == state
 
 
@@ -116,6 +123,7 @@ def test_training_tells_in_the_same_file():
   }
   seen = incidents.told(json.dumps(row), ('a', 'b'), 2)
   assert (seen.node, seen.rank, seen.good_step) == ('b', 3, 5)
+  assert seen.source == 'rank'  # No text of a log has this source.
   assert (
     incidents.told(json.dumps(row | {'rank': None}), ('a',), 1).node is None
   )
@@ -125,19 +133,45 @@ def test_training_tells_in_the_same_file():
     {'done': {}},
     {'rank': 9},
     {'rank': 'x'},
+    {'rank': -1},
     {'time': None},
+    {'step': 'x'},
+    {'good_step': 0.5},
   ):
     assert incidents.told(json.dumps(row | change), ('a', 'b'), 2) is None
   for line in ('', '[]', '7', '{', json.dumps({'kind': 'refused_step'})):
     assert incidents.told(line, ('a', 'b'), 2) is None
 
 
-def test_line_of_another_version_is_refused(log):
+def test_lines_of_a_generation_before_do_not_count():
+  row = {
+    'time': 7.0,
+    'kind': 'save_failed',
+    'step': 9,
+    'seen': 'full',
+    'source': 'trainer',
+  }
+  assert incidents.told(json.dumps(row), ('a',), 1, 3).kind == 'save_failed'
+  for generation, counts in ((2, False), (3, True)):
+    line = json.dumps(row | {'generation': generation})
+    assert bool(incidents.told(line, ('a',), 1, 3)) == counts
+
+
+def test_odd_line_keeps_no_run_from_going_on(log, capsys):
+  path, state = log
+  odd = ('{"done": 5}', '{"state": []}', '[' * 9999, '7', '"\\ud800"', '\0')
+  with path.open('a') as file:
+    file.write('\n'.join(['', *odd, '']))
+  assert incidents.last_state(path) == state
+  assert '2 lines of' in capsys.readouterr().err
+
+
+def test_line_of_another_version_is_no_decision_to_repeat(log):
   path, _ = log
   path.write_text(path.read_text().replace('"good_step"', '"better_step"'))
-  why = r'line 5 of .* is not of this version'
+  why = r'line 6 of .* is not of this version'
   with pytest.raises(fields.UsageError, match=why):
-    incidents.last_state(path)
+    list(incidents.read(path))
 
 
 def test_file_without_a_supervisor(tmp_path):
@@ -163,3 +197,4 @@ def test_full_disk_is_told_and_stops_no_decision(capfd):
   log.close()
   told = capfd.readouterr().err.splitlines()
   assert len(told) == 2 and 'No space left on device' in told[1]
+  assert log.failure == '/dev/full cannot be written: No space left on device'

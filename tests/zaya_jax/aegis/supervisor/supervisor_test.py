@@ -7,6 +7,7 @@ Each run also makes its decisions again, from its incidents.jsonl.
 import itertools
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -175,10 +176,10 @@ def test_sigterm_ends_with_a_checkpoint(
     log = tmp_path / 'run' / 'aegis' / 'faults.jsonl'
     while not log.exists() and not over.wait(0.01):
       pass
-    os.kill(os.getpid(), supervisor.signal.SIGTERM)
+    os.kill(os.getpid(), signal.SIGTERM)
     if frozen:
       time.sleep(0.3)
-      os.kill(os.getpid(), supervisor.signal.SIGTERM)
+      os.kill(os.getpid(), signal.SIGTERM)
 
   kind = 'freeze' if frozen else 'mark'
   done = supervise(
@@ -214,6 +215,7 @@ def test_line_of_the_kernel_replaces_the_node(watched, tmp_path):
     'freeze@step:5:0:1',  # All wait for rank 0 until the line is seen.
     meanwhile=write,
     drain=f'touch {tmp_path}/drained.{{node}}',
+    drain_act=True,
     step_limit_s=600.0,
   )
   assert done.code == 0
@@ -275,22 +277,3 @@ def test_rule_with_an_error_starts_nothing(watched, tmp_path):
     watched(rules=(str(tmp_path / 'mine.toml'),))
   assert not (tmp_path / 'run' / 'at').exists()
   assert not (tmp_path / 'run' / 'incidents.jsonl').exists()
-
-
-def test_generation_has_its_own_port_and_examines_who_is_new(tmp_path):
-  aegis = config_lib.AegisConfig(nodes=('a', 'b', 'c'), spares=1)
-  config = config_lib.Config(run_dir=str(tmp_path), aegis=aegis)
-  made, ports, examined = supervisor.Supervisor(config, PROGRAM), [], []
-  made._site.examine = lambda node: examined.append(node) or ''
-  made._fleet.begin = lambda _, place: ports.append(
-    place.environment['JAX_COORDINATOR_ADDRESS']
-  )
-  first = made._incidents.state
-  for generation, nodes in enumerate(('ab', 'ac', 'ab')):
-    made._incidents.state = first.but(generation=generation, nodes=(*nodes,))
-    made._begin()
-  made._incidents.close()
-  made._selector.close()
-  assert len(set(ports)) == 3
-  # Who comes back has been away for a reason.
-  assert sorted(examined[:2]) == ['a', 'b'] and examined[2:] == ['c', 'b']

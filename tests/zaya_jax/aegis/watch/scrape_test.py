@@ -2,7 +2,10 @@
 """Counters of a metrics endpoint that rise."""
 
 import http.server
+import io
 import threading
+
+import pytest
 
 from zaya_jax.aegis.watch import scrape
 
@@ -49,6 +52,42 @@ def test_number_of_counters_is_bounded(monkeypatch):
   counters = scrape.Counters()
   counters.rises('a 1\nb 1\nc 1\n')
   assert counters.rises('a 2\nb 2\nc 2\n') == [('a', 1), ('b', 1)]
+
+
+def test_cut_text_hides_no_rise_and_makes_none():
+  counters = scrape.Counters()
+  counters.rises('a 10\nb 10\nc 10\n')
+  assert counters.rises('a 11\nb 1') == [('a', 1)]  # Cut within 12.
+  assert counters.rises('a 11\nb 12\nc 13\n') == [('b', 2), ('c', 3)]
+
+
+@pytest.mark.parametrize('text', ['', '<html>\n', 'gpu_ecc'])
+def test_text_without_metrics_is_told_and_forgets_nothing(text):
+  counters = scrape.Counters()
+  counters.rises('a 10\n')
+  with pytest.raises(ValueError, match='no metrics'):
+    counters.rises(text)
+  assert counters.rises('a 12\n') == [('a', 2)]
+
+
+def test_whatever_goes_wrong_is_told_and_the_next_text_is_read(monkeypatch):
+  texts = iter([RuntimeError('a bug'), [('a', 1)]])
+
+  def rises(self, text):
+    found = next(texts, [])
+    if isinstance(found, Exception):
+      raise found
+    return found
+
+  monkeypatch.setattr(scrape.Counters, 'rises', rises)
+  opened = lambda *_, **__: io.BytesIO(b'a 1\n')  # noqa: E731
+  monkeypatch.setattr(scrape.urllib.request.OpenerDirector, 'open', opened)
+  scraper, failures, found = scrape.Scraper('http://x', every_s=0.01), set(), []
+  while not found:
+    failures.add(scraper.failure)
+    found = scraper.read()
+  scraper.close()
+  assert found == [('a', 1)]
 
 
 def test_scraper_reads_an_endpoint_and_survives_its_loss():

@@ -82,3 +82,17 @@ def test_flood_is_left_out_and_counted(log):
   assert lines[-1] == 'last'
   assert reader.dropped > 2**29
   reader.close()
+
+
+def test_log_that_cannot_be_read_is_a_word_and_may_be_read_later(log):
+  reader = tail.Tail(str(log))
+  log.unlink()
+  log.mkdir()  # Nobody can read this, not even root.
+  append(log.with_name('other'), 'x\n')
+  for _ in range(3):
+    assert reader.read() == []
+  assert 'kmsg: Is a directory' in reader.failure
+  log.rmdir()
+  log.write_text('new\n')
+  assert reader.read() == ['new'] and reader.failure == ''
+  reader.close()

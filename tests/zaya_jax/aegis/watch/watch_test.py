@@ -3,7 +3,9 @@
 
 import pytest
 
-from zaya_jax.aegis.watch import rules, watch
+from tests.support import telemetry
+from zaya_jax.aegis.watch import rules, sampler, watch
+from zaya_jax.aegis.watch.telemetry import gpus
 from zaya_jax.config import fields
 
 ECC = (
@@ -36,6 +38,34 @@ def test_what_cannot_be_read_is_told_once(tmp_path):
     told += looking.poll(0.0)
   assert [(e.kind, e.action) for e in told] == [('cannot_watch', 'warn')] * 2
   assert not looking.poll(0.0)
+  looking.close()
+
+
+def test_tools_are_asked(tmp_path, monkeypatch):
+  answer = tmp_path / 'answer'
+  tool = sampler.Tool(('cat', str(answer)), gpus.metric)
+  monkeypatch.setitem(sampler.TOOLS, 'amd_smi', (tool,))
+  looking = watch.Watch('n7', rules.load(), telemetry=('amd_smi',))
+  answer.write_text(telemetry.text('amd_smi_metric_clear.json'))
+  (question,) = looking._sampler._questions
+  seen, time_s = [], 0.0
+  while not seen:
+    seen = looking.poll(time_s)
+    if question._process is None:  # It has answered, and is asked again.
+      answer.write_text(telemetry.text('amd_smi_metric_faults.json'))
+      time_s += 30.0
+  assert 'gpu_counter_uncorrectable' in {event.kind for event in seen}
+  looking.close()
+
+
+def test_log_that_becomes_unreadable_is_told_once(tmp_path):
+  log = tmp_path / 'kmsg'
+  log.touch()
+  looking = watch.Watch('n7', rules.load(), logs=[('kern', str(log))])
+  log.unlink()
+  log.mkdir()
+  told = [event for i in range(4) for event in looking.poll(float(i))]
+  assert [event.kind for event in told] == ['cannot_watch']
   looking.close()
 
 

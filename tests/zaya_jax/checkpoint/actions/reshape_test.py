@@ -6,7 +6,7 @@ import os
 import pytest
 
 from tests.support import hashes
-from zaya_jax.checkpoint import errors
+from zaya_jax.checkpoint import errors, seal
 from zaya_jax.checkpoint.actions import reshape
 from zaya_jax.checkpoint.reading import lazy, reader
 
@@ -21,7 +21,11 @@ def test_reshaped_checkpoint_is_equal_and_cut_for_the_ranks(
   directory = output / 'checkpoints' / '4'
   assert code == 0 and lines[0]['checkpoint'] == str(directory)
   assert (output / 'config.flags').read_text() == '--seed=3\n'
-  assert sorted(os.listdir(output)) == ['checkpoints', 'config.flags']
+  assert sorted(os.listdir(output)) == [
+    'checkpoints', 'config.flags', 'parent_id', 'run_id',
+  ]  # fmt: skip
+  was, now = (seal.read(str(path / '4')) for path in (run, directory.parent))
+  assert now['parent'] == was['run'] != now['run']
   assert lazy.leaves(str(directory))['params/blocks/w'].rows == 8
   assert lazy.leaves(str(run / '4'))['params/blocks/w'].rows == 4
   state, wanted = make_state(4), abstract(make_state(0, shards=8))

@@ -2,10 +2,11 @@
 """Checkpoints verified, sealed afterwards and removed."""
 
 import os
+import shutil
 
 import pytest
 
-from zaya_jax.checkpoint import errors, seal
+from zaya_jax.checkpoint import errors, folders, seal, seal_key
 from zaya_jax.checkpoint.actions import upkeep
 
 
@@ -61,3 +62,49 @@ def test_what_has_a_seal_is_not_sealed_again(run, act):
   os.remove(run / '4' / seal.NAME)
   _, lines = act('seal')
   assert [line['checkpoint'] for line in lines] == [str(run / '4')]
+
+
+def test_what_an_older_key_has_signed_is_signed_with_the_newest(
+  run, act, tmp_path
+):
+  old, ring, new = (tmp_path / name for name in ('old', 'ring', 'new'))
+  old.write_text('o' * 16)
+  ring.write_text(f'b:{"n" * 16}\na:{"o" * 16}\n')
+  new.write_text(f'b:{"n" * 16}\n')
+  bodies = {step: seal.read(str(run / step)) for step in ('2', '4')}
+  with seal_key.trusting(str(old)):
+    for step, body in bodies.items():
+      facts = {k: v for k, v in body.items() if k != 'files'}
+      seal.write(str(run / step), facts)
+  data = run / '4' / 'meta' / 'metadata'
+  kept = data.read_bytes()
+  data.write_bytes(kept[::-1])  # What is damaged is not signed.
+  with seal_key.trusting(str(ring)):
+    with pytest.raises(seal.BrokenError, match='meta/metadata has changed'):
+      act('seal')
+    data.write_bytes(kept)
+    _, lines = act('seal')
+    assert lines[-1]['checkpoint'] == str(run / '4')
+    assert act('seal') == (0, [])
+  with seal_key.trusting(str(new)):
+    for step, body in bodies.items():
+      assert folders.check(str(run / step)) == body
+    with pytest.raises(seal.BrokenError) as unsigned:
+      folders.check(str(run / '3'))  # Nobody has signed it: nor do we.
+    assert unsigned.value.reason == 'key'
+
+
+def test_run_goes_on_without_its_newest_when_that_is_accepted(
+  run, act, make_manager
+):
+  shutil.rmtree(run / '4')
+  with make_manager() as checkpoints:
+    with pytest.raises(errors.CheckpointError, match='step 4 was sealed'):
+      checkpoints.check(checkpoints.latest_step())
+  assert act('accept') == (0, [{'step': 3, 'accepted': True}])
+  with make_manager() as checkpoints:
+    checkpoints.check(checkpoints.latest_step())
+  shutil.rmtree(run)
+  assert act('accept') == (0, [{'step': None, 'accepted': True}])
+  with make_manager() as checkpoints:
+    checkpoints.check(checkpoints.latest_step())

@@ -2,10 +2,11 @@
 """Which of several checkpoints is taken, and which are refused."""
 
 import os
+import shutil
 
 import pytest
 
-from zaya_jax.checkpoint import errors, seal
+from zaya_jax.checkpoint import errors, folders, seal
 from zaya_jax.checkpoint.reading import finder
 
 
@@ -103,3 +104,42 @@ def test_what_has_no_seal_is_passed_over(tmp_path, caplog):
   make(tmp_path, 10, sealed=False)
   assert finder.resolve(str(tmp_path)) == str(tmp_path / '9')
   assert '10 has no seal' in caplog.text
+
+
+def test_link_in_place_of_a_checkpoint_does_not_count(tmp_path):
+  make(tmp_path / 'checkpoints', 9)
+  make(tmp_path / 'elsewhere', 10)
+  link = tmp_path / 'checkpoints' / '10'
+  link.symlink_to(tmp_path / 'elsewhere' / '10')
+  assert finder.newest(str(link.parent)) == 9
+  assert folders.steps(str(link.parent)) == [9]
+  with pytest.raises(seal.BrokenError, match='the folder is a link'):
+    finder.verify(str(link))
+  assert finder.resolve(str(link)) == str(tmp_path / 'elsewhere' / '10')
+
+
+@pytest.mark.parametrize('moment', ['lstat', 'scandir', 'walk'])
+def test_checkpoint_that_is_removed_while_it_is_looked_at_is_passed_over(
+  tmp_path, monkeypatch, moment
+):
+  folder = tmp_path / 'checkpoints'
+  make(folder, 9)
+  make(folder, 10)
+  look = getattr(os, moment)
+
+  def removed(path, *args, **kwargs):
+    if str(path).startswith(f'{folder}/10'):
+      shutil.rmtree(folder / '10', ignore_errors=True)
+    return look(path, *args, **kwargs)
+
+  rmtree = shutil.rmtree
+  monkeypatch.setattr(shutil, 'rmtree', lambda p, **_: plain(rmtree, p))
+  monkeypatch.setattr(os, moment, removed)
+
+  def plain(remove, path):
+    with monkeypatch.context() as undone:
+      undone.setattr(os, moment, look)
+      remove(path, ignore_errors=True)
+
+  assert finder.resolve(str(tmp_path)) == str(folder / '9')
+  assert folders.steps(str(folder)) == [9]

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support import hashes
 from zaya_jax.checkpoint import errors, seal
-from zaya_jax.checkpoint.reading import reader
+from zaya_jax.checkpoint.reading import finder, reader
 
 
 @pytest.mark.parametrize('before, after', [(1, 1), (8, 8), (8, 1), (1, 4)])
@@ -162,3 +162,86 @@ def test_json_bomb_in_a_sealed_checkpoint_is_refused_by_name(
   with pytest.raises(errors.CheckpointError, match=name) as caught:
     reader.restore(str(saved.parent / '4'), abstract(make_state()))
   assert caught.value.exit_code == 3
+
+
+def edit_index(four, five):
+  path = four / 'meta' / 'metadata'
+  text = path.read_text().replace('"data_index": 64', '"data_index": 99')
+  assert text != path.read_text()
+  path.write_text(text)
+
+
+def edit_index_and_seal(four, five):
+  edit_index(four, five)
+  facts = seal.read(str(four))
+  del facts['files']
+  facts['metrics'] = {}
+  seal.write(str(four), facts)
+  seal.remember(str(four), seal_before[str(four)])
+
+
+def swap_arrays(four, five):
+  shutil.rmtree(four / 'state')
+  shutil.copytree(five / 'state', four / 'state')
+
+
+def swap_all(four, five):
+  shutil.rmtree(four)
+  shutil.copytree(five, four)
+
+
+def garble_arrays(four, five):
+  for path in (four / 'state').rglob('d/*'):
+    content = path.read_bytes()
+    path.write_bytes(content[:9] + bytes(len(content) - 9))
+
+
+def unseal(four, five):
+  swap_arrays(four, five)
+  (four / seal.NAME).unlink()
+
+
+seal_before = {}
+
+
+@pytest.mark.parametrize(
+  'swap',
+  [
+    edit_index,
+    edit_index_and_seal,
+    swap_arrays,
+    garble_arrays,
+    swap_all,
+    unseal,
+  ],  # fmt: skip
+)
+def test_what_changes_after_it_was_verified_is_refused(
+  saved, make_manager, make_state, abstract, swap
+):
+  with make_manager() as checkpoints:
+    checkpoints.save(5, make_state(5), data_index=80, meta={})
+    checkpoints.wait()
+  five = saved.with_name('5').rename(saved.parents[1] / 'five')
+  four = finder.resolve(str(saved))
+  seal_before[four] = seal.verified(four)
+  reader.restore(four, abstract(make_state()))
+  swap(saved, five)
+  with pytest.raises(errors.CheckpointError) as caught:
+    reader.restore(four, abstract(make_state()))
+  assert caught.value.exit_code == 3
+
+
+def test_checkpoint_without_a_seal_is_not_restored(saved, make_state, abstract):
+  (saved / seal.NAME).unlink()
+  with pytest.raises(seal.BrokenError, match='has no seal'):
+    reader.restore(str(saved), abstract(make_state()))
+
+
+def test_seal_that_knows_no_fingerprint_of_an_array_is_not_enough(
+  saved, make_state, abstract
+):
+  facts = seal.read(str(saved))
+  del facts['files'], facts['fingerprint']['params/blocks/w']
+  seal.write(str(saved), facts)
+  with pytest.raises(seal.BrokenError, match='values of params/blocks/w'):
+    reader.restore(str(saved), abstract(make_state()))

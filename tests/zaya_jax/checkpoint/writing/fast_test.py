@@ -116,7 +116,7 @@ def test_what_memory_got_wrong_is_found_by_the_fingerprint(
 
 
 def another_run(run):
-  (run.path / 'run' / '.run').unlink()
+  (run.path / 'run' / 'run_id').unlink()
 
 
 def fewer_devices(run):

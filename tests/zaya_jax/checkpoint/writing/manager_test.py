@@ -126,6 +126,21 @@ def test_sealed_pickle_is_refused_by_name(two, make_manager):
   assert os.listdir(two / 'bad') == ['5-name']
 
 
+def test_fence_that_cannot_be_read_is_a_failed_save(
+  saved, make_manager, make_state, monkeypatch, caplog
+):
+  def stale():
+    raise OSError(116, 'Stale file handle')
+
+  with make_manager() as checkpoints:
+    with monkeypatch.context() as lost:
+      lost.setattr(manager.supervised, 'check_fence', stale)
+      assert not save(checkpoints, 5, make_state(), urgent=False)
+    assert 'Checkpoint 5 was not written' in caplog.text
+    assert 'generation is not known (Stale file handle)' in caplog.text
+    assert save(checkpoints, 6, make_state())
+
+
 def test_full_disk_is_foreseen_and_training_goes_on(
   saved, make_manager, make_state, monkeypatch, caplog
 ):
@@ -220,11 +235,35 @@ def test_only_what_is_on_disk_is_told_as_saved(
     assert [step for step, _ in checkpoints.sealed()] == [3]
 
 
-def test_checkpoint_that_cannot_be_pruned_does_not_fail_the_save(
+def test_checkpoint_that_cannot_be_pruned_fails_no_save_and_is_tried_again(
+  make_manager, make_state, monkeypatch, caplog, tmp_path
+):
+  rename = os.rename
+
+  def busy(old, new):
+    if new.endswith('/1.trash'):
+      raise OSError(16, 'Device or resource busy', old)
+    rename(old, new)
+
+  with make_manager(max_failed_saves=1, keep=1) as checkpoints:
+    with monkeypatch.context() as mounted:
+      mounted.setattr(os, 'rename', busy)
+      for step in range(1, 6):
+        assert save(checkpoints, step, make_state())
+        checkpoints.wait()
+      checkpoints._saver._thread.submit(int).result()
+    assert folder(tmp_path) == ['1', '5']  # The others went all the same.
+    assert caplog.text.count('Old checkpoints stay in') == 1
+    assert f'resource busy: {tmp_path}/run/checkpoints/1' in caplog.text
+    assert save(checkpoints, 6, make_state())
+  assert folder(tmp_path) == ['6']
+
+
+def test_prune_that_goes_wrong_in_any_way_fails_no_save(
   make_manager, make_state, monkeypatch, caplog
 ):
   def fail(*_):
-    raise OSError(16, 'Device or resource busy', '/run/checkpoints/1')
+    raise RuntimeError('not foreseen')
 
   monkeypatch.setattr(retention, 'prune', fail)
   with make_manager(max_failed_saves=1) as checkpoints:
@@ -232,8 +271,24 @@ def test_checkpoint_that_cannot_be_pruned_does_not_fail_the_save(
       assert save(checkpoints, step, make_state())
     checkpoints.wait()
     assert checkpoints.latest_step() == 2
-  assert 'Old checkpoints stay in' in caplog.text
-  assert 'Device or resource busy: /run/checkpoints/1' in caplog.text
+  assert caplog.text.count('not foreseen') == 1
+
+
+def test_slow_prune_keeps_no_save_waiting(
+  make_manager, make_state, monkeypatch
+):
+  go_on = threading.Event()
+
+  def slow(*_):
+    assert go_on.wait(60)
+    return {}
+
+  monkeypatch.setattr(retention, 'prune', slow)
+  with make_manager() as checkpoints:
+    assert save(checkpoints, 1, make_state())
+    checkpoints.wait()
+    assert [step for step, _ in checkpoints.sealed()] == [1]
+    go_on.set()
 
 
 def test_slow_storage_skips_saves_and_the_last_one_is_awaited(

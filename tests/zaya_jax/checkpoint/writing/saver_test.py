@@ -13,7 +13,7 @@ import pytest
 
 from tests.support import disk, hashes
 from zaya_jax.checkpoint import folders, seal
-from zaya_jax.runtime import fence, supervised
+from zaya_jax.runtime import fence, run_files, supervised
 
 # Saves 16 MB at step 1, in arrays of which each is a write of its own.
 SAVE_ONCE = """
@@ -107,6 +107,88 @@ def test_seal_says_what_is_needed_without_the_arrays(saved):
   assert said['metrics'] == {'val/bpb': 2.5, 'train/loss': 3.5}
 
 
+def test_seal_says_whose_it_is(make_manager, make_state, tmp_path, monkeypatch):
+  place = supervised.Place(
+    rank=0, generation=3, run_dir=str(tmp_path / 'run'), environment={}
+  )
+  parent = 'ab' * 16
+  with make_manager() as checkpoints:
+    save(checkpoints, 1, make_state())
+  run_files.set_parent(str(tmp_path / 'run'), parent)
+  monkeypatch.setattr(supervised, '_place', place)
+  with make_manager() as checkpoints:
+    save(checkpoints, 2, make_state())
+    checkpoints.wait()
+    one, two = (seal.read(checkpoints.directory(step)) for step in (1, 2))
+  run = (tmp_path / 'run' / 'run_id').read_text().strip()
+  assert one['run'] == two['run'] == run and len(run) == 32
+  assert 'parent' not in one and 'generation' not in one
+  assert (two['parent'], two['generation']) == (parent, 3)
+
+
+def test_id_that_is_deleted_makes_no_other_run_of_this_one(
+  make_manager, make_state, tmp_path
+):
+  with make_manager() as checkpoints:
+    for step in (1, 2):
+      save(checkpoints, step, make_state())
+      checkpoints.wait()
+      (tmp_path / 'run' / 'run_id').unlink(missing_ok=True)
+    one, two = (seal.read(checkpoints.directory(step)) for step in (1, 2))
+  assert one['run'] == two['run']
+
+
+def test_what_is_fenced_off_while_it_seals_gets_no_name(
+  saved, make_manager, make_state, tmp_path, monkeypatch
+):
+  place = supervised.Place(
+    rank=0, generation=3, run_dir=str(tmp_path), environment={}
+  )
+  monkeypatch.setattr(supervised, '_place', place)
+  write = seal.write
+
+  def slow(*args, **kwargs):
+    body = write(*args, **kwargs)
+    fence.raise_to(str(tmp_path), 4, 4)  # While it hashes and syncs.
+    return body
+
+  with pytest.raises(fence.FencedError, match='generation 4'):
+    with make_manager() as checkpoints:
+      monkeypatch.setattr(seal, 'write', slow)
+      save(checkpoints, 5, make_state(5))
+  assert folder(tmp_path) == ['4', '5.unsealed']
+
+
+def test_zombie_s_checkpoint_is_not_taken_for_one_s_own(
+  make_manager, make_state, tmp_path, monkeypatch, abstract
+):
+  run = str(tmp_path / 'run')
+
+  def become(generation):
+    place = supervised.Place(
+      rank=0, generation=generation, run_dir=run, environment={}
+    )
+    monkeypatch.setattr(supervised, '_place', place)
+
+  become(2)
+  with make_manager() as checkpoints:
+    fence.raise_to(run, 2, 0)
+    become(1)
+    with monkeypatch.context() as late:  # It has checked before.
+      late.setattr(supervised, 'check_fence', lambda: None)
+      save(checkpoints, 3, make_state(1))
+      checkpoints.wait()
+    become(2)
+    save(checkpoints, 3, make_state(2))
+    checkpoints.wait()
+    assert seal.read(checkpoints.directory(3))['generation'] == 2
+    assert checkpoints.latest_step() == 3
+    found, _, _ = checkpoints.restore(3, abstract(make_state()))
+  assert hashes.state_hash(found) == hashes.state_hash(make_state(2))
+  bad = tmp_path / 'run' / 'checkpoints' / 'bad'
+  assert os.listdir(bad) == ['3-zombie']
+
+
 def test_checkpoint_gets_its_name_when_all_of_it_is_on_disk(
   saved, make_manager, make_state, monkeypatch
 ):
@@ -150,6 +232,7 @@ def test_fenced_off_process_names_nothing_and_removes_nothing(
       monkeypatch.setattr(folders, 'facts', overtaken)
       save(checkpoints, 5, make_state(5))
   assert folder(tmp_path) == ['4', '5.unsealed', '6.unsealed']
+  assert not (saved.parent / '5.unsealed' / seal.NAME).exists()
   with pytest.raises(fence.FencedError):
     save(checkpoints, 7, make_state(7))  # Nor does it begin.
   assert folder(tmp_path) == ['4', '5.unsealed', '6.unsealed']
