@@ -17,7 +17,7 @@ ROCM := .venv-rocm
 python := $(if $(filter python3.%,$(name)),PYENV_VERSION=$(name:python%=%)) $(PYTHON)
 
 .PHONY: help quickstart test test-long test-newest mutants lint format parity \
-  rocm-venv rocm-kernels plan-1024 bazel-test bazel-test-all notebooks docs \
+  cluster-test rocm-venv rocm-kernels plan-1024 bazel-test bazel-test-all notebooks docs \
   lock clean
 
 help:
@@ -29,6 +29,7 @@ help:
 	@echo 'make lint        ruff: rules and format; mypy: types'
 	@echo 'make format      let ruff write the format'
 	@echo 'make parity      compare with the Hugging Face model (installs PyTorch)'
+	@echo 'make cluster-test  Slurm, sshd, poor networks and disks; needs root, Debian'
 	@echo 'make rocm-venv   the compiler for --plan.compile=rocm; needs gcc, no GPU'
 	@echo 'make rocm-kernels our HIP kernels, for that compiler; needs clang-19'
 	@echo 'make plan-1024   a step of ZAYA1-8B compiled for 1,024 MI300X; no GPU'
@@ -88,6 +89,10 @@ format: $(VENV)/.dev
 
 parity: $(PARITY)/.parity
 	@$(PARITY)/bin/python -m pytest tests/parity $(ARGS)
+
+# Namespaces of Linux with daemons of Debian; the tests say what is missing.
+cluster-test: $(VENV)/.dev
+	@$(VENV)/bin/python -m pytest tests/cluster $(ARGS)
 
 rocm-venv: $(ROCM)/.compiler
 

@@ -105,6 +105,7 @@ def sbatch(tmp_path):
     'srun': f'echo "$@" > {tmp_path}/srun; '
     f'exec {sys.executable} {fake_srun.__file__} "$@"',
     'scontrol': f'echo "$@" >> {tmp_path}/scontrol',
+    'squeue': 'echo "${JOB_STATE:-RUNNING}"',
     'task': 'shift 2; exec bash -c "$1"',
   }
   for name, line in commands.items():
@@ -157,6 +158,10 @@ def test_batch_job_is_not_queued_for_ever(sbatch):
   assert sbatch('exit 75', SLURM_RESTART_COUNT='100') == (75, '')
 
 
+def test_batch_job_that_was_cancelled_is_not_queued_again(sbatch):
+  assert sbatch('exit 75', JOB_STATE='COMPLETING') == (75, '')
+
+
 @pytest.fixture
 def supervise(tmp_path):
   """A function: what stands for the supervisor -> exit code, its flags."""
@@ -165,6 +170,8 @@ def supervise(tmp_path):
   commands = {
     'scontrol': f'[[ $1 == show ]] && printf "a1\\na2\\n" || echo $@ >> '
     f'{tmp_path}/scontrol',
+    'squeue': f'cat {tmp_path}/state 2> /dev/null || echo RUNNING',
+    'srun': 'exit 1',
     'python': f'printf "%s\\n" "${{@:3}}" > {tmp_path}/flags; eval "$COMMAND"',
   }
   for name, line in commands.items():
@@ -220,6 +227,24 @@ def test_supervised_job_waits_for_the_save_after_a_signal(
   job.send_signal(signal.Signals[f'SIG{name}'])
   assert job.wait(60) == 75
   assert (tmp_path / 'scontrol').read_text() == 'requeue 77\n'
+
+
+def test_supervised_job_that_was_cancelled_hears_one_signal(
+  supervise, tmp_path
+):
+  ready, again = tmp_path / 'ready', tmp_path / 'again'
+  job = supervise(
+    f'trap "touch {again}" TERM; touch {ready}; '
+    f'until [[ -e {tmp_path}/save ]]; do sleep 0.1; done; exit 75'
+  )
+  while not ready.exists():
+    assert job.poll() is None
+  (tmp_path / 'state').write_text('COMPLETING\n')
+  job.terminate()  # Slurm itself has told the supervisor.
+  (tmp_path / 'save').touch()
+  assert job.wait(60) == 75
+  assert not again.exists()
+  assert not (tmp_path / 'scontrol').exists()
 
 
 def test_supervised_job_has_time_to_save_when_its_own_is_up():
