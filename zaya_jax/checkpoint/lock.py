@@ -28,6 +28,7 @@ class RunLock:
     run_dir: the directory; it is made if need be.
     flag: that names it, for errors.
     needed: on a filesystem without locks it is an error; else a warning.
+    shared: whether others that share it may hold it at the same time.
 
   Raises:
     CheckpointError: on entry, with exit code 2, if another process holds it or
@@ -35,8 +36,14 @@ class RunLock:
   """
 
   def __init__(
-    self, run_dir: str, flag: str = '--run_dir', *, needed: bool = True
+    self,
+    run_dir: str,
+    flag: str = '--run_dir',
+    *,
+    needed: bool = True,
+    shared: bool = False,
   ):
+    self._kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     self._run_dir, self._flag, self._needed = run_dir, flag, needed
     self._name = f'{flag}={run_dir}'
     self._open = contextlib.ExitStack()
@@ -55,13 +62,13 @@ class RunLock:
           f'{self._name} cannot be written: {error.strerror}; choose another.'
         ) from error
       try:
-        _take(folder)
+        fcntl.flock(folder, self._kind | fcntl.LOCK_NB)
       except BlockingIOError as error:
         raise self._in_use(file) from error
       except OSError:
         pass  # It locks files at most.
       try:
-        _take(file)
+        fcntl.flock(file, self._kind | fcntl.LOCK_NB)
       except BlockingIOError as error:
         raise self._in_use(file) from error
       except OSError as error:
@@ -103,7 +110,3 @@ class RunLock:
 
 def _error(text: str) -> errors.CheckpointError:
   return errors.CheckpointError(text, errors.USAGE)
-
-
-def _take(file: int) -> None:
-  fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -102,3 +102,13 @@ def test_full_disk_keeps_nobody_out(tmp_path):
   with disk.full(0), lock.RunLock(str(tmp_path)):
     with pytest.raises(errors.CheckpointError, match='in use by a process'):
       lock.RunLock(str(tmp_path)).__enter__()
+
+
+def test_shared_locks_are_beside_each_other_and_keep_training_out(tmp_path):
+  first = lock.RunLock(str(tmp_path), shared=True)
+  with first, lock.RunLock(str(tmp_path), shared=True):
+    with pytest.raises(errors.CheckpointError, match='in use'):
+      lock.RunLock(str(tmp_path)).__enter__()
+  with lock.RunLock(str(tmp_path)):
+    with pytest.raises(errors.CheckpointError, match='in use'):
+      lock.RunLock(str(tmp_path), shared=True).__enter__()

@@ -191,10 +191,22 @@ def _entry(row: Any) -> State | tuple[Event, Action] | None:
   if isinstance(row, dict) and 'state' in row:
     if not isinstance(row['state'], dict):
       raise TypeError('its state')
-    return typed_json.build(State, row['state'])
+    return typed_json.build(State, _with_ends(row['state'], row['time']))
   if isinstance(row, dict) and 'done' in row:
     return _from_row(row)
   return None
+
+
+def _with_ends(state: dict[str, Any], time_s: float) -> dict[str, Any]:
+  """Older supervisors wrote names of nodes in quarantine, without an end."""
+  until_s = time_s + state_lib.Policy.quarantine_s
+  held = [
+    {'node': x, 'reason': '', 'since_s': time_s, 'until_s': until_s}
+    if isinstance(x, str)
+    else x
+    for x in state.get('quarantine', ())
+  ]
+  return {**state, 'quarantine': held}
 
 
 def _from_row(row: dict[str, Any]) -> tuple[Event, Action]:

@@ -122,10 +122,9 @@ class Launch:
 
   def _ready(self, state: state_lib.State) -> Wait | Ready:
     if self._task is None:
-      call = background.run(
+      self._task = background.start(
         self._prepare, state, self._roll_back, limit_s=_LIMIT_S
       )
-      self._task = asyncio.create_task(call)
     if not self._task.done():
       return self._until('the run directory is asked', _LIMIT_S)
     task, self._task = self._task, None

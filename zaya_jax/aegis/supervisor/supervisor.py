@@ -37,7 +37,6 @@ from zaya_jax.aegis.supervisor.nodes import (
   welcome,
 )
 from zaya_jax.aegis.watch import notice, stragglers
-from zaya_jax.checkpoint import lock
 from zaya_jax.config import exit_codes
 
 _POLL_S, _TOGETHER_S = 0.1, 0.01  # Between turns; for news to come together.
@@ -62,8 +61,6 @@ def supervise(config: config_lib.Config, program: tuple[str, ...]) -> int:
     CheckpointError, LeaseError: if another process owns the run.
   """
   config = dataclasses.replace(config, run_dir=os.path.abspath(config.run_dir))
-  with lock.RunLock(config.run_dir):  # Names who trains there already.
-    pass
   with tenure.Tenure(config) as held:
     return Supervisor(config, program, held).run()
 

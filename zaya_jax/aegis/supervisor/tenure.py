@@ -10,6 +10,8 @@ from typing import Any, Self
 
 from zaya_jax import config as config_lib
 from zaya_jax.aegis.supervisor.nodes import background
+from zaya_jax.checkpoint import lock
+from zaya_jax.checkpoint.reading import ownership
 from zaya_jax.runtime import lease
 
 _RELEASE_S = 5.0
@@ -28,6 +30,7 @@ class Tenure:
     lost: why the run is not owned any more; '' while it is.
 
   Raises:
+    CheckpointError: on entry, if somebody trains in the run directory.
     LeaseError: on entry, if somebody else owns the run (exit code 2) or
       the store does not answer.
   """
@@ -39,12 +42,18 @@ class Tenure:
     self._ttl_s = config.aegis.lease_s
     self.lost = ''
     self._until = 0.0
+    self._open = contextlib.ExitStack()
 
   def __enter__(self) -> Self:
     run_dir = self._config.run_dir
-    run_id = lease.run_id(run_dir)
-    self.store = lease.open(self.address, run_id=run_id, run_dir=run_dir)
-    self._acquire()
+    with contextlib.ExitStack() as stack:
+      self._lock(run_dir, stack)
+      run_id = lease.run_id(run_dir)
+      self.store = lease.open(self.address, run_id=run_id, run_dir=run_dir)
+      self._acquire()
+      if self.address not in ownership.LOCAL:
+        stack.enter_context(ownership.using(self.store, self.token))
+      self._open = stack.pop_all()
     return self
 
   def __exit__(
@@ -53,6 +62,7 @@ class Tenure:
     value: BaseException | None,
     traceback: TracebackType | None,
   ) -> None:
+    self._open.close()
     with contextlib.suppress(lease.LeaseError):  # It runs out by itself.
       self.store.release(self.token)
     self.store.close()
@@ -78,6 +88,19 @@ class Tenure:
         self.lost = str(error)
       except (lease.StoreError, TimeoutError):
         continue  # The old deadline stands.
+
+  def _lock(self, run_dir: str, stack: contextlib.ExitStack) -> None:
+    """Keeps training without a supervisor out of the run directory.
+
+    Supervisors are the lease's affair: they may share the lock, as one that is
+    frozen must not keep the next from beginning.
+    """
+    is_local = self.address in ownership.LOCAL
+    held = lock.RunLock(run_dir, shared=not is_local, needed=is_local)
+    if is_local:  # Its lease locks the directory itself.
+      with held:
+        return
+    stack.enter_context(held)
 
   def _acquire(self) -> None:
     """Waits for a lease that nobody renews: of a supervisor that was killed."""

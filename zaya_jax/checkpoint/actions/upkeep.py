@@ -18,7 +18,12 @@ from zaya_jax.checkpoint import (
   seal_key,
 )
 from zaya_jax.checkpoint.actions import compare, listing
-from zaya_jax.checkpoint.reading import finder, high_water, resuming
+from zaya_jax.checkpoint.reading import (
+  finder,
+  high_water,
+  ownership,
+  resuming,
+)
 from zaya_jax.checkpoint.writing import retention
 
 Lines = Iterator[dict[str, Any]]
@@ -82,8 +87,8 @@ def prune(config: config_lib.Config, source: str) -> Lines:
 
 def accept(config: config_lib.Config, source: str) -> Lines:
   """Lets a run go on from what is there: newer checkpoints may be gone."""
-  del config
-  with lock.RunLock(source, '--source'):
+  owning = ownership.borrowed(config.aegis.lease, source)
+  with lock.RunLock(source, '--source'), owning:
     step = resuming.newest(source)
     root = folders.root(source)
     there = step is not None

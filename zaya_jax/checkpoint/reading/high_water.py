@@ -15,7 +15,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
 from zaya_jax.checkpoint import errors, folders, seal
-from zaya_jax.runtime import durable, run_files
+from zaya_jax.checkpoint.reading import ownership
+from zaya_jax.runtime import durable, lease, run_files
 
 
 class Mark(NamedTuple):
@@ -67,9 +68,27 @@ class Local:
     durable.replace(self._path, f'{text}\n'.encode())
 
 
+class Stored:
+  """The lease store of the run, which only its owner changes."""
+
+  def __init__(self, store: lease.Store, token: lease.Token):
+    self._store, self._token = store, token
+
+  def read(self) -> Mark | None:
+    """As `Home.read`."""
+    found = self._store.read('high_water')
+    return Mark(**found) if found else None
+
+  def write(self, mark: Mark | None) -> None:
+    """As `Home.write`."""
+    value = mark._asdict() if mark else {}
+    self._store.write('high_water', value, self._token)
+
+
 def home(run_dir: str) -> Home:
   """Where the mark of a run is kept."""
-  return Local(run_dir)
+  owned = ownership.current()
+  return Stored(*owned) if owned else Local(run_dir)
 
 
 def read(run_dir: str) -> Mark | None:

@@ -4,14 +4,16 @@
 One sentence says which step, why, and what to do.
 """
 
+import contextlib
 import logging
+import os
 import time
 
 import jax
 
 from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import errors
-from zaya_jax.runtime import processes, session
+from zaya_jax.runtime import processes, run_files, session, supervised
 
 _FIRST_S = 1.0  # For process 0 to say what all know.
 
@@ -51,6 +53,7 @@ class Failures:
     most = self._config.max_failed_saves
     self.newest = self._sentence(step, why, ', and repeat the command')
     self._count += 1
+    self._tell_supervisor(step, self.newest)
     if self._count < most:
       if not last:
         text = self._sentence(step, why, ' before the next save')
@@ -78,6 +81,20 @@ class Failures:
       text = self._sentence(step, why, ', and repeat the command')
       failure = errors.CheckpointError(text)
     session.fail(failure)
+
+  def _tell_supervisor(self, step: int, why: str) -> None:
+    """It counts failed saves over generations; lines of logs it only warns."""
+    place = supervised.place()
+    if place and not processes.process():
+      with contextlib.suppress(OSError):  # The disk may be full.
+        run_files.incident(
+          os.path.dirname(self._root),
+          kind='save_failed',
+          step=step,
+          seen=why,
+          source='trainer',
+          generation=place.generation,
+        )
 
   def _sentence(self, step: int, why: str, then: str) -> str:
     return (

@@ -24,6 +24,7 @@ import jax
 
 from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import arrays, errors, fingerprint, folders, seal
+from zaya_jax.checkpoint.reading import ownership
 from zaya_jax.checkpoint.writing import copies, neighbours
 from zaya_jax.checkpoint.writing import parts as parts_lib
 from zaya_jax.runtime import processes, run_files, supervised
@@ -105,7 +106,7 @@ class FastTier:
       return
     self.wait()
     with contextlib.suppress(OSError):  # It is asked again for checkpoints.
-      supervised.check_fence()
+      ownership.check_fence()
     prints = fingerprint.of_tree(state)
     moves = self._moves if self._count > 1 else []
     cut = self._parts.cut(state, moves)

@@ -14,10 +14,10 @@ from typing import Any, Self
 
 from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import arrays, errors, folders, seal
-from zaya_jax.checkpoint.reading import aside, reader, resuming
+from zaya_jax.checkpoint.reading import aside, ownership, reader, resuming
 from zaya_jax.checkpoint.writing import failures, leftovers, saver
 from zaya_jax.config import exit_codes
-from zaya_jax.runtime import fence, processes, run_files, supervised
+from zaya_jax.runtime import fence, processes, run_files
 
 _HEADROOM = 1.2  # Free bytes that a save asks for, per byte of state.
 _PATIENCE_S = 5.0  # A save that is not urgent waits for the one before it.
@@ -255,7 +255,7 @@ class Manager:
   def _on_disk(self, step: int, state: Any) -> str | None:
     """Why a step cannot be saved; '': it is there; None: it can."""
     try:
-      supervised.check_fence()
+      ownership.check_fence()
     except OSError as error:
       return f'the newest generation is not known ({errors.cause(error)})'
     there = folders.steps(self._root)

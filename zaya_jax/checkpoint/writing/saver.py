@@ -24,9 +24,9 @@ from zaya_jax.checkpoint import (
   quiet,
   seal,
 )
-from zaya_jax.checkpoint.reading import high_water
+from zaya_jax.checkpoint.reading import high_water, ownership
 from zaya_jax.checkpoint.writing import handlers, retention
-from zaya_jax.runtime import durable, processes, run_files, supervised
+from zaya_jax.runtime import durable, processes, run_files
 
 
 class Saver:
@@ -114,9 +114,9 @@ class Saver:
   def _name(self, step, aside, facts, known) -> str:
     """Seals what all have written and gives it its name; what failed, or ''."""
     try:
-      supervised.check_fence()
+      ownership.check_fence()
       body = seal.write(aside, facts, known=known)
-      supervised.check_fence()  # To hash and to sync has taken its time.
+      ownership.check_fence()  # To hash and to sync has taken its time.
       os.rename(aside, self._directory(step))
       durable.sync(self._root)
       high_water.set_to(self._run_dir, body)

@@ -198,3 +198,13 @@ def test_full_disk_is_told_and_stops_no_decision(capfd):
   told = capfd.readouterr().err.splitlines()
   assert len(told) == 2 and 'No space left on device' in told[1]
   assert log.failure == '/dev/full cannot be written: No space left on device'
+
+
+def test_quarantine_of_older_supervisors_is_kept_and_gets_an_end(tmp_path):
+  path = tmp_path / 'incidents.jsonl'
+  incidents.Incidents(path, START, time_s=5.0).close()
+  row = json.loads(path.read_text())
+  row['state']['quarantine'] = ['b']
+  path.write_text(json.dumps(row) + '\n')
+  (held,) = incidents.last_state(path).quarantine
+  assert (held.node, held.since_s, held.until_s) == ('b', 5.0, 86_405.0)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Saves that failed: warned of, counted, and told to other processes."""
 
+import json
 import time
 
 import jax
@@ -9,7 +10,7 @@ import pytest
 from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import errors
 from zaya_jax.checkpoint.writing import failures
-from zaya_jax.runtime import processes, session
+from zaya_jax.runtime import processes, session, supervised
 
 
 @pytest.fixture
@@ -66,3 +67,28 @@ def test_who_fails_says_why_and_who_waited_only_that(failed, monkeypatch):
   assert [error.exit_code for error in ended] == [75, 3]
   assert '--checkpoint.timeout_s=7' in str(ended[0])
   assert 'OSError: File too large' in str(ended[1])
+
+
+@pytest.mark.parametrize('rank', [0, 1])
+def test_supervisor_hears_of_it_once_and_of_which_generation(
+  tmp_path, monkeypatch, rank
+):
+  place = supervised.Place(
+    rank=rank, generation=4, run_dir=str(tmp_path), environment={}
+  )
+  monkeypatch.setattr(supervised, '_place', place)
+  monkeypatch.setattr(processes, 'process', lambda: rank)
+  failed = failures.Failures(
+    str(tmp_path / 'checkpoints'), config_lib.CheckpointConfig()
+  )
+  failed.add(6, 'the disk is full')
+  path = tmp_path / 'incidents.jsonl'
+  assert path.exists() == (rank == 0)
+  if rank == 0:
+    (row,) = map(json.loads, path.read_text().splitlines())
+    assert (row['kind'], row['step'], row['generation']) == (
+      'save_failed',
+      6,
+      4,
+    )
+    assert row['source'] == 'trainer' and 'the disk is full' in row['seen']

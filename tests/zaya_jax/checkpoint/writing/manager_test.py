@@ -134,7 +134,7 @@ def test_fence_that_cannot_be_read_is_a_failed_save(
 
   with make_manager() as checkpoints:
     with monkeypatch.context() as lost:
-      lost.setattr(manager.supervised, 'check_fence', stale)
+      lost.setattr(manager.ownership, 'check_fence', stale)
       assert not save(checkpoints, 5, make_state(), urgent=False)
     assert 'Checkpoint 5 was not written' in caplog.text
     assert 'generation is not known (Stale file handle)' in caplog.text

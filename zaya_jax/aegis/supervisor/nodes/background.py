@@ -41,3 +41,12 @@ async def run(
   # Not of an executor, whose threads are waited for when the program ends.
   threading.Thread(target=call, daemon=True).start()
   return await asyncio.wait_for(answer, limit_s)
+
+
+def start(
+  function: Callable[..., Result], *args: Any, limit_s: float
+) -> 'asyncio.Task[Result]':
+  """As `run`, as a task; a run that ends need not ask how it went."""
+  task = asyncio.create_task(run(function, *args, limit_s=limit_s))
+  task.add_done_callback(lambda done: done.cancelled() or done.exception())
+  return task
