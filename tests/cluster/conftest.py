@@ -61,10 +61,10 @@ def pytest_runtest_makereport(item, call):
 
 def _keep(path: pathlib.Path, about: dict, row: dict) -> None:
   """Writes a row in the place of that of an earlier trial."""
-  before = json.loads(path.read_text())['trials'] if path.exists() else []
-  others = [x for x in before if x['trial'] != row['trial']]
+  before = json.loads(path.read_text()) if path.exists() else {}
+  others = [x for x in before.get('trials', ()) if x['trial'] != row['trial']]
   dated = row | {'date': about['date'], 'load': round(os.getloadavg()[0], 1)}
-  record_lib.write(path, {**about, 'trials': [*others, dated]})
+  record_lib.write(path, {**before, **about, 'trials': [*others, dated]})
 
 
 def pytest_terminal_summary(terminalreporter, config):

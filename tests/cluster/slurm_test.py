@@ -21,6 +21,7 @@ class Job:
     self.cluster, self.site = cluster, site
     self.run = trial.Trial(site, name)
     self.number = ''
+    self.first, self.second = '', ''  # Nodes.
     self.disturbed = None
 
   def submit(self, options='', flags=(), **environment):
@@ -34,6 +35,9 @@ class Job:
   def disturb(self, step=20):
     """Waits for the step at which something is to happen."""
     self.run.await_step(step)
+    there = self.cluster.job(self.number)['NodeList']
+    names = self.cluster.command(f'scontrol show hostnames {there}').split()
+    self.first, self.second, *_ = names
     self.disturbed = time.time()
 
   def state(self):
@@ -103,7 +107,7 @@ def test_undisturbed_run_equals_that_of_one_machine(job, expected, record):
 def test_killed_rank_is_restarted_on_the_same_nodes(job, expected, record):
   one = job('kill_rank').submit()
   one.disturb()
-  os.kill(one.rank('n2'), signal.SIGKILL)
+  os.kill(one.rank(one.second), signal.SIGKILL)
   one.wait()
   row = record(one.result(expected))
   assert_whole(row)
@@ -116,24 +120,29 @@ def test_lost_agent_gives_its_place_to_the_spare(
 ):
   one = job(f'kill_{victim}').submit(flags=['--aegis.drain_act'])
   one.disturb()
-  words = {'agent': ('n2', 'zaya_jax.aegis.agent'), 'srun': ('n1', '=n2 ')}
-  rank = one.rank('n2')
+  words = {
+    'agent': (one.second, 'zaya_jax.aegis.agent'),
+    'srun': (one.first, f'={one.second} '),
+  }
+  rank = one.rank(one.second)
   for pid in one.processes(*words[victim]):
     os.kill(pid, signal.SIGKILL)
   there = f'{one.run.run_dir}/aegis'
   trial.await_(
-    lambda: rank not in one.processes('n2', there), 'the end of its rank', 30
+    lambda: rank not in one.processes(one.second, there),
+    'the end of its rank',
+    30,
   )
   one.wait()
   row = record(one.result(expected))
   assert_whole(row)
-  assert row['incidents'] == ['agent_lost'] and row['drained'] == ['n2']
+  assert row['incidents'] == ['agent_lost'] and row['drained'] == [one.second]
 
 
 def test_lost_node_gives_its_place_to_the_spare(job, expected, record, site):
   one = job('kill_node').submit()
   one.disturb()
-  site.box.nodes['n2'].power_off()
+  site.box.nodes[one.second].power_off()
   one.wait()
   row = record(one.result(expected))
   assert_whole(row)
@@ -145,7 +154,7 @@ def test_loss_of_the_first_node_queues_the_job_again(
 ):
   one = job('kill_first_node').submit()
   one.disturb()
-  site.box.nodes['n1'].power_off()
+  site.box.nodes[one.first].power_off()
   try:
     one.wait(120)
   except TimeoutError:
@@ -157,7 +166,7 @@ def test_loss_of_the_first_node_queues_the_job_again(
 def test_killed_supervisor_is_queued_again(job, expected, record):
   one = job('kill_supervisor').submit()
   one.disturb()
-  for pid in one.processes('n1', 'zaya_jax.main --mode=supervise'):
+  for pid in one.processes(one.first, 'zaya_jax.main --mode=supervise'):
     os.kill(pid, signal.SIGKILL)
   one.wait()
   row = record(one.result(expected))
@@ -175,7 +184,7 @@ def test_controller_away_for_a_minute_stops_nothing(
   one.disturb()
   cluster.pause()
   try:
-    os.kill(one.rank('n2'), signal.SIGKILL)
+    os.kill(one.rank(one.second), signal.SIGKILL)
     until = time.monotonic() + 60
     trial.await_(lambda: one.run.rows('running')[1:], 'the next generation', 60)
     time.sleep(max(0, until - time.monotonic()))
