@@ -321,16 +321,8 @@ def flags(pod):
   """What the only container of a pod is told."""
   (container,) = pod['containers']
   return config_lib.Config.parse(
-    [
-      word
-      for word in container['args']
-      if not word.startswith(('--flagfile=', *OF_OTHERS))
-    ]
+    [word for word in container['args'] if not word.startswith('--flagfile=')]
   )
-
-
-# Flags that this version does not have.
-OF_OTHERS = ('--aegis.lease=', '--aegis.start_limit_s=')
 
 
 def test_objects_have_what_the_api_server_wants(supervised):

@@ -81,6 +81,7 @@ class Launch:
     self._roll_back: int | None = None
     self._task: asyncio.Task[Ready] | None = None
     self._wait: Wait | None = None
+    self._failure = ''  # That was told of.
 
   def again(self, delay_s: float, step: int | None) -> None:
     """The next generation begins later, perhaps from an older step."""
@@ -135,12 +136,14 @@ class Launch:
       return self._until('the run has another owner', 0.0)
     except (OSError, TimeoutError, lease.LeaseError) as error:
       self._not_before = time.monotonic() + 1
-      self._see('storage', detail=str(error) or 'it does not answer')
+      if (why := str(error) or 'it does not answer') != self._failure:
+        self._see('storage', detail=why)
+      self._failure = why
       return self._until('the run directory cannot be written', _LIMIT_S)
     if ready.generation != state.generation:
       return self._until('nodes have changed', _LIMIT_S)
     self._examined, self._roll_back = set(state.nodes), None
-    self._wait = None
+    self._wait, self._failure = None, ''
     return ready
 
   def _until(self, why: str, limit_s: float) -> Wait:
