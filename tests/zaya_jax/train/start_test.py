@@ -89,7 +89,7 @@ def test_other_shards_are_told(go_on):
 def test_tokenizer_is_kept_where_its_ids_are_the_same(
   run, monkeypatch, sha256, kept
 ):
-  config, _, state = run
+  config, mesh, state = run
   theirs = types.SimpleNamespace(sha256=sha256, name='there', stop_ids=())
   mine = types.SimpleNamespace(sha256='of the ids', name='here', stop_ids=())
   folder = types.SimpleNamespace(
@@ -101,7 +101,7 @@ def test_tokenizer_is_kept_where_its_ids_are_the_same(
   monkeypatch.setattr(start_lib, 'hub_folder', folder)
   corpus = types.SimpleNamespace(tokenizer=mine, has_chats=False)
   source = dataclasses.replace(config, restore=config.run_dir)
-  _, notes = start_lib._with_params_of(source, state, corpus)
+  _, notes = start_lib._with_params_of(source, state, corpus, mesh)
   assert bool(copied) == kept
   assert ('changed: the tokenizer, there -> here' in notes) != kept
 
