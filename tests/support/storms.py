@@ -45,7 +45,7 @@ class Storm:
       restarts_per_hour=chance.choice((1, 10, 30)),
       spikes=3,
       node_counts=chance.choice(((), (), (1,), tuple(range(1, count)))),
-      drain=chance.choice(('', 'drain {node} {reason}')),
+      orders=chance.choice(((), ('drain {node} {reason}', 'reboot {node}'))),
     )
     self.time_s = 1e9
     self.past: list[float] = []  # When a node was condemned.

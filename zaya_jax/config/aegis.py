@@ -117,7 +117,14 @@ class AegisConfig(fields.Section, prefix='aegis.'):
     "Command for a {node} in quarantine, with the {reason}, such as 'scontrol "
     "update NodeName={node} State=DRAIN Reason={reason}'; it is printed.",
   )
-  drain_act: bool = field(False, 'Runs --aegis.drain instead of printing it.')
+  reboot: str = field(
+    '',
+    'Command that mends a {node} in quarantine after --aegis.drain, such as '
+    "'ssh {node} sudo reboot'; it is printed.",
+  )
+  drain_act: bool = field(
+    False, 'Runs --aegis.drain and --aegis.reboot instead of printing them.'
+  )
   health: str = field(
     '',
     "Command that must succeed before a {node} joins, such as 'srun --overlap "

@@ -34,13 +34,13 @@ def decide(state: State, event: Event) -> Decision:
     held for held in state.quarantine if held not in before.quarantine
   )
   if new:
-    drain = state.policy.drain
     action = dataclasses.replace(
       action,
       condemned=tuple(held.node for held in new),
       run=tuple(
-        orders.line(drain, node=held.node, reason=held.reason)
-        for held in (new if drain else ())
+        orders.line(command, node=held.node, reason=held.reason)
+        for held in new
+        for command in state.policy.orders
       ),
     )
   if action.kind == 'wait' or action.exit_code:

@@ -112,9 +112,7 @@ class Action:
   kind: ActionKind
   node: str | None = None  # The one that it is about.
   condemned: tuple[str, ...] = ()  # Nodes that it puts into quarantine.
-  run: tuple[
-    str, ...
-  ] = ()  # Commands for the scheduler: --aegis.drain of each.
+  run: tuple[str, ...] = ()  # --aegis.drain and --aegis.reboot of each.
   step: int | None = None  # To restore; None: the newest valid checkpoint.
   # Batches to skip after `step`, besides those skipped there before;
   # `State.skip` has the sum.

@@ -31,7 +31,8 @@ class Policy:
   condemn_share: float = 0.25
   quarantine_s: float = 86_400.0
   outage_wait_s: float = 600.0  # For many nodes that were lost at once.
-  drain: str = ''  # The command of --aegis.drain.
+  # Commands about a node in quarantine: --aegis.drain, --aegis.reboot.
+  orders: tuple[str, ...] = ()
   backoff_s: float = 60.0  # Longest wait before a generation.
   node_counts: tuple[int, ...] = ()  # Sizes to shrink to without spares.
 

@@ -67,7 +67,7 @@ class Ledger:
       return
     where = '' if event.node is None else f' on {event.node}'
     what = action.reason or event.detail or event.kind + where
-    advice = ''.join(f'; to drain it: {command}' for command in action.run)
+    advice = ''.join(f'; next: {command}' for command in action.run)
     self.say(f'{what} -> {action.kind.replace("_", " ")}{advice}')
 
   def end(self, code: int) -> None:

@@ -212,7 +212,7 @@ def first_state(
     condemn_share=aegis.condemn_share,
     quarantine_s=3600 * aegis.quarantine_h,
     outage_wait_s=aegis.outage_wait_s,
-    drain=aegis.drain,
+    orders=tuple(x for x in (aegis.drain, aegis.reboot) if x),
     node_counts=tuple(shrinks),
   )
   nodes, spares = aegis.nodes[:count], aegis.nodes[count:]

@@ -61,9 +61,11 @@ class Site:
     self._state, self._say = state, say
     self._each = config.aegis.ranks_per_node
     self._health = config.aegis.health
-    self._drain = config.aegis.drain
-    self._acts = bool(self._drain) and config.aegis.drain_act
-    hooks.check('--aegis.drain', self._drain)
+    drain, reboot = config.aegis.drain, config.aegis.reboot
+    self._orders = [x for x in (drain, reboot) if x]
+    self._acts = bool(self._orders) and config.aegis.drain_act
+    hooks.check('--aegis.drain', drain)
+    hooks.check('--aegis.reboot', reboot)
     hooks.check('--aegis.health', self._health)
     watch.parse(config.aegis.logs)
     sampler.tools(config.aegis.telemetry)
@@ -144,10 +146,10 @@ class Site:
     return hooks.run(self._health, node=node, reason='')
 
   def act(self, action: events.Action) -> None:
-    """Tells the scheduler of condemned nodes if it may; does not wait."""
+    """Drains and reboots condemned nodes if it may; does not wait."""
     for node in action.condemned if self._acts else ():
       hook = threading.Thread(
-        target=self._run_hook, args=(node, action.reason), daemon=True
+        target=self._run_orders, args=(node, action.reason), daemon=True
       )
       self._hooks.append(hook)
       hook.start()
@@ -192,9 +194,13 @@ class Site:
     self._before[path] = facts
     return facts != before
 
-  def _run_hook(self, node: str, reason: str) -> None:
-    failed = hooks.run(self._drain, node=node, reason=reason)
-    self._say(failed or f'{node} is drained: {self._drain}')
+  def _run_orders(self, node: str, reason: str) -> None:
+    """Each after the other has ended; one that failed is the last."""
+    for command in self._orders:
+      if failed := hooks.run(command, node=node, reason=reason):
+        self._say(failed)
+        return
+      self._say(f'done for {node}: {command}')
 
 
 def _serve(

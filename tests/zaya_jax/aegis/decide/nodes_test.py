@@ -212,17 +212,23 @@ def test_nodes_one_after_the_other_meet_the_caps():
 
 
 def test_command_for_the_scheduler_is_part_of_the_decision():
-  drain = 'scontrol update NodeName={node} Reason={reason}'
+  orders = (
+    'scontrol update NodeName={node} Reason={reason}',
+    'ssh {node} reboot',
+  )
   _, actions = stories.tell(
     [
       'running',
       stories.ruled('ecc', 'replace_node', 'b', detail='$(reboot) x'),
     ],
-    drain=drain,
+    orders=orders,
   )
   assert actions[-1].condemned == ('b',)
-  assert actions[-1].run == ('scontrol update NodeName=b Reason=ecc:_reboot_x',)
-  _, actions = stories.tell(['running', 'not_started b'], drain=drain)
+  assert actions[-1].run == (
+    'scontrol update NodeName=b Reason=ecc:_reboot_x',
+    'ssh b reboot',
+  )
+  _, actions = stories.tell(['running', 'not_started b'], orders=orders)
   assert actions[-1].run == ()  # It is not broken.
 
 

@@ -108,6 +108,20 @@ def test_nobody_is_drained_unless_it_may(make, tmp_path):
   assert not said and not (tmp_path / 'drained').exists()
 
 
+def test_node_is_rebooted_once_it_is_drained(make, tmp_path):
+  drained, rebooted = tmp_path / 'drained', tmp_path / 'rebooted'
+  commands = {'drain': f'touch {drained}', 'reboot': f'cp {drained} {rebooted}'}
+  looking, said = make(**commands, drain_act=True)
+  looking.act(events.Action(kind='replace_node', condemned=('b',)))
+  looking.close()
+  assert rebooted.exists() and len(said) == 2
+  rebooted.unlink()
+  looking, said = make(**commands | {'drain': 'false'}, drain_act=True)
+  looking.act(events.Action(kind='replace_node', condemned=('b',)))
+  looking.close()
+  assert not rebooted.exists() and said == ['false ended with 1: ']
+
+
 def test_command_that_fails_is_told(make):
   looking, said = make(drain='false {node}', drain_act=True)
   looking.act(events.Action(kind='replace_node', condemned=('b',)))
@@ -151,6 +165,7 @@ def test_run_directory_is_asked_less_than_once_a_second(
   'aegis, why',
   [
     (dict(drain='drain {host}'), '--aegis.drain'),
+    (dict(reboot='ssh {host}'), '--aegis.reboot'),
     (dict(logs=('dmesg',)), '--aegis.logs=dmesg'),
     (dict(rules=('/nowhere.toml',)), '/nowhere.toml'),
     (dict(notify='slack'), '--aegis.notify'),
