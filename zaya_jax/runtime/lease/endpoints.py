@@ -108,7 +108,8 @@ class Endpoints:
         self._first = i % count
         return answer
     raise errors.StoreError(
-      f'{self._address} does not answer ({"; ".join(causes)}).'
+      f'{self._address} does not answer ({"; ".join(causes)}); see that etcd '
+      'runs there, and repeat the command.'
     )
 
   def _check(self, hosts: list[str]) -> None:
