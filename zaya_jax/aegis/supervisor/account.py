@@ -2,9 +2,12 @@
 """What a supervisor prints: lines for people, and how the time was spent."""
 
 import time
+from collections.abc import Sequence
 
 from zaya_jax.aegis.decide import events
 from zaya_jax.aegis.decide import state as state_lib
+
+_FEW = 8  # Names in a line.
 
 
 class Ledger:
@@ -34,8 +37,8 @@ class Ledger:
     self._origin = step or 0
     if self._failed is None:
       self._failed = time.monotonic()
-    where = ', '.join(state.nodes)
-    spares = f'; spare: {", ".join(state.spares)}' if state.spares else ''
+    where = _some(state.nodes)
+    spares = f'; spare: {_some(state.spares)}' if state.spares else ''
     origin = f'goes on from step {step}' if step else 'starts'
     self.say(
       f'generation {state.generation} {origin} on {where} ({coordinator})'
@@ -79,3 +82,10 @@ class Ledger:
       f'{self._generations}; {share:.1f}% of the time in training; '
       f'{self._redone} steps done twice'
     )
+
+
+def _some(nodes: Sequence[str]) -> str:
+  """Their names, if these are few."""
+  if len(nodes) <= _FEW:
+    return ', '.join(nodes)
+  return f'{nodes[0]}, {nodes[1]} … {nodes[-1]} ({len(nodes)} nodes)'

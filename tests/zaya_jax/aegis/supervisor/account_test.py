@@ -85,3 +85,12 @@ def test_calendar_that_is_set_back_does_not_matter(clock):
   clock['time'] -= 3600
   clock['monotonic'] += 5
   assert ledger.now_s() == 1e9 + 5
+
+
+def test_many_nodes_are_a_few_names_and_a_number(capsys):
+  names = tuple(f'n{i}' for i in range(128))
+  state = state_lib.start(names, spares=('s',))
+  account.Ledger().begin(state, None, 'n0:1')
+  assert capsys.readouterr().out == (
+    'aegis: generation 0 starts on n0, n1 … n127 (128 nodes) (n0:1); spare: s\n'
+  )
