@@ -17,7 +17,7 @@ import pytest
 from tests.support import fake_rank
 from zaya_jax import config as config_lib
 from zaya_jax.aegis.supervisor import incidents, replay, supervisor
-from zaya_jax.checkpoint import errors
+from zaya_jax.checkpoint import errors, lock
 from zaya_jax.runtime import faults, fence
 
 PROGRAM = (sys.executable, '-m', fake_rank.__name__)
@@ -161,7 +161,7 @@ def test_no_progress_ends_with_93(supervise):
 
 
 def test_a_run_in_use_is_refused(supervise, tmp_path):
-  with supervisor.lock.RunLock(str(tmp_path / 'run')):
+  with lock.RunLock(str(tmp_path / 'run')):
     with pytest.raises(errors.CheckpointError, match='is in use by'):
       supervise()
 
