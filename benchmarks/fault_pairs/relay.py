@@ -8,6 +8,7 @@ what comes is dropped, and neither end learns that the other is gone. The text
 of FOLDER/NODE.garbage comes out once, between what the program says.
 """
 
+import contextlib
 import os
 import pathlib
 import select
@@ -60,7 +61,9 @@ def _up(link: Link, near: socket.socket) -> None:
       _write(output, link.garbage.read_bytes())
       link.garbage.unlink()
     if ready:
-      data = near.recv(_SIZE)
+      data = b''
+      with contextlib.suppress(ConnectionResetError):
+        data = near.recv(_SIZE)
       if not data:
         os._exit(0)
       if not link.cut.exists():
@@ -89,11 +92,9 @@ def _far(link: Link, far: socket.socket, command: list[str]) -> None:
 
 def _write(file: int, data: bytes) -> None:
   """Writes all, or nothing if nobody listens any more."""
-  try:
+  with contextlib.suppress(OSError):
     while data:
       data = data[os.write(file, data) :]
-  except OSError:
-    pass
 
 
 if __name__ == '__main__':
