@@ -12,8 +12,18 @@ from collections.abc import Iterator
 from zaya_jax.runtime import fence, lease, supervised
 
 LOCAL = ('', 'local')
+_UNCONFIRMED = 'the lease store does not say whose this run is'
 
 _held: list[tuple[lease.Store, lease.Token]] = []
+
+
+class UnconfirmedError(OSError):
+  """The lease store cannot be asked: no checkpoint may get its name now."""
+
+
+def is_unconfirmed(why: str) -> bool:
+  """Whether this is the text of an `UnconfirmedError`."""
+  return why.startswith(_UNCONFIRMED)
 
 
 @contextlib.contextmanager
@@ -68,7 +78,7 @@ def check_fence() -> None:
 
   Raises:
     FencedError: another generation, or owner, goes on in its place.
-    OSError: the lease store cannot be asked.
+    UnconfirmedError: the lease store cannot be asked.
   """
   supervised.check_fence()
   place = supervised.place()
@@ -79,7 +89,7 @@ def check_fence() -> None:
     store, token = owned
     now = store.read('generation') or {}
   except lease.StoreError as error:
-    raise OSError(str(error)) from error
+    raise UnconfirmedError(f'{_UNCONFIRMED} ({error})') from error
   known = now.get('number'), now.get('owner'), now.get('epoch')
   if known != (place.generation, token.owner, token.epoch):
     raise fence.FencedError(

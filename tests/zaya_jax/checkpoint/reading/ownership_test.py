@@ -79,8 +79,12 @@ def test_store_that_does_not_answer_fails_the_save(
 
   monkeypatch.setattr(store, 'read', read)
   with ownership.using(store, token):
-    with pytest.raises(OSError, match='the store is away'):
+    with pytest.raises(
+      ownership.UnconfirmedError, match='the store is away'
+    ) as caught:
       ownership.check_fence()
+    assert ownership.is_unconfirmed(str(caught.value))
+    assert not ownership.is_unconfirmed('the disk is full')
 
 
 def test_local_lease_is_not_borrowed(run_dir):
