@@ -2,12 +2,13 @@
 """Trains the tokenizer and encodes text in batches."""
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
 from pipelines import tokenizer as tokenizer_lib
-from pipelines.prepare import read, rows, split
+from pipelines.prepare import split
+from pipelines.prepare.input import read, rows
 
 _BATCH = 2**22  # Characters; enough to keep all cores of the library busy.
 _TRAINING = 2**28  # Characters; more does not change a vocabulary.
@@ -45,15 +46,15 @@ def train_tokenizer(
 
 
 def encode(
-  source: read.Source,
+  documents: Iterable[rows.Document],
+  files: Mapping[str, int],
   held_out: split.HeldOut,
   tokenizer: tokenizer_lib.Tokenizer,
 ) -> Iterator[Encoded]:
-  """Encodes all documents, in order."""
-  files = {name: index for index, name in enumerate(source.files)}
+  """Encodes documents, in order; `files` numbers those that they are from."""
   parts = (
     (*part, document)
-    for document in source.documents()
+    for document in documents
     for part in held_out.parts(document)
   )
   for batch in _batches(parts):
