@@ -2,6 +2,7 @@
 """The settings of training: its text, optimizer, checkpoints and logs."""
 
 import dataclasses
+import re
 from typing import Literal
 
 from zaya_jax.config import fields
@@ -16,8 +17,9 @@ class DataConfig(fields.Section, prefix='data.'):
 
   input: str = field(
     '',
-    'Training text: a folder, a .txt, .jsonl, .jsonl.zst or .parquet file, a '
-    "glob of these, or 'stdlib' (Python's standard library).",
+    'Training text: a folder, a .txt, .jsonl, .json or .parquet file (.gz and '
+    ".zst too), a glob of these, a URL, or 'stdlib' (Python's standard "
+    'library).',
   )
   dir: tuple[str, ...] = field(
     (),
@@ -45,6 +47,36 @@ class DataConfig(fields.Section, prefix='data.'):
     minimum=0.0,
     maximum=0.9,
   )
+  val_tokens: int = field(
+    0,
+    'Most tokens held out; documents above go to training. 0: any number.',
+    minimum=0,
+  )
+  bad_rows: float = field(
+    0.0,
+    'Fraction of rows that may be unusable; they are left out and named.',
+    minimum=0.0,
+    maximum=1.0,
+  )
+  dedup: bool = field(
+    True, 'Leaves out all but one of the documents with the same text.'
+  )
+  decontaminate: tuple[str, ...] = field(
+    (),
+    'Files, such as those of tests; documents that share 13 words in a row '
+    'with them are left out.',
+  )
+  trim: bool = field(
+    False,
+    'Cuts the thoughts of a conversation that is longer than --data.seq_len, '
+    'and leaves it out if its answers alone are.',
+  )
+  workers: int = field(1, 'Processes that prepare.', minimum=1)
+  part: str = field(
+    '',
+    'I/N: does part I, from 0, of the N parts of preparing; the same command '
+    'without it does what is left.',
+  )
   record_tokens: int = field(32_768, 'Tokens per record of a shard.', minimum=2)
   shard_tokens: int = field(
     2**28, 'Approximate number of tokens per shard file.', minimum=1
@@ -63,6 +95,7 @@ class DataConfig(fields.Section, prefix='data.'):
         f'--data.record_tokens={self.record_tokens}; choose a divisor, for '
         f'example {fit[-1]}.'
       )
+    self.part_of()
     if self.train_tokenizer and self.tokenizer != 'bytes':
       raise UsageError(
         f'--data.train_tokenizer={self.train_tokenizer} and '
@@ -73,6 +106,19 @@ class DataConfig(fields.Section, prefix='data.'):
         f'--data.train_tokenizer={self.train_tokenizer} must be at least '
         '259: 256 bytes and three special tokens.'
       )
+
+
+  def part_of(self) -> tuple[int, int] | None:
+    """Which part of preparing, of how many; None: all of it."""
+    match = re.fullmatch(r'(\d+)/(\d+)', self.part)
+    if match and int(match[1]) < int(match[2]):
+      return int(match[1]), int(match[2])
+    if self.part:
+      raise UsageError(
+        f'--data.part={self.part} must be I/N with I from 0 to N - 1, for '
+        'example 0/8.'
+      )
+    return None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
