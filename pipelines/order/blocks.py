@@ -16,8 +16,6 @@ import dataclasses
 
 import numpy as np
 
-from pipelines import pack
-
 GROUP_TOKENS = 131_072
 # A large block mixes better: the mean of what a group's windows share varies
 # in a batch of B windows 1 + B / groups times as much as in one that is drawn
@@ -44,6 +42,12 @@ class Extent:
     if seq_len > self.record_tokens:
       return not (seq_len % self.record_tokens or self.group_tokens % seq_len)
     return self.record_tokens % seq_len == 0
+
+  def windows(self, seq_len: int) -> int:
+    """Windows of this length that have something to predict."""
+    full, rest = divmod(self.tokens, max(seq_len, self.record_tokens))
+    whole = full * max(1, self.record_tokens // seq_len)
+    return whole + max(0, -(-(rest - 1) // seq_len))
 
 
 class Blocks:
@@ -104,8 +108,7 @@ class Blocks:
 
   def per_epoch(self, seq_len: int) -> int:
     """Windows of all blocks."""
-    full = self.groups * (self.group_tokens // seq_len)
-    return full + self._tail(seq_len)
+    return self.extent.windows(seq_len)
 
   def find(self, places: np.ndarray, seq_len: int) -> np.ndarray:
     """The blocks that hold these windows of an epoch, counted from 0."""
@@ -116,8 +119,5 @@ class Blocks:
     return ((slots + 1) * self.count - 1) // self.groups
 
   def _tail(self, seq_len: int) -> int:
-    record = self.extent.record_tokens
-    if seq_len > record:
-      return pack.num_windows(self.tail_tokens, seq_len)
-    full, partial = divmod(self.tail_tokens, record)
-    return full * (record // seq_len) + pack.num_windows(partial, seq_len)
+    tail = Extent(self.tail_tokens, self.extent.record_tokens)
+    return tail.windows(seq_len)

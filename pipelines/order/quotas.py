@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which source each row of a mixture comes from: exact quotas, evenly spread."""
+"""Which source each row of a mixture comes from: exact quotas, well spread."""
 
 import functools
 import math

@@ -213,7 +213,8 @@ class Stream:
     epoch, block, _ = self._start
     size = self._blocks.windows(block, seq_len)
     per_window = seq_len // used.unit
-    taken = used.mask[: size * per_window].reshape(size, per_window).any(axis=1)
+    units = used.mask[: size * per_window].reshape(size, per_window)
+    taken = np.asarray(units.any(axis=1))
     keys = self._keys(np.array([epoch]), block, seq_len)
     found, there = [np.zeros(0, np.int64)], 0
     for start in range(0, size, _PIECE):

@@ -10,6 +10,10 @@ UsageError = fields.UsageError
 field = fields.field
 
 
+# Tokens of records that lie side by side (`pipelines.order`).
+MOST_JOINED = 131_072
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataConfig(fields.Section, prefix='data.'):
   """Training data."""
@@ -52,16 +56,23 @@ class DataConfig(fields.Section, prefix='data.'):
   seq_len: int = field(256, 'L: tokens per sequence.', minimum=2)
   batch_size: int = field(16, 'B: sequences per global batch.', minimum=1)
 
+  def _joins(self) -> bool:
+    """Whether a sequence is several whole records of one group."""
+    records, rest = divmod(self.seq_len, self.record_tokens)
+    whole = rest == 0 and records & (records - 1) == 0
+    return whole and self.seq_len <= MOST_JOINED
+
   def __post_init__(self) -> None:
     super().__post_init__()
-    if self.record_tokens % self.seq_len:
+    if self.record_tokens % self.seq_len and not self._joins():
       fit = [
         d for d in fields.divisors(self.record_tokens) if d <= self.seq_len
       ]
       raise UsageError(
         f'--data.seq_len={self.seq_len} does not divide '
         f'--data.record_tokens={self.record_tokens}; choose a divisor, for '
-        f'example {fit[-1]}.'
+        f'example {fit[-1]}, or 2, 4, 8, … times this number, up to '
+        f'{MOST_JOINED}.'
       )
     if self.train_tokenizer and self.tokenizer != 'bytes':
       raise UsageError(

@@ -118,14 +118,16 @@ def _describe(config, mesh, corpus, start) -> None:
 
 def _make_reporter(config, mesh, corpus, start) -> metrics.Reporter:
   count = flops.parameters(config.model)
-  epochs_of_a_window = max(corpus.loader.epochs(1))
+  row, length = corpus.loader.state, config.data.seq_len
   return metrics.Reporter(
     config,
     run_dir=config.run_dir,
     num_params=count.total,
     active_params=count.active,
     flops_per_token=flops.per_token(config.model, config.data.seq_len).total,
-    epoch_tokens=config.data.seq_len / epochs_of_a_window,
+    epochs=lambda tokens: max(
+      corpus.loader.epochs(row + (tokens - start.tokens) // length)
+    ),
     device_kind=mesh.devices.flat[0].device_kind,
     num_devices=mesh.size,
     start_step=start.step,

@@ -238,7 +238,7 @@ def test_fingerprint_tells_orders_apart():
 
 
 def test_epochs_by_hand():
-  # 40 windows of 16 tokens and 10; three rows of the first for one of the other.
+  # 40 windows and 10; three rows of the first source for one of the other.
   extents = [order.Extent(640, 16), order.Extent(160, 16)]
   weights = Fraction(3), Fraction(1)
   rows = order.Order(extents, [order.Stretch(None, 16, weights)], 0)

@@ -36,7 +36,7 @@ def correlation(numbers, lag):
   return np.corrcoef(numbers[:-lag], numbers[lag:])[0, 1]
 
 
-# At the lag of 316, about the root of 100,003, neighbours in one half of the network.
+# At a lag of 316, half of the network has the same input.
 @pytest.mark.parametrize('size, lag', [(1000, 1), (100_003, 1), (100_003, 316)])
 def test_neighbours_are_not_related(size, lag):
   found = [correlation(whole(size, 2, seed), lag) for seed in range(10)]
