@@ -14,6 +14,7 @@ from zaya_jax.checkpoint.reading import finder, reader
 from zaya_jax.checkpoint.writing import fast as fast_lib
 from zaya_jax.checkpoint.writing import manager
 from zaya_jax.data import corpus as corpus_lib
+from zaya_jax.data.ledger import book as book_lib
 from zaya_jax.hub import folder as hub_folder
 from zaya_jax.hub import names as hub_names
 from zaya_jax.runtime import beats, processes, run_files, supervised
@@ -32,6 +33,8 @@ class Start:
     tokens: trained on so far.
     notes: what to tell the user.
     fast: where copies of states go; None: nowhere.
+    row: the position in the data that the state was saved with.
+    ledger: what its meta knows of the ledger; None: nothing.
   """
 
   config: config_lib.Config
@@ -40,6 +43,8 @@ class Start:
   tokens: int = 0
   notes: tuple[str, ...] = ()
   fast: fast_lib.FastTier | None = None
+  row: int = 0
+  ledger: dict[str, Any] | None = None
 
 
 def restore_or_init(
@@ -74,7 +79,7 @@ def restore_or_init(
     if not config.restore:
       return Start(config=config, state=state, fast=fast)
     state, notes = _with_params_of(config, state, corpus, mesh)
-    return Start(config=config, state=state, notes=tuple(notes), fast=fast)
+    return Start(config=config, state=state, notes=notes, fast=fast)
   _check_goes_on(config, newest)
   about = copy.meta if copy else meta.read(saved.directory(newest))
   _check_arrays(config, about['arrays'])
@@ -100,6 +105,8 @@ def restore_or_init(
     tokens=about['tokens'],
     notes=(resumed, *(f'changed: {change}' for change in changes), *kept),
     fast=fast,
+    row=about['data_index'],
+    ledger=about.get(book_lib.META),
   )
 
 
