@@ -79,7 +79,7 @@ def restore_or_init(
     if not config.restore:
       return Start(config=config, state=state, fast=fast)
     state, notes = _with_params_of(config, state, corpus, mesh)
-    return Start(config=config, state=state, notes=notes, fast=fast)
+    return Start(config=config, state=state, notes=tuple(notes), fast=fast)
   _check_goes_on(config, newest)
   about = copy.meta if copy else meta.read(saved.directory(newest))
   _check_arrays(config, about['arrays'])
@@ -92,9 +92,9 @@ def restore_or_init(
     state, corpus.loader.state = copy.state, about['data_index']
   else:
     state, corpus.loader.state, about = saved.restore(newest, abstract)
+  place = {'row': about['data_index'], 'ledger': about.get(book_lib.META)}
   resumed = f'resumed at step {newest} (data index {corpus.loader.state:,})'
-  if copy:
-    resumed += f' from {copy.where}'
+  resumed += f' from {copy.where}' if copy else ''
   if skipped := supervised.batches_to_skip(newest):
     corpus.loader.state += skipped * config.data.batch_size
     resumed += f', {skipped} batches are left out'
@@ -105,8 +105,7 @@ def restore_or_init(
     tokens=about['tokens'],
     notes=(resumed, *(f'changed: {change}' for change in changes), *kept),
     fast=fast,
-    row=about['data_index'],
-    ledger=about.get(book_lib.META),
+    **place,
   )
 
 

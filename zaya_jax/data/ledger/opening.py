@@ -21,7 +21,7 @@ from zaya_jax.runtime import durable, processes
 
 # A ledger that its owner gives up has this name; so nobody does by accident.
 LOST = f'{chain.NAME}.lost'
-_NONE = {'lines': 0, 'head': '', 'waiting': []}
+_NONE: dict[str, Any] = {'lines': 0, 'head': '', 'waiting': []}
 
 
 def open_book(
@@ -139,7 +139,10 @@ def _cut(path, lines, rest, keep, row, step) -> list[str]:
   tail += [rest.decode(errors='replace')] if rest else []
   record = {'time': time.time(), 'step': step, 'row': row, 'kept': keep}
   text = json.dumps({**record, 'cut': tail}) + '\n'
-  kept, file = chain.REWINDS, durable.Lines(path.with_name(chain.REWINDS))
+  kept, file = (
+    f'in {chain.REWINDS}',
+    durable.Lines(path.with_name(chain.REWINDS)),
+  )
   try:
     with contextlib.closing(file):
       file.write(text.encode())
@@ -150,5 +153,5 @@ def _cut(path, lines, rest, keep, row, step) -> list[str]:
   with path.open('rb') as cut:
     os.fsync(cut.fileno())
   return [
-    f'{path.name}: {len(tail)} lines behind step {step} are cut, kept in {kept}'
+    f'{path.name}: {len(tail)} lines behind step {step} are cut, kept {kept}'
   ]

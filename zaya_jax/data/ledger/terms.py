@@ -5,6 +5,7 @@ import os
 from typing import Any
 
 from zaya_jax import config as config_lib
+from zaya_jax.config import segments
 from zaya_jax.data import corpus as corpus_lib
 from zaya_jax.data.ledger import book
 from zaya_jax.runtime import processes, run_files
@@ -12,10 +13,9 @@ from zaya_jax.runtime import processes, run_files
 
 def of(config: config_lib.Config, corpus: corpus_lib.Corpus) -> book.Terms:
   """What is the same for all rows of this part of a run."""
-  del config
   order = getattr(corpus.loader, 'order', None)
   counts = order.counts if order else lambda start, stop: ()
-  return book.Terms(phase='train', counts=counts)
+  return book.Terms(phase=segments.current(config).phase, counts=counts)
 
 
 def reads(
