@@ -6,159 +6,47 @@ missing, cut, exchanged or added is found before the first step. It carries a
 checksum of its own, and its names never lead out of the folder.
 """
 
-import dataclasses
 import functools
 import hashlib
 import json
 import os
 import pathlib
-from typing import Any
+from collections.abc import Iterable
 
 from pipelines import chat, errors, tokenizer, tokenizer_base, typed_json
+from pipelines import manifest_content as content
 
 FILE_NAME = 'manifest.json'
-# Versions of the format: without conversations, and with some.
-PLAIN, MASKED = 1, 2
+# Versions of the format: plain text, with conversations, and either with the
+# list of its documents, which is what is written today.
+PLAIN, MASKED, DOCUMENTED = 1, 2, 3
 SUFFIX = '.array_record'
+DOCUMENTS_SUFFIX = '.documents'
+DOCUMENT_BYTES = 24  # Of a row of a sidecar: see `pipelines.documents`.
+FILES_NAME = 'files.jsonl'
+
+Files = content.Files
+Manifest = content.Manifest
+Settings = content.Settings
+Shard = content.Shard
+Split = content.Split
 
 _AGAIN = 'copy it from the original, or prepare the data again'
 _MAX_BYTES = 2**26  # A larger file is not one of ours: do not parse it.
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Shard:
-  """One ArrayRecord file."""
-
-  name: str
-  bytes: int
-  sha256: str
-  records: int
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Split:
-  """The train or the val part.
-
-  Attributes:
-    documents: how many.
-    tokens: with the padding between conversations, without that of the last
-      record.
-    bytes: of the text in UTF-8; of conversations, of what counts in the loss.
-    bytes_per_token: of the tokens that count in the loss.
-    zlib_bits_per_byte: what `zlib -9` needs for these bytes; val only.
-    shards: files, in order.
-    counted_tokens: tokens that count in the loss; None: all, and no record has
-      a mask.
-  """
-
-  documents: int
-  tokens: int
-  bytes: int
-  bytes_per_token: float
-  zlib_bits_per_byte: float | None
-  shards: tuple[Shard, ...]
-  counted_tokens: int | None = None
-
-  @property
-  def records(self) -> int:
-    """Records of all shards."""
-    return sum(shard.records for shard in self.shards)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings:
-  """What `prepare` was asked for.
-
-  `window_tokens`: windows that no conversation crosses that fits into one;
-  None: there are no conversations.
-  """
-
-  input: str
-  text_field: str
-  tokenizer: str
-  train_tokenizer: int
-  val_fraction: float
-  record_tokens: int
-  shard_tokens: int
-  window_tokens: int | None = None
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Manifest:
-  """The content of a folder of prepared shards.
-
-  Attributes:
-    format_version: of this file and of the records.
-    settings: what `prepare` was asked for.
-    input_sha256: hash of the names and sizes of the input files.
-    num_sources: files that gave text.
-    sources: their names, the first thousand.
-    num_skipped: files and rows that were left out.
-    skipped: their names and the reason, the first thousand.
-    tokenizer: name of the tokenizer.
-    tokenizer_sha256: its hash.
-    vocab_size: one more than the largest id.
-    pad_id: id that fills the last record.
-    bos_id: id that starts each document.
-    eos_id: id that ends generation.
-    dtype: of the tokens on disk, 'uint16' or 'uint32', little endian.
-    record_tokens: tokens in a record.
-    splits: 'train' and, unless nothing is held out, 'val'.
-    template_sha256: of the chat template; None: there are no conversations.
-  """
-
-  format_version: int
-  settings: Settings
-  input_sha256: str
-  num_sources: int
-  sources: tuple[str, ...]
-  num_skipped: int
-  skipped: dict[str, str]
-  tokenizer: str
-  tokenizer_sha256: str
-  vocab_size: int
-  pad_id: int
-  bos_id: int
-  eos_id: int
-  dtype: str
-  record_tokens: int
-  splits: dict[str, Split]
-  template_sha256: str | None = None
-
-  @property
-  def sha256(self) -> str:
-    """Hex digest of the whole content: the identity of the data."""
-    return hashlib.sha256(_canonical(typed_json.plain(self))).hexdigest()
-
-  def check_tokenizer(self, other: tokenizer_base.Tokenizer) -> None:
-    """Refuses a tokenizer that is not the one of the shards."""
-    if other.sha256 != self.tokenizer_sha256:
-      raise errors.DataError(
-        f'--data.tokenizer={other.name} (sha256 {other.sha256[:12]}) is not '
-        f'the tokenizer of the shards, {self.tokenizer} (sha256 '
-        f'{self.tokenizer_sha256[:12]}); use that one or prepare again.',
-        errors.UNUSABLE,
-      )
-
-  def check_template(self, other: tokenizer_base.Tokenizer) -> None:
-    """Refuses another chat template than wrote the conversations."""
-    expected = self.template_sha256
-    if expected and other.template.sha256 != expected:
-      raise errors.DataError(
-        f'The chat template of {other.name} is not the one that wrote the '
-        'conversations of the shards; use that one or prepare again.',
-        errors.UNUSABLE,
-      )
-
-
 def write(manifest: Manifest, directory: pathlib.Path) -> None:
   """Writes `manifest.json` and syncs it to disk."""
-  content = {'sha256': manifest.sha256, **typed_json.plain(manifest)}
-  with open(directory / FILE_NAME, 'w', encoding='utf-8') as f:
-    json.dump(content, f, indent=1)
-    f.write('\n')
-    f.flush()
-    os.fsync(f.fileno())
+  saved = {'sha256': manifest.sha256, **typed_json.plain(manifest)}
+  _write_lines(directory / FILE_NAME, [json.dumps(saved, indent=1)])
+
+
+def write_files(names: Iterable[str], directory: pathlib.Path) -> Files:
+  """Writes `files.jsonl`, to which the sidecars of documents point."""
+  path = directory / FILES_NAME
+  count = _write_lines(path, map(json.dumps, names))
+  size = path.stat().st_size
+  return Files(count=count, bytes=size, sha256=file_sha256(path))
 
 
 def load(directory: str | os.PathLike[str]) -> Manifest:
@@ -172,6 +60,8 @@ def load(directory: str | os.PathLike[str]) -> Manifest:
   shards = [s for split in manifest.splits.values() for s in split.shards]
   for shard in shards:
     _check_shard(directory, shard)
+  if manifest.files:
+    _check_file(directory / FILES_NAME, manifest.files.bytes)
   names = {shard.name for shard in shards}
   for path in sorted(directory.glob(f'*{SUFFIX}')):
     if path.name not in names:
@@ -192,14 +82,30 @@ def verify(
   manifest = load(directory)
   shards = [s for split in manifest.splits.values() for s in split.shards]
   for shard in shards[part::parts]:
-    path = pathlib.Path(directory) / shard.name
-    if file_sha256(path) != shard.sha256:
-      raise _unusable(
-        path,
-        f'differs from its sha256 in {FILE_NAME}: damaged or exchanged; '
-        f'{_AGAIN}',
-      )
+    check_sha256(pathlib.Path(directory) / shard.name, shard.sha256)
+    if shard.documents is not None:
+      path = documents_path(directory, shard)
+      check_sha256(path, shard.documents_sha256)
+  if manifest.files:
+    check_sha256(pathlib.Path(directory, FILES_NAME), manifest.files.sha256)
   return manifest
+
+
+def documents_path(
+  directory: str | os.PathLike[str], shard: Shard
+) -> pathlib.Path:
+  """The sidecar of a shard."""
+  stem = shard.name.removesuffix(SUFFIX)
+  return pathlib.Path(directory, stem + DOCUMENTS_SUFFIX)
+
+
+def check_sha256(path: pathlib.Path, expected: str) -> None:
+  """Refuses a file that is not the one of the manifest."""
+  if file_sha256(path) != expected:
+    raise _unusable(
+      path,
+      f'differs from its sha256 in {FILE_NAME}: damaged or exchanged; {_AGAIN}',
+    )
 
 
 def load_tokenizer(
@@ -235,8 +141,15 @@ def _file_sha256(path: pathlib.Path, *version: int) -> str:
     return hashlib.file_digest(f, 'sha256').hexdigest()
 
 
-def _canonical(content: Any) -> bytes:
-  return json.dumps(content, sort_keys=True).encode()
+def _write_lines(path: pathlib.Path, lines: Iterable[str]) -> int:
+  count = 0
+  with open(path, 'w', encoding='utf-8') as f:
+    for line in lines:
+      f.write(f'{line}\n')
+      count += 1
+    f.flush()
+    os.fsync(f.fileno())
+  return count
 
 
 def _unusable(path: pathlib.Path, what: str) -> errors.DataError:
@@ -250,15 +163,15 @@ def _parse(path: pathlib.Path) -> Manifest:
   if path.stat().st_size > _MAX_BYTES:
     raise _unusable(path, f'is larger than {_MAX_BYTES} bytes{again}')
   try:
-    content = json.loads(path.read_bytes())
-    checksum = content.pop('sha256')
-    if content['format_version'] not in (PLAIN, MASKED):
+    saved = json.loads(path.read_bytes())
+    checksum = saved.pop('sha256')
+    if saved['format_version'] not in (PLAIN, MASKED, DOCUMENTED):
       raise _unusable(
         path,
-        f'has format version {content["format_version"]}, this program '
-        f'reads {PLAIN} and {MASKED}{again}',
+        f'has format version {saved["format_version"]}, this program '
+        f'reads {PLAIN} to {DOCUMENTED}{again}',
       )
-    result = typed_json.build(Manifest, content)
+    result = typed_json.build(Manifest, saved)
   except (
     AttributeError,
     KeyError,
@@ -277,13 +190,21 @@ def _check_shard(directory: pathlib.Path, shard: Shard) -> None:
   path = directory / shard.name
   if pathlib.PurePath(shard.name).name != shard.name:
     raise _unusable(path, 'leads out of the folder of its manifest')
+  _check_file(path, shard.bytes)
+  if shard.documents is not None:
+    _check_file(
+      documents_path(directory, shard), shard.documents * DOCUMENT_BYTES
+    )
+
+
+def _check_file(path: pathlib.Path, expected: int) -> None:
   if path.is_symlink():
     raise _unusable(path, 'is a symbolic link; shards must be files')
   if not path.is_file():
     raise _unusable(path, f'is listed in {FILE_NAME} but missing; {_AGAIN}')
   size = path.stat().st_size
-  if size != shard.bytes:
+  if size != expected:
     raise _unusable(
       path,
-      f'has {size} bytes, {FILE_NAME} says {shard.bytes}: damaged; {_AGAIN}',
+      f'has {size} bytes, {FILE_NAME} says {expected}: damaged; {_AGAIN}',
     )

@@ -206,7 +206,7 @@ def _write(
   tokenizer.save(folder)
   masked = any(s and s.counted_tokens is not None for s in splits.values())
   result = manifest.Manifest(
-    format_version=manifest.MASKED if masked else manifest.PLAIN,
+    format_version=manifest.DOCUMENTED,
     settings=settings
     if masked
     else dataclasses.replace(settings, window_tokens=None),
@@ -225,6 +225,7 @@ def _write(
     record_tokens=settings.record_tokens,
     splits={name: s for name, s in splits.items() if s is not None},
     template_sha256=tokenizer.template.sha256 if masked else None,
+    files=manifest.write_files(source.files, folder),
   )
   manifest.write(result, folder)
   (folder / _LOCK).unlink()

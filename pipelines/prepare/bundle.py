@@ -7,6 +7,7 @@ more for each token, behind all tokens: the flags of `pipelines.pack`.
 """
 
 import contextlib
+import dataclasses
 import os
 import pathlib
 import zlib
@@ -15,7 +16,7 @@ from collections.abc import Iterator
 import numpy as np
 from array_record.python import array_record_module
 
-from pipelines import errors, manifest, pack
+from pipelines import documents, errors, manifest, pack
 from pipelines.prepare import tokenize
 
 _OPTIONS = 'group_size:1,zstd:3'
@@ -47,14 +48,16 @@ class SplitWriter:
     self._shard_records = max(1, shard_tokens // record_tokens)
     self._records = []  # Of each shard.
     self._writer: array_record_module.ArrayRecordWriter | None = None
-    self._documents = self._tokens = self._bytes = 0
+    self._documents: dict[int, list[tuple[int, ...]]] = {}  # By shard.
+    self._row: tuple[int, ...] = ()  # Of the last one: start, file, line.
+    self._hash = documents.TextHash()
+    self._tokens = self._bytes = 0
     self._zlib = zlib.compressobj(9) if name == 'val' else None
     self._zlib_bytes = 0
 
   def add(self, piece: tokenize.Encoded) -> None:
     """Appends a piece of a document."""
     text = piece.text.encode()
-    self._documents += piece.begins
     self._bytes += len(text)
     if self._zlib:
       self._zlib_bytes += len(self._zlib.compress(text))
@@ -67,6 +70,11 @@ class SplitWriter:
         empty = np.full(room, pack.EMPTY, np.uint8)
         self._append(np.full(room, self._pad_id), empty, masked)
     flags[:1] |= pack.BEGINS * piece.begins
+    if piece.begins:
+      self._end_document()
+      self._row = self._tokens, *piece.place
+      self._hash = documents.TextHash()
+    self._hash.add((piece.whole or piece.text).encode())
     self._append(piece.ids, flags, masked)
 
   def _append(self, rest: np.ndarray, flags: np.ndarray, masked: bool) -> None:
@@ -84,8 +92,15 @@ class SplitWriter:
       if self._fill == len(self._record):
         self._write_record()
 
+  def _end_document(self) -> None:
+    if self._row:
+      shard = self._row[0] // (len(self._record) * self._shard_records)
+      row = *self._row, int(self._hash)
+      self._documents.setdefault(shard, []).append(row)
+
   def close(self) -> manifest.Split | None:
     """Pads the last record and names the shards; None if there was no text."""
+    self._end_document()
     if self._fill:
       self._record[self._fill :] = self._pad_id
       self._flags[self._fill :] = 0
@@ -98,7 +113,7 @@ class SplitWriter:
       bits = 8 * (self._zlib_bytes + len(self._zlib.flush())) / self._bytes
     counted = self._tokens - int(self._uncounted or 0)
     return manifest.Split(
-      documents=self._documents,
+      documents=sum(map(len, self._documents.values())),
       tokens=self._tokens,
       counted_tokens=None if self._uncounted is None else counted,
       bytes=self._bytes,
@@ -149,9 +164,15 @@ class SplitWriter:
       self._folder / f'{self._name}-{index:05d}-of-{len(self._records):05d}'
       f'{manifest.SUFFIX}'
     )
-    return manifest.Shard(
+    shard = manifest.Shard(
       name=path.name,
       bytes=path.stat().st_size,
       sha256=manifest.file_sha256(path),
       records=self._records[index],
+    )
+    rows = np.array(self._documents.get(index, []), documents.ROW)
+    path = manifest.documents_path(self._folder, shard)
+    path.write_bytes(rows.tobytes())
+    return dataclasses.replace(
+      shard, documents=len(rows), documents_sha256=manifest.file_sha256(path)
     )

@@ -228,11 +228,11 @@ def _read_parquet(
           f'with --data.text_field: {", ".join(columns)}.'
         )
       wanted = [c for c in columns if c in (*how.fields, rows.TOOLS)]
-      number = 0
+      number = 0  # From 1, as lines: 0 is a whole file.
       for batch in file.iter_batches(batch_size=256, columns=wanted):
         for row in batch.to_pylist():
-          yield from how.document(name, number, row, f'{path} row {number}')
           number += 1
+          yield from how.document(name, number, row, f'{path} row {number}')
   except (pyarrow.ArrowInvalid, OSError) as error:
     raise errors.DataError(
       f'{path} is not a readable parquet file: {error}.'

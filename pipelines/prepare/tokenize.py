@@ -6,9 +6,8 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from pipelines import chat
 from pipelines import tokenizer as tokenizer_lib
-from pipelines.prepare import read, split
+from pipelines.prepare import read, rows, split
 
 _BATCH = 2**22  # Characters; enough to keep all cores of the library busy.
 _TRAINING = 2**28  # Characters; more does not change a vocabulary.
@@ -24,14 +23,18 @@ class Encoded:
       with BOS, those of a conversation as its template says.
     text: the piece; of a conversation, what counts in the loss.
     ids: int32 [N].
+    place: index of the file, and line of the document in it.
     counts: bool [N], whether a token counts in the loss; None: all do.
+    whole: all text of a conversation.
   """
 
   split: str
   begins: bool
   text: str
   ids: np.ndarray
+  place: tuple[int, int]
   counts: np.ndarray | None = None
+  whole: str = ''
 
 
 def train_tokenizer(
@@ -47,26 +50,29 @@ def encode(
   tokenizer: tokenizer_lib.Tokenizer,
 ) -> Iterator[Encoded]:
   """Encodes all documents, in order."""
+  files = {name: index for index, name in enumerate(source.files)}
   parts = (
-    (*part, document.turns)
+    (*part, document)
     for document in source.documents()
     for part in held_out.parts(document)
   )
   for batch in _batches(parts):
-    plain = [text for _, _, text, turns in batch if turns is None]
+    plain = [text for _, _, text, document in batch if not document.turns]
     ids = iter(tokenizer.encode_batch(plain))
-    for name, begins, text, turns in batch:
-      if turns is not None:
-        counted = ''.join(text for text, counts in turns if counts)
-        yield Encoded(name, begins, counted, *tokenizer.encode_chat(turns))
+    for name, begins, text, document in batch:
+      place = files[document.name], document.index
+      if document.turns:
+        counted = ''.join(text for text, counts in document.turns if counts)
+        piece, counts = tokenizer.encode_chat(document.turns)
+        yield Encoded(name, begins, counted, piece, place, counts, text)
         continue
       piece = next(ids)
       if begins:
         piece = np.insert(piece, 0, tokenizer.bos_id)
-      yield Encoded(name, begins, text, piece)
+      yield Encoded(name, begins, text, piece, place)
 
 
-_Part = tuple[str, bool, str, chat.Turns | None]
+_Part = tuple[str, bool, str, rows.Document]
 
 
 def _batches(parts: Iterable[_Part]) -> Iterator[list[_Part]]:

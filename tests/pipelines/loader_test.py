@@ -247,7 +247,7 @@ def test_mixed_tokenizers_are_refused(tmp_path, corpus, shards):
 
 
 def test_swapped_shard_is_refused_before_the_first_batch(shards):
-  one, other = sorted(shards.glob('train-*'))[:2]
+  one, other = sorted(shards.glob('train-*.array_record'))[:2]
   shutil.copy(one, other)
   _refused(other.name, 3, _train, shards)
 
@@ -277,6 +277,6 @@ def test_program_ends_with_the_loader_open(shards):
 
 def test_record_damaged_after_opening_is_named(shards):
   batches = _train(shards, batch_size=1)
-  for path in shards.glob('train-*'):
+  for path in shards.glob('train-*.array_record'):
     path.write_bytes(bytes(path.stat().st_size))
   _refused(r'train-.*, record \d+, cannot be read', 3, next, batches)

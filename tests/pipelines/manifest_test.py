@@ -7,12 +7,12 @@ import shutil
 
 import pytest
 
-from pipelines import errors, manifest, tokenizer, typed_json
+from pipelines import documents, errors, manifest, tokenizer, typed_json
 from tests.support import disk
 
 
 def _shard(shards, index=0):
-  return sorted(shards.glob('train-*'))[index]
+  return sorted(shards.glob('train-*.array_record'))[index]
 
 
 def _flip(path, position):
@@ -58,6 +58,36 @@ def test_flipped_bit_is_found_by_verify(shards, position):
   _flip(path, position)
   manifest.load(shards)
   assert path.name in _refused(manifest.verify, shards, 'sha256')
+
+
+@pytest.mark.parametrize('name', ['train-*.documents', 'files.jsonl'])
+def test_harm_to_what_lists_documents_is_found(shards, name):
+  path = max(shards.glob(name), key=lambda p: p.stat().st_size)
+  _flip(path, 5)
+  manifest.load(shards)
+  assert path.name in _refused(manifest.verify, shards, 'sha256')
+  path.write_bytes(path.read_bytes()[:-1])
+  assert path.name in _refused(manifest.load, shards, 'has .* bytes')
+  path.unlink()
+  assert path.name in _refused(manifest.load, shards, 'missing')
+
+
+@pytest.mark.parametrize('version', [1, 2])
+def test_older_formats_are_read(shards, version):
+  path = shards / manifest.FILE_NAME
+  content = json.loads(path.read_text())
+  del content['sha256'], content['files']
+  for split in content['splits'].values():
+    for shard in split['shards']:
+      del shard['documents'], shard['documents_sha256']
+  content['format_version'] = version
+  old = typed_json.build(manifest.Manifest, content)
+  for name in [*shards.glob('*.documents'), shards / 'files.jsonl']:
+    name.unlink()
+  manifest.write(old, shards)
+  assert manifest.verify(shards) == old
+  assert not documents.Documents(shards, old, 'train').known
+  assert documents.Documents(shards, old, 'train').between(0, 100) == []
 
 
 def test_swapped_shards_are_found_by_verify(shards):

@@ -24,7 +24,7 @@ def _source(shards):
 
 
 def _second_shard(shards):
-  return sorted(shards.glob('train-*'))[1]
+  return sorted(shards.glob('train-*.array_record'))[1]
 
 
 def _refused(source, index, *sentences):

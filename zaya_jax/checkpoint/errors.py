@@ -11,6 +11,7 @@ from zaya_jax.config import exit_codes
 
 USAGE: Final = exit_codes.USAGE  # Another command line would do.
 UNUSABLE: Final = exit_codes.UNUSABLE  # Damaged, or cannot be written.
+LATER: Final = exit_codes.STOPPED  # The same command may do later.
 
 # What Orbax and TensorStore raise for a missing, cut or garbled file.
 FAILURES = (OSError, ValueError, KeyError, TypeError, RuntimeError)
@@ -27,10 +28,11 @@ class CheckpointError(RuntimeError):
   """A checkpoint that cannot be used; its text is one sentence for the user.
 
   Attributes:
-    exit_code: 2 for a wrong setting, 3 for an unusable checkpoint.
+    exit_code: 2 for a wrong setting, 3 for an unusable checkpoint, 75 where
+      the same command may do later.
   """
 
-  def __init__(self, message: str, exit_code: Literal[2, 3] = UNUSABLE):
+  def __init__(self, message: str, exit_code: Literal[2, 3, 75] = UNUSABLE):
     super().__init__(message)
     self.exit_code: int = exit_code
 

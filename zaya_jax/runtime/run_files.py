@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a run writes of itself: config.flags, config.json, incidents.jsonl.
 
-And run_id, which no other run has; parent_id names the run whose parameters it
-began with.
+And run_id, 128 random bits that no other run has; parent_id names the run whose
+parameters it began with.
 """
 
 import contextlib
@@ -12,14 +12,29 @@ import pathlib
 import platform
 import re
 import secrets
+import socket
 import time
 from importlib import metadata
 from typing import Any
 
 from zaya_jax import config as config_lib
+from zaya_jax.config import exit_codes
 from zaya_jax.runtime import durable
 
 _PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'grain')
+_FORM = re.compile('[0-9a-f]{32}')
+
+
+class IdentityError(RuntimeError):
+  """A run whose id is not known; one sentence.
+
+  Attributes:
+    exit_code: 2 where it cannot be read or written, 3 where it is damaged.
+  """
+
+  def __init__(self, message: str, exit_code: int):
+    super().__init__(message)
+    self.exit_code = exit_code
 
 
 def write(
@@ -69,22 +84,31 @@ def incident(run_dir: str, **row: Any) -> None:
     file.sync()
 
 
-def run_id(run_dir: str) -> str:
-  """The id of a run, 32 hexadecimal digits; made if there is none.
+def run_id(run_dir: str | os.PathLike[str]) -> str:
+  """The id of a run; a new one if it has none yet.
+
+  Several processes may ask at the same time: all get the same.
 
   Raises:
-    UsageError: if the file holds something else.
-    OSError: if it cannot be read or made.
+    IdentityError: it cannot be read or made.
   """
   path = pathlib.Path(run_dir, 'run_id')
-  if not path.exists():
-    durable.replace(path, f'{secrets.token_hex(16)}\n'.encode())
-  if found := _id(path):
-    return found
-  raise config_lib.UsageError(
-    f'{path} holds no run id, which is 32 hexadecimal digits; write back the '
-    'one that the seals of its checkpoints name ("run").'
-  )
+  try:
+    if not path.exists():
+      path.parent.mkdir(parents=True, exist_ok=True)
+      _make(path)
+    text = path.read_text(errors='replace').strip()
+  except OSError as error:
+    raise IdentityError(
+      f'{path} cannot be read or written: {error.strerror}.', exit_codes.USAGE
+    ) from error
+  if not _FORM.fullmatch(text):
+    raise IdentityError(
+      f'{path} holds no run id, which is 32 hexadecimal digits; write back the '
+      'one that the seals of its checkpoints name.',
+      exit_codes.UNUSABLE,
+    )
+  return text
 
 
 def set_parent(run_dir: str, parent: str) -> None:
@@ -95,16 +119,37 @@ def set_parent(run_dir: str, parent: str) -> None:
 def lineage(run_dir: str) -> dict[str, str]:
   """The id of a run as 'run' and, if it began with another's, as 'parent'."""
   known = {'run': run_id(run_dir)}
-  if parent := _id(pathlib.Path(run_dir, 'parent_id')):
+  if parent := _read(pathlib.Path(run_dir, 'parent_id')):
     known['parent'] = parent
   return known
 
 
-def _id(path: pathlib.Path) -> str | None:
-  """What a file with an id holds; None: there is none in it."""
-  with contextlib.suppress(FileNotFoundError):
+def _make(path: pathlib.Path) -> None:
+  """Writes a new id, unless somebody else was faster."""
+  own = path.with_name(
+    f'run_id.{socket.gethostname()}.{os.getpid()}.{secrets.token_hex(4)}'
+  )
+  durable.replace(
+    own, f'{_old(path.parent) or secrets.token_hex(16)}\n'.encode()
+  )
+  try:
+    with contextlib.suppress(FileExistsError):
+      os.link(own, path)
+  finally:
+    own.unlink()
+  durable.sync(path.parent)
+
+
+def _old(run_dir: pathlib.Path) -> str | None:
+  """The id of a run of an old version, by which its fast copies are named."""
+  return _read(run_dir / '.run')
+
+
+def _read(path: pathlib.Path) -> str | None:
+  """The id in a file; None: there is none."""
+  with contextlib.suppress(OSError):
     text = path.read_text(errors='replace').strip()
-    return text if re.fullmatch('[0-9a-f]{32}', text) else None
+    return text if _FORM.fullmatch(text) else None
   return None
 
 

@@ -12,6 +12,7 @@ from zaya_jax import config as config_lib
 from zaya_jax import metrics
 from zaya_jax.checkpoint.writing import manager
 from zaya_jax.config import exit_codes
+from zaya_jax.data.ledger import book as book_lib
 from zaya_jax.optim import groups
 from zaya_jax.parallel import batch as batch_lib
 from zaya_jax.runtime import beats, processes, stop
@@ -41,6 +42,7 @@ class Loop:
     hooks: what is done between steps.
     saved: where checkpoints go.
     report: hears of each step.
+    book: the ledger.
   """
 
   def __init__(
@@ -53,11 +55,12 @@ class Loop:
     hooks: hooks_lib.Hooks,
     saved: manager.Manager,
     report: metrics.Reporter,
+    book: book_lib.Book,
   ):
     self._config, self._mesh, self._batches = config, mesh, batches
     self._compiler, self._guard = compiler, guard
     self._hooks = hooks.in_order()
-    self._saved, self._report = saved, report
+    self._saved, self._report, self._book = saved, report, book
     self._keep: Callable[[], None] | None = None
 
   def run(self, start: start_lib.Start, signal: stop.StopSignal) -> int:
@@ -79,6 +82,8 @@ class Loop:
       beats.enter('step', step)
       state, new = self._guard.step(step, state, batch, window)
       self._report.push(step, new, tokens=tokens, data_s=waited)
+      rows = window, self._batches.state
+      self._book.push(step, rows, self._guard.digest, new)
       total += tokens
       if measured is not None:  # Of the step before: nothing stalls.
         self._check_numerics(measured)

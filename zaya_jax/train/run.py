@@ -12,6 +12,8 @@ from zaya_jax import metrics
 from zaya_jax.checkpoint import lock, seal_key
 from zaya_jax.checkpoint.writing import manager
 from zaya_jax.data import corpus as corpus_lib
+from zaya_jax.data.ledger import book as book_lib
+from zaya_jax.data.ledger import opening, terms
 from zaya_jax.model import flops
 from zaya_jax.optim import groups
 from zaya_jax.optim import optimizer as optimizer_lib
@@ -70,12 +72,13 @@ def train(config: config_lib.Config) -> int:
     for note in (*corpus.notes, *ways.notes()):
       report.note(note)
     guard = guard_lib.Guard(config, mesh, _incidents(config, report))
+    book = _open_ledger(config, corpus, start, report)
     hooks = hooks_lib.Hooks(
-      config, mesh, corpus, saved, start.fast, guard, report, page
+      config, mesh, corpus, saved, start.fast, guard, report, page, book
     )
     signal = open_(stop.StopSignal())
     loop = loop_lib.Loop(
-      config, mesh, corpus.loader, compiler, guard, hooks, saved, report
+      config, mesh, corpus.loader, compiler, guard, hooks, saved, report, book
     )
     return loop.run(start, signal)
 
@@ -144,6 +147,21 @@ def _make_reporter(config, mesh, corpus, start) -> metrics.Reporter:
     start_tokens=start.tokens,
     process=processes.process(),
   )
+
+
+def _open_ledger(config, corpus, start, report) -> book_lib.Book:
+  book = opening.open_book(
+    config.run_dir,
+    terms.of(config, corpus),
+    known=start.ledger,
+    row=start.row,
+    step=start.step,
+    reads=terms.reads(config, corpus),
+    tell=report.note,
+  )
+  if (row := corpus.loader.state) > start.row:
+    book.leave_out(start.step, (start.row, row))
+  return book
 
 
 def _incidents(config, report) -> guard_lib.Tell:

@@ -146,7 +146,7 @@ def test_plain_records_of_a_mixed_folder_store_no_mask(tmp_path, monkeypatch):
 def test_manifest_of_plain_text_is_what_it_was(tmp_path):
   data, folder = _prepare(tmp_path, [{'text': 'one'}, {'text': 'two'}])
   content = json.loads((folder / manifest.FILE_NAME).read_text())
-  assert content['format_version'] == 1
+  assert content['format_version'] == 3
   assert 'template_sha256' not in content
   assert 'window_tokens' not in content['settings']
   assert 'counted_tokens' not in content['splits']['train']
@@ -158,7 +158,7 @@ def test_manifest_says_what_is_masked(tmp_path):
   data, folder = _prepare(tmp_path, [{'messages': A}, {'messages': B}])
   again = manifest.load(folder)
   assert again == data
-  assert again.format_version == 2
+  assert again.format_version == 3
   assert (
     again.template_sha256 == manifest.load_tokenizer(folder).template.sha256
   )

@@ -84,9 +84,12 @@ def test_manifest_counts_what_is_there(shards, corpus):
   assert data.num_sources == 12
   assert data.sources[0] == '00.txt'
   assert (data.dtype, data.vocab_size) == ('uint16', 259)
+  listed = [s for split in data.splits.values() for s in split.shards]
   assert {p.name for p in shards.iterdir()} == {
     'manifest.json',
-    *(s.name for split in data.splits.values() for s in split.shards),
+    'files.jsonl',
+    *(s.name for s in listed),
+    *(manifest.documents_path(shards, s).name for s in listed),
   }
   count = len(data.splits['train'].shards)
   assert data.splits['train'].shards[0].name == (
@@ -238,7 +241,7 @@ def test_changed_tokenizer_is_noticed(tmp_path, corpus):
 
 
 def test_damaged_finished_folder_is_refused(corpus, shards):
-  next(shards.glob('val-*')).unlink()
+  next(shards.glob('val-*.array_record')).unlink()
   _refused('val-.* missing', 3, str(corpus), shards, **SMALL)
 
 

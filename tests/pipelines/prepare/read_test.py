@@ -127,7 +127,7 @@ def test_parquet_faults_are_named(tmp_path):
   pq.write_table(pa.table({'body': ['x'], 'id': [1]}), path)
   _refused(path, "no column 'text'.*body, id")
   pq.write_table(pa.table({'text': ['x', None]}), path)
-  _refused(path, "row 1: field 'text'")
+  _refused(path, "row 2: field 'text'")
   path.write_bytes(b'PAR1 no')
   _refused(path, 'not a readable parquet file')
 

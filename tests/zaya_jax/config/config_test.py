@@ -13,7 +13,7 @@ from zaya_jax.config import flags
 BOUNDS = {
   # Where 0 says none, all, never or automatic, and rates and norms.
   (0, None): """
-    num_steps model.sliding_window model.norm_eps model.init_std
+    num_steps epochs hours model.sliding_window model.norm_eps model.init_std
     data.train_tokenizer optim.lr optim.lr_final optim.warmup_steps
     optim.schedule_steps optim.decay_steps optim.weight_decay optim.clip_norm
     optim.adam_eps optim.balance_lr optim.accumulation

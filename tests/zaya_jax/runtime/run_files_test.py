@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a run writes of itself repeats it and tells what it ran on."""
 
+import concurrent.futures
 import json
 
 import jax
@@ -57,19 +58,37 @@ def test_incidents_are_appended_and_on_disk(tmp_path, monkeypatch):
   assert all(row.keys() == {'time', 'kind', 'step', 'seen'} for row in rows)
 
 
-def test_run_has_an_id_that_stays(tmp_path):
-  (tmp_path / 'a').mkdir()
-  (tmp_path / 'b').mkdir()
-  one = run_files.run_id(str(tmp_path / 'a'))
-  assert run_files.run_id(str(tmp_path / 'a')) == one
-  assert len(one) == 32 and one != run_files.run_id(str(tmp_path / 'b'))
+def test_id_stays_and_is_another_for_another_run(tmp_path):
+  first = run_files.run_id(tmp_path / 'a')
+  assert len(bytes.fromhex(first)) == 16
+  assert run_files.run_id(tmp_path / 'a') == first
+  assert run_files.run_id(tmp_path / 'b') != first
+  assert [path.name for path in (tmp_path / 'a').iterdir()] == ['run_id']
+
+
+def test_many_that_ask_at_once_get_the_same(tmp_path):
+  with concurrent.futures.ThreadPoolExecutor(16) as pool:
+    assert len(set(pool.map(run_files.run_id, [tmp_path / 'run'] * 64))) == 1
+
+
+def test_run_of_an_old_version_keeps_the_name_of_its_fast_copies(tmp_path):
+  (tmp_path / '.run').write_text('ab' * 16 + '\n')
+  assert run_files.run_id(tmp_path) == 'ab' * 16
+
+
+def test_run_remembers_whose_parameters_it_began_with(tmp_path):
+  one = run_files.run_id(tmp_path / 'a')
   assert run_files.lineage(str(tmp_path / 'a')) == {'run': one}
+  (tmp_path / 'b').mkdir()
   run_files.set_parent(str(tmp_path / 'b'), one)
   assert run_files.lineage(str(tmp_path / 'b'))['parent'] == one
 
 
-@pytest.mark.parametrize('text', ['', 'mine', 'AB' * 16, 'ab' * 17])
-def test_id_that_is_none_is_refused(tmp_path, text):
-  (tmp_path / 'run_id').write_text(text)
-  with pytest.raises(config_lib.UsageError, match='holds no run id'):
-    run_files.run_id(str(tmp_path))
+@pytest.mark.parametrize('content', ['', 'x' * 32, 'AB' * 16, 'ab' * 15])
+def test_file_that_holds_no_id_is_refused(tmp_path, content):
+  (tmp_path / 'run_id').write_text(content)
+  with pytest.raises(
+    run_files.IdentityError, match='holds no run id'
+  ) as caught:
+    run_files.run_id(tmp_path)
+  assert caught.value.exit_code == 3

@@ -12,7 +12,7 @@ from zaya_jax import config as config_lib
 from zaya_jax.aegis.supervisor.nodes import background
 from zaya_jax.checkpoint import lock
 from zaya_jax.checkpoint.reading import ownership
-from zaya_jax.runtime import lease
+from zaya_jax.runtime import lease, run_files
 
 _RELEASE_S = 5.0
 _POLL_S = 0.5
@@ -48,7 +48,7 @@ class Tenure:
     run_dir = self._config.run_dir
     with contextlib.ExitStack() as stack:
       self._lock(run_dir, stack)
-      run_id = lease.run_id(run_dir)
+      run_id = run_files.run_id(run_dir)
       self.store = lease.open(self.address, run_id=run_id, run_dir=run_dir)
       self._acquire()
       if self.address not in ownership.LOCAL:

@@ -9,11 +9,21 @@ lease, files of the run directory say the same (`fence`).
 import contextlib
 from collections.abc import Iterator
 
-from zaya_jax.runtime import fence, lease, supervised
+from zaya_jax.runtime import fence, lease, run_files, supervised
 
 LOCAL = ('', 'local')
+_UNCONFIRMED = 'the lease store does not say whose this run is'
 
 _held: list[tuple[lease.Store, lease.Token]] = []
+
+
+class UnconfirmedError(OSError):
+  """The lease store cannot be asked: no checkpoint may get its name now."""
+
+
+def is_unconfirmed(why: str) -> bool:
+  """Whether this is the text of an `UnconfirmedError`."""
+  return why.startswith(_UNCONFIRMED)
 
 
 @contextlib.contextmanager
@@ -36,7 +46,7 @@ def borrowed(address: str, run_dir: str) -> Iterator[None]:
   if address in LOCAL:
     yield
     return
-  run, ttl_s = lease.run_id(run_dir), 60.0
+  run, ttl_s = run_files.run_id(run_dir), 60.0
   store = lease.open(address, run_id=run, run_dir=run_dir)
   with contextlib.closing(store):
     token = store.acquire(lease.owner_name(), ttl_s)
@@ -57,7 +67,7 @@ def current() -> tuple[lease.Store, lease.Token] | None:
   """
   place = supervised.place()
   if not _held and place and not place.rank and place.lease not in LOCAL:
-    run = lease.run_id(place.run_dir)
+    run = run_files.run_id(place.run_dir)
     store = lease.open(place.lease, run_id=run, run_dir=place.run_dir)
     _held.append((store, lease.Token(place.owner, place.epoch)))
   return _held[-1] if _held else None
@@ -68,7 +78,7 @@ def check_fence() -> None:
 
   Raises:
     FencedError: another generation, or owner, goes on in its place.
-    OSError: the lease store cannot be asked.
+    UnconfirmedError: the lease store cannot be asked.
   """
   supervised.check_fence()
   place = supervised.place()
@@ -79,7 +89,7 @@ def check_fence() -> None:
     store, token = owned
     now = store.read('generation') or {}
   except lease.StoreError as error:
-    raise OSError(str(error)) from error
+    raise UnconfirmedError(f'{_UNCONFIRMED} ({error})') from error
   known = now.get('number'), now.get('owner'), now.get('epoch')
   if known != (place.generation, token.owner, token.epoch):
     raise fence.FencedError(

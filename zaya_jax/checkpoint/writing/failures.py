@@ -13,6 +13,7 @@ import jax
 
 from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import errors
+from zaya_jax.checkpoint.reading import ownership
 from zaya_jax.runtime import processes, run_files, session, supervised
 
 _FIRST_S = 1.0  # For process 0 to say what all know.
@@ -32,7 +33,15 @@ class Failures:
   def __init__(self, root: str, config: config_lib.CheckpointConfig):
     self._root, self._config = root, config
     self._count = 0
+    self._away = False  # The newest save failed for want of a lease store.
     self.newest = ''
+
+  def check(self) -> None:
+    """Raises CheckpointError if the newest save failed: 75 or 3."""
+    if self.newest:
+      raise errors.CheckpointError(
+        self.newest, errors.LATER if self._away else errors.UNUSABLE
+      )
 
   def reset(self) -> None:
     """A save is on disk."""
@@ -40,6 +49,9 @@ class Failures:
 
   def add(self, step: int, why: str, *, last: bool = False) -> None:
     """A save has failed, and all processes know it.
+
+    One that waits for the lease store does not count: the disk is in order, and
+    if the store stays away, the lease ends the run, which can go on later.
 
     Args:
       step: that was saved.
@@ -52,6 +64,11 @@ class Failures:
     """
     most = self._config.max_failed_saves
     self.newest = self._sentence(step, why, ', and repeat the command')
+    self._away = ownership.is_unconfirmed(why)
+    if self._away:
+      if not last:
+        logging.warning('%s', self.newest)
+      return
     self._count += 1
     self._tell_supervisor(step, self.newest)
     if self._count < most:
@@ -97,6 +114,12 @@ class Failures:
         )
 
   def _sentence(self, step: int, why: str, then: str) -> str:
+    if ownership.is_unconfirmed(why):
+      return (
+        f'Checkpoint {step} was not written to {self._root}: {why}; the older '
+        'ones are intact. The next save asks again; if no answer comes before '
+        'the lease has run out, this run ends with 75 and can be repeated.'
+      )
     return (
       f'Checkpoint {step} was not written to {self._root}: {why}; the older '
       f'ones are intact; make room there or repair the disk{then}.'

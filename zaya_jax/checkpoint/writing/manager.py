@@ -170,8 +170,7 @@ class Manager:
       CheckpointError: if it failed.
     """
     self._finish(last=True)
-    if self._failures.newest:
-      raise errors.CheckpointError(self._failures.newest)
+    self._failures.check()
 
   def amend(self, step: int, metrics: dict[str, float]) -> None:
     """Adds what was measured of a saved step to its seal, in the background."""
@@ -256,6 +255,8 @@ class Manager:
     """Why a step cannot be saved; '': it is there; None: it can."""
     try:
       ownership.check_fence()
+    except ownership.UnconfirmedError as error:
+      return str(error)
     except OSError as error:
       return f'the newest generation is not known ({errors.cause(error)})'
     there = folders.steps(self._root)

@@ -120,6 +120,8 @@ class Saver:
       os.rename(aside, self._directory(step))
       durable.sync(self._root)
       high_water.set_to(self._run_dir, body)
+    except ownership.UnconfirmedError as error:
+      return str(error)
     except (OSError, errors.CheckpointError) as error:
       return errors.cause(error)
     return ''

@@ -10,7 +10,7 @@ import os
 import secrets
 import socket
 
-from zaya_jax.runtime.lease import errors, homes, identity, store, tokens
+from zaya_jax.runtime.lease import errors, homes, store, tokens
 
 Token = tokens.Token
 Store = store.Store
@@ -20,7 +20,6 @@ HeldError = errors.HeldError
 LostError = errors.LostError
 
 open = homes.open_store
-run_id = identity.run_id
 
 
 def owner_name() -> str:

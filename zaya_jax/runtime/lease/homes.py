@@ -15,7 +15,7 @@ def open_store(
   Args:
     address: `local`, `etcd://HOST:PORT[,HOST:PORT...][/PREFIX]` or
       `kubernetes://NAMESPACE[/PREFIX]`.
-    run_id: of the run (`lease.run_id`).
+    run_id: of the run (`run_files.run_id`).
     run_dir: of the run.
 
   Raises:

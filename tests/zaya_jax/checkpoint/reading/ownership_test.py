@@ -6,7 +6,7 @@ import contextlib
 import pytest
 
 from zaya_jax.checkpoint.reading import high_water, ownership
-from zaya_jax.runtime import fence, lease, supervised
+from zaya_jax.runtime import fence, lease, run_files, supervised
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def run_dir(tmp_path, monkeypatch):
 @pytest.fixture
 def owned(run_dir):
   """A store in which this process owns the run, in generation 3."""
-  run = lease.run_id(run_dir)
+  run = run_files.run_id(run_dir)
   store = lease.open('local', run_id=run, run_dir=run_dir)
   with contextlib.closing(store):
     token = store.acquire('me', 10)
@@ -79,8 +79,12 @@ def test_store_that_does_not_answer_fails_the_save(
 
   monkeypatch.setattr(store, 'read', read)
   with ownership.using(store, token):
-    with pytest.raises(OSError, match='the store is away'):
+    with pytest.raises(
+      ownership.UnconfirmedError, match='the store is away'
+    ) as caught:
       ownership.check_fence()
+    assert ownership.is_unconfirmed(str(caught.value))
+    assert not ownership.is_unconfirmed('the disk is full')
 
 
 def test_local_lease_is_not_borrowed(run_dir):
@@ -90,7 +94,7 @@ def test_local_lease_is_not_borrowed(run_dir):
 
 def test_mark_is_kept_in_the_store(owned, run_dir, tmp_path):
   store, token = owned
-  mark = high_water.Mark(7, 'x', lease.run_id(run_dir))
+  mark = high_water.Mark(7, 'x', run_files.run_id(run_dir))
   with ownership.using(store, token):
     high_water.home(run_dir).write(mark)
     assert high_water.read(run_dir) == mark

@@ -9,6 +9,7 @@ import pytest
 
 from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import errors
+from zaya_jax.checkpoint.reading import ownership
 from zaya_jax.checkpoint.writing import failures
 from zaya_jax.runtime import processes, session, supervised
 
@@ -41,6 +42,24 @@ def test_three_in_a_row_are_an_error_and_a_success_between_counts_anew(failed):
   assert '--checkpoint.max_failed_saves=3' in str(caught.value)
   assert str(caught.value).endswith(', and repeat the command.')
   assert caught.value.exit_code == 3
+
+
+def test_saves_that_wait_for_the_lease_store_do_not_count(failed, caplog):
+  away = f'{ownership._UNCONFIRMED} (etcd://e1:2379 does not answer)'
+  for step in range(1, 9):
+    failed.add(step, away)
+  assert 'ends with 75 and can be repeated' in caplog.messages[-1]
+  for step in (9, 10):
+    failed.add(step, 'why')
+  with pytest.raises(errors.CheckpointError) as caught:
+    failed.check()
+  assert caught.value.exit_code == 3
+  failed.add(11, away, last=True)
+  with pytest.raises(errors.CheckpointError, match='etcd') as caught:
+    failed.check()
+  assert caught.value.exit_code == 75
+  with pytest.raises(errors.CheckpointError, match='max_failed_saves=3'):
+    failed.add(12, 'why')
 
 
 def test_others_let_process_0_speak_first(failed, monkeypatch):

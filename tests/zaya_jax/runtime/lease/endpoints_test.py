@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip('etcd3gw', reason="needs the extra 'etcd'")
 
 from tests.support import etcd as cluster_lib
-from zaya_jax.runtime import lease
+from zaya_jax.runtime import lease, run_files
 from zaya_jax.runtime.lease import endpoints
 
 SECRET = 'correct-horse'
@@ -70,7 +70,9 @@ def opened(tmp_path):
   def open_(hosts, prefix=''):
     prefix = prefix or f'mine/{uuid.uuid4().hex}'
     return lease.open(
-      f'etcd://{hosts}/{prefix}', run_id=lease.run_id(run_dir), run_dir=run_dir
+      f'etcd://{hosts}/{prefix}',
+      run_id=run_files.run_id(run_dir),
+      run_dir=run_dir,
     )
 
   return open_

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip('etcd3gw', reason="needs the extra 'etcd'")
 
 from tests.support import etcd as cluster_lib
-from zaya_jax.runtime import lease
+from zaya_jax.runtime import lease, run_files
 from zaya_jax.runtime.lease import endpoints, etcd
 
 pytestmark = cluster_lib.needed
@@ -43,7 +43,9 @@ def opened(cluster, run_dir):
   def open_(folder=run_dir, hosts=cluster.hosts):
     folder.mkdir(exist_ok=True)
     store = lease.open(
-      f'etcd://{hosts}/{prefix}', run_id=lease.run_id(folder), run_dir=folder
+      f'etcd://{hosts}/{prefix}',
+      run_id=run_files.run_id(folder),
+      run_dir=folder,
     )
     stores.append(store)
     return store
@@ -344,8 +346,8 @@ def test_store_that_went_back_in_time_is_refused(cluster, opened, monkeypatch):
 
 def test_run_that_was_local_takes_its_past_along(opened, run_dir, monkeypatch):
   monkeypatch.setenv('XDG_STATE_HOME', str(run_dir.parent / 'state'))
-  identity = lease.run_id(run_dir)
-  before = lease.open('local', run_id=identity, run_dir=run_dir)
+  run = run_files.run_id(run_dir)
+  before = lease.open('local', run_id=run, run_dir=run_dir)
   for _ in range(2):
     token = before.acquire('a', 60)
     before.write('generation', {'number': 4}, token)

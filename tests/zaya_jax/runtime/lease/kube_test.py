@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip('kubernetes', reason="needs the extra 'kubernetes'")
 
 from tests.support import kube as kube_lib
-from zaya_jax.runtime import lease
+from zaya_jax.runtime import lease, run_files
 from zaya_jax.runtime.lease import api_server, kube
 
 
@@ -42,7 +42,7 @@ def opened(server, tmp_path, clock):
   def open_(name='run', address='kubernetes://training'):
     folder = tmp_path / name
     folder.mkdir(exist_ok=True)
-    store = lease.open(address, run_id=lease.run_id(folder), run_dir=folder)
+    store = lease.open(address, run_id=run_files.run_id(folder), run_dir=folder)
     store._now = clock
     stores.append(store)
     return store

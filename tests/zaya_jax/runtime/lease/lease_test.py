@@ -17,7 +17,7 @@ import pytest
 from tests.support import etcd as cluster_lib
 from tests.support import kube as kube_lib
 from tests.support import turns as turns_lib
-from zaya_jax.runtime import lease
+from zaya_jax.runtime import lease, run_files
 from zaya_jax.runtime.lease import facts, local, locks
 
 OWNERS, LIVES, ACTIONS, TTL_S = 3, 2, 9, 20
@@ -140,7 +140,7 @@ def run_dir(tmp_path, monkeypatch):
   monkeypatch.delenv('ZAYA_LEASE_ACCEPT', raising=False)
   monkeypatch.setattr(locks, '_PAUSE_S', 0.0)
   (tmp_path / 'run').mkdir()
-  lease.run_id(tmp_path / 'run')
+  run_files.run_id(tmp_path / 'run')
   return tmp_path / 'run'
 
 
@@ -153,7 +153,9 @@ def local_home(run_dir, monkeypatch):
     monkeypatch.setattr(locks.fcntl, 'flock', giving(turns, flock))
     monkeypatch.setattr(facts.Folder, 'read', giving(turns, read))
     monkeypatch.setattr(facts.Folder, 'write', giving(turns, write))
-    return lease.open('local', run_id=lease.run_id(run_dir), run_dir=run_dir)
+    return lease.open(
+      'local', run_id=run_files.run_id(run_dir), run_dir=run_dir
+    )
 
   def forever(turns, history):
     history.owned = dict.fromkeys(history.owned, float('inf'))
@@ -179,7 +181,7 @@ def kube_home(run_dir, monkeypatch):
       while True:
         try:
           return lease.open(
-            'kubernetes://x', run_id=lease.run_id(run_dir), run_dir=run_dir
+            'kubernetes://x', run_id=run_files.run_id(run_dir), run_dir=run_dir
           )
         except lease.StoreError:
           pass
@@ -226,7 +228,7 @@ def etcd_home(cluster, run_dir, monkeypatch):
     while True:
       try:
         address = f'etcd://{cluster.hosts}/{prefix}'
-        run_id = lease.run_id(run_dir)
+        run_id = run_files.run_id(run_dir)
         opened.append(lease.open(address, run_id=run_id, run_dir=run_dir))
         return opened[-1]
       except lease.StoreError:

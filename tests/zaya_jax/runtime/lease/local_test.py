@@ -16,14 +16,14 @@ import time
 
 import pytest
 
-from zaya_jax.runtime import durable, lease
+from zaya_jax.runtime import durable, lease, run_files
 from zaya_jax.runtime.lease import local, locks
 
 HOLD = """
 import sys, time
-from zaya_jax.runtime import lease
+from zaya_jax.runtime import lease, run_files
 run_dir = sys.argv[1]
-store = lease.open('local', run_id=lease.run_id(run_dir), run_dir=run_dir)
+store = lease.open('local', run_id=run_files.run_id(run_dir), run_dir=run_dir)
 try:
   token = store.acquire(lease.owner_name(), 20)
 except lease.LeaseError as error:
@@ -69,7 +69,7 @@ def hold(run_dir):
 
 
 def opened(run_dir) -> lease.Store:
-  return lease.open('local', run_id=lease.run_id(run_dir), run_dir=run_dir)
+  return lease.open('local', run_id=run_files.run_id(run_dir), run_dir=run_dir)
 
 
 def test_owner_is_one_and_its_epoch_grows(run_dir):
@@ -265,7 +265,7 @@ def test_newer_copy_counts_and_a_garbled_one_does_not(run_dir, state):
   store = opened(run_dir)
   token = store.acquire('a', 20)
   store.write('high_water', {'step': 300}, token)
-  mine = state / 'runs' / lease.run_id(run_dir) / 'high_water.json'
+  mine = state / 'runs' / run_files.run_id(run_dir) / 'high_water.json'
   shared = run_dir / 'aegis' / 'lease' / 'high_water.json'
   older = shared.read_bytes()
   store.write('high_water', {'step': 400}, token)
