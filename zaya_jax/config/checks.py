@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from zaya_jax.config import fields, run
+from zaya_jax.config import fields, run, segments
 
 _MODEL = 'a run directory, a checkpoint or a Hugging Face folder'
 _TEXT = "a folder, a file, a glob or 'stdlib'"
@@ -80,12 +80,20 @@ def check(config: run.Config) -> None:
   for flag, path in _read_paths(config, mode):
     _check_there(flag, path)
   _check_output(config, mode)
-  if mode is _TRAIN:
+  if mode is not _TRAIN:
+    return
+  # Those of --restore are not known yet.
+  experts = 0 if config.restore else config.model.num_experts
+  course = segments.course(config)
+  if not course:
     _check_data(config)
-    sizes = {**vars(config.mesh), 'replica': config.mesh.replica or 1}
-    # Those of --restore are not known yet.
-    experts = 0 if config.restore else config.model.num_experts
-    check_division(config, sizes, experts)
+    check_division(config, _at_least(config), experts)
+    return
+  _check_sources(config, course.recipe)
+  for part in course.segments:
+    segments.naming_phase(
+      course.recipe, part.phase, _check_segment, config, part, experts
+    )
 
 
 def check_division(
@@ -102,13 +110,13 @@ def check_division(
     UsageError: naming the first that is not divided, and what would be.
   """
   across = sizes['replica'] * sizes['fsdp'] * sizes['expert']
-  parts = across * config.optim.accumulation
+  parts = across * config.optim.parts
   batch, length = config.data.batch_size, config.data.seq_len
   if batch % parts:
     raise fields.UsageError(
       f'--data.batch_size={batch} must be a multiple of {parts}: {across} '
       'groups of devices times --optim.accumulation='
-      f'{config.optim.accumulation}; for example '
+      f'{config.optim.parts}; for example '
       f'{parts * max(1, batch // parts)}, or use fewer devices.'
     )
   if experts % sizes['expert']:
@@ -124,6 +132,34 @@ def check_division(
       f'chunks and --data.seq_len={length} is no multiple of {chunks}; change '
       'either.'
     )
+
+
+def _check_segment(config, part, experts) -> None:
+  config = segments.segment_config(config, part)
+  check_division(config, _at_least(config), experts)
+
+
+def _at_least(config: run.Config) -> dict[str, Any]:
+  """The axes of the mesh, with the fewest devices that it can have."""
+  return {**vars(config.mesh), 'replica': config.mesh.replica or 1}
+
+
+def _check_sources(config: run.Config, recipe: Any) -> None:
+  """Whether each source is there, or the text that it is made of."""
+  for source in recipe.sources:
+    folder, text = source.folder(config.run_dir), source.input
+    if os.path.isdir(folder) or text == 'stdlib':
+      continue
+    if not text:
+      raise fields.UsageError(
+        f'--recipe={recipe.path}: sources.{source.name}: {folder} is no folder '
+        'of prepared shards; --mode=prepare makes one.'
+      )
+    if not os.path.exists(text) and not glob.glob(text, recursive=True):
+      raise fields.UsageError(
+        f'--recipe={recipe.path}: sources.{source.name}.input: {text} does not '
+        f'exist; name {_TEXT}.'
+      )
 
 
 def _read_paths(config: run.Config, mode: _Mode) -> Iterator[tuple[str, str]]:

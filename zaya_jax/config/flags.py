@@ -27,6 +27,7 @@ _FLAGFILE = ('--flagfile', '-flagfile')
 # config.flags of an old run still has.
 _LEFT_OUT = ('#', '//', '--ops.muon_apply=')
 _C = TypeVar('_C')
+Settle = Callable[[absl_flags.FlagValues, set[str]], None]
 _HEADER = '# Every setting of one run; --flagfile=THIS_FILE repeats it.\n\n'
 
 
@@ -47,8 +48,20 @@ def sections(cls: type) -> Iterator[tuple[str, str, list[Setting]]]:
       yield name, _summary(kind), _settings(kind, f'{name}.')
 
 
-def parse(cls: type[_C], args: Sequence[str]) -> _C:
-  """Reads a command line into a dataclass. Raises UsageError."""
+def parse(
+  cls: type[_C], args: Sequence[str], settle: Settle = lambda *_: None
+) -> _C:
+  """Reads a command line into a dataclass.
+
+  Args:
+    cls: of the settings.
+    args: words of the command line.
+    settle: changes the values that were read; it also gets the names of those
+      that stand on the command line itself, in no flagfile.
+
+  Raises:
+    UsageError: in one sentence.
+  """
   values = absl_flags.FlagValues()
   for _, _, settings in sections(cls):
     for setting in settings:
@@ -62,6 +75,8 @@ def parse(cls: type[_C], args: Sequence[str]) -> _C:
     raise fields.UsageError(f'{text.rstrip(".")}.') from error
   if left:
     raise fields.UsageError(f'{left[0]!r} is not a flag; write --name=value.')
+  words = {arg.lstrip('-').partition('=')[0] for arg in args if arg[:1] == '-'}
+  settle(values, words)
   given = frozenset(name for name in values if values[name].present)
   return _build(cls, '', values, given=given)
 

@@ -2,12 +2,13 @@
 """All settings of a run, from flags and to flags."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any, Literal
 
 from zaya_jax.config import aegis as aegis_lib
 from zaya_jax.config import fields, flags, machine, modes, training
 from zaya_jax.config import model as model_lib
+from zaya_jax.config import phase as phase_lib
 
 field = fields.field
 
@@ -25,6 +26,9 @@ _MODES = Literal[
   'supervise',
   'report',
 ]
+
+# Lengths in place of --num_steps, and what says that they are not.
+_LENGTHS = {'tokens': '', 'epochs': 0.0, 'hours': 0.0}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,6 +53,27 @@ class Config(fields.Section, prefix=''):
     0, 'Seed of weights, data order and samples.', minimum=0, maximum=2**32 - 1
   )
   num_steps: int = field(1000, 'Optimizer steps of the run.', minimum=0)
+  tokens: str = field(
+    '', 'Tokens of the run, as 500000 or 50B, in place of --num_steps.'
+  )
+  epochs: float = field(
+    0.0,
+    'Epochs of the run, in place of --num_steps; of a mixture, until the '
+    'folder that is read most often has been read so often.',
+    minimum=0.0,
+  )
+  hours: float = field(
+    0.0,
+    'Hours of the run, in place of --num_steps: as many steps as fit at the '
+    'speed of the first ones.',
+    minimum=0.0,
+  )
+  recipe: str = field(
+    '',
+    'A .toml file with the phases of the run: their tokens, mixtures, batch '
+    'sizes, learning rates and flags (docs/recipe.md); in place of '
+    '--num_steps, --data.dir and the schedule of --optim.*.',
+  )
   resume: bool = field(True, 'Resumes from the newest checkpoint in --run_dir.')
   restore: str = field(
     '',
@@ -82,6 +107,8 @@ class Config(fields.Section, prefix=''):
   aegis: aegis_lib.AegisConfig = aegis_lib.AegisConfig()
   log: training.LogConfig = training.LogConfig()
   report: modes.ReportConfig = modes.ReportConfig()
+  # The recipe as it was read and the place in it (`segments`); no setting.
+  course: Any = dataclasses.field(default=None, compare=False, repr=False)
   # The flags that were given, which tells a default from silence; no setting.
   given: frozenset[str] = dataclasses.field(
     default=frozenset(), compare=False, repr=False
@@ -89,7 +116,8 @@ class Config(fields.Section, prefix=''):
 
   def __post_init__(self) -> None:
     super().__post_init__()
-    if self.data.batch_size % self.optim.accumulation:
+    _check_length(self)
+    if self.data.batch_size % self.optim.parts:
       raise fields.UsageError(
         f'--optim.accumulation={self.optim.accumulation} does not divide '
         f'--data.batch_size={self.data.batch_size}; choose one of '
@@ -106,7 +134,7 @@ class Config(fields.Section, prefix=''):
     Raises:
       UsageError: in one sentence, for whatever is wrong with them.
     """
-    return flags.parse(cls, args)
+    return flags.parse(cls, args, _settle)
 
   @classmethod
   def from_flagfile(cls, path: str, **changes: Any) -> 'Config':
@@ -129,6 +157,25 @@ class Config(fields.Section, prefix=''):
     """
     return flags.to_flagfile(self, self.inherited if self.restore else ())
 
+  def in_steps(self, epoch_tokens: float | None = None) -> 'Config':
+    """The settings with `num_steps` in place of `tokens` and `epochs`.
+
+    A length that is no whole number of steps is rounded up.
+
+    Args:
+      epoch_tokens: of an epoch; None: not known, epochs stay.
+    """
+    tokens = 0.0
+    if self.tokens:
+      tokens = _number(self.tokens) or 0
+    elif self.epochs and epoch_tokens:
+      tokens = self.epochs * epoch_tokens
+    if not tokens:
+      return self
+    step = self.data.batch_size * self.data.seq_len
+    steps = int(-(-tokens // step))
+    return dataclasses.replace(self, num_steps=steps, tokens='', epochs=0.0)
+
   @property
   def inherited(self) -> set[str]:
     """Flags that `--restore` decides: what nobody said of model and tokenizer.
@@ -147,8 +194,9 @@ class Config(fields.Section, prefix=''):
 
   def as_dict(self) -> dict[str, Any]:
     """Every setting, nested by section."""
-    found = dataclasses.asdict(self)
-    del found['given']
+    bare = dataclasses.replace(self, course=None)
+    found = dataclasses.asdict(bare)
+    del found['given'], found['course']
     return found
 
   def differences(self, later: 'Config', section: str = '') -> list[str]:
@@ -159,3 +207,42 @@ class Config(fields.Section, prefix=''):
       section: only flags of this section, for example 'model'; empty: all.
     """
     return flags.differences(self, later, section)
+
+
+def _check_length(config: Config) -> None:
+  """Refuses two lengths, and tokens that are no number."""
+  values = {name: getattr(config, name) for name in ('recipe', *_LENGTHS)}
+  said = [f'--{name}={value}' for name, value in values.items() if value]
+  if len(said) > 1:
+    raise fields.UsageError(
+      f'{said[0]} and {said[1]} both say how long the run is; drop one.'
+    )
+  if config.tokens and not _number(config.tokens):
+    raise fields.UsageError(
+      f'--tokens={config.tokens} must be a whole number above 0, or as 50B '
+      '(k, M, B, T).'
+    )
+
+
+def _settle(values: Any, direct: Container[str]) -> None:
+  """What is typed counts before the length that a flagfile says.
+
+  Args:
+    values: of absl's flags; lengths that do not count are reset.
+    direct: names of the flags that stand on the command line itself.
+  """
+  named = [n for n in ('recipe', 'num_steps', *_LENGTHS) if n in direct]
+  if named and values['recipe'].value and 'recipe' not in named:
+    named = ['recipe', *named]  # Of a flagfile.
+  if len(named) > 1:
+    raise fields.UsageError(
+      f'--{named[0]} and --{named[1]} both say how long the run is; drop one.'
+    )
+  for name in _LENGTHS:
+    if named and name not in named:
+      values[name].unparse()
+
+
+def _number(text: str) -> int | None:
+  """Tokens of '500000' or '50B'."""
+  return phase_lib.count(int(text) if text.isdecimal() else text)

@@ -28,6 +28,7 @@ class Corpus:
     loader: endless iterator of training batches.
     tokenizer: of the shards.
     held_out: what is evaluated, folder by folder.
+    directories: of the shards.
     notes: what to tell the user.
   """
 
@@ -52,6 +53,7 @@ class Corpus:
     }
     dirs = config.data.dir or (os.path.join(config.run_dir, 'data'),)
     parts = mixture.parse(dirs)
+    self.directories = [part.directory for part in parts]
     self._first = parts[0].directory
     if config.data.input:
       _check_planned_vocabulary(config, self._first)

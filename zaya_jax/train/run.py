@@ -3,6 +3,7 @@
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Iterator
 
 from ops import dispatch
@@ -11,6 +12,8 @@ from zaya_jax import metrics
 from zaya_jax.checkpoint import lock, seal_key
 from zaya_jax.checkpoint.writing import manager
 from zaya_jax.data import corpus as corpus_lib
+from zaya_jax.data.ledger import book as book_lib
+from zaya_jax.data.ledger import opening, terms
 from zaya_jax.model import flops
 from zaya_jax.optim import groups
 from zaya_jax.optim import optimizer as optimizer_lib
@@ -24,6 +27,7 @@ from zaya_jax.train import loop as loop_lib
 from zaya_jax.train import start as start_lib
 from zaya_jax.train import state as state_lib
 from zaya_jax.train import step as step_lib
+from zaya_jax.train import ways as ways_lib
 
 
 def train(config: config_lib.Config) -> int:
@@ -51,6 +55,7 @@ def train(config: config_lib.Config) -> int:
     config = inherit.settings(config)
     mesh = mesh_lib.make_mesh(config.mesh)
     state_lib.check(config, mesh)
+    ways = ways_lib.Ways(config, mesh)
     init = state_lib.make_init(config)  # Of model and optimizer.
     if config.ops != config_lib.OpsConfig():  # Named engines may not run.
       traced.trace(config, mesh)
@@ -60,22 +65,32 @@ def train(config: config_lib.Config) -> int:
     saved = open_(manager.Manager(config.run_dir, config.checkpoint))
     start = start_lib.restore_or_init(config, mesh, init, corpus, saved)
     config = start.config
-    optimizer = optimizer_lib.make_optimizer(config.optim, config.num_steps)
-    step = step_lib.make_jitted(config, optimizer)
+    compiler = functools.partial(_compile, config, ways)
     _describe(config, mesh, corpus, start)
     page = open_(overview.Live(config, wanted=processes.process() == 0))
     report = open_(_make_reporter(config, mesh, corpus, start))
-    for note in corpus.notes:
+    for note in (*corpus.notes, *ways.notes()):
       report.note(note)
     guard = guard_lib.Guard(config, mesh, _incidents(config, report))
+    book = _open_ledger(config, corpus, start, report)
     hooks = hooks_lib.Hooks(
-      config, mesh, corpus, saved, start.fast, guard, report, page
+      config, mesh, corpus, saved, start.fast, guard, report, page, book
     )
     signal = open_(stop.StopSignal())
     loop = loop_lib.Loop(
-      config, mesh, corpus.loader, step, guard, hooks, saved, report
+      config, mesh, corpus.loader, compiler, guard, hooks, saved, report, book
     )
     return loop.run(start, signal)
+
+
+def _compile(config, ways, state, batch, note):
+  """The step in the fastest way that fits."""
+
+  def make(config):
+    optimizer = optimizer_lib.make_optimizer(config.optim, config.num_steps)
+    return step_lib.make_jitted(config, optimizer)
+
+  return ways.compile(make, config, (state, batch), note)
 
 
 def _must_agree(config) -> str:
@@ -118,20 +133,37 @@ def _describe(config, mesh, corpus, start) -> None:
 
 def _make_reporter(config, mesh, corpus, start) -> metrics.Reporter:
   count = flops.parameters(config.model)
-  epochs_of_a_window = max(corpus.loader.epochs(1))
+  row, length = corpus.loader.state, config.data.seq_len
   return metrics.Reporter(
     config,
     run_dir=config.run_dir,
     num_params=count.total,
     active_params=count.active,
     flops_per_token=flops.per_token(config.model, config.data.seq_len).total,
-    epoch_tokens=config.data.seq_len / epochs_of_a_window,
+    epochs=lambda tokens: max(
+      corpus.loader.epochs(row + (tokens - start.tokens) // length)
+    ),
     device_kind=mesh.devices.flat[0].device_kind,
     num_devices=mesh.size,
     start_step=start.step,
     start_tokens=start.tokens,
     process=processes.process(),
   )
+
+
+def _open_ledger(config, corpus, start, report) -> book_lib.Book:
+  book = opening.open_book(
+    config.run_dir,
+    terms.of(config, corpus),
+    known=start.ledger,
+    row=start.row,
+    step=start.step,
+    reads=terms.reads(config, corpus),
+    tell=report.note,
+  )
+  if (row := corpus.loader.state) > start.row:
+    book.leave_out(start.step, (start.row, row))
+  return book
 
 
 def _incidents(config, report) -> guard_lib.Tell:

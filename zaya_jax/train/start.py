@@ -14,6 +14,7 @@ from zaya_jax.checkpoint.reading import finder, reader
 from zaya_jax.checkpoint.writing import fast as fast_lib
 from zaya_jax.checkpoint.writing import manager
 from zaya_jax.data import corpus as corpus_lib
+from zaya_jax.data.ledger import book as book_lib
 from zaya_jax.hub import folder as hub_folder
 from zaya_jax.hub import names as hub_names
 from zaya_jax.runtime import beats, processes, run_files, supervised
@@ -32,6 +33,8 @@ class Start:
     tokens: trained on so far.
     notes: what to tell the user.
     fast: where copies of states go; None: nowhere.
+    row: the position in the data that the state was saved with.
+    ledger: what its meta knows of the ledger; None: nothing.
   """
 
   config: config_lib.Config
@@ -40,6 +43,8 @@ class Start:
   tokens: int = 0
   notes: tuple[str, ...] = ()
   fast: fast_lib.FastTier | None = None
+  row: int = 0
+  ledger: dict[str, Any] | None = None
 
 
 def restore_or_init(
@@ -87,9 +92,9 @@ def restore_or_init(
     state, corpus.loader.state = copy.state, about['data_index']
   else:
     state, corpus.loader.state, about = saved.restore(newest, abstract)
+  place = {'row': about['data_index'], 'ledger': about.get(book_lib.META)}
   resumed = f'resumed at step {newest} (data index {corpus.loader.state:,})'
-  if copy:
-    resumed += f' from {copy.where}'
+  resumed += f' from {copy.where}' if copy else ''
   if skipped := supervised.batches_to_skip(newest):
     corpus.loader.state += skipped * config.data.batch_size
     resumed += f', {skipped} batches are left out'
@@ -100,6 +105,7 @@ def restore_or_init(
     tokens=about['tokens'],
     notes=(resumed, *(f'changed: {change}' for change in changes), *kept),
     fast=fast,
+    **place,
   )
 
 
