@@ -39,6 +39,7 @@ ONLY = {
   'pipelines': {
     'absl',
     'array_record',
+    'fsspec',
     'grain',
     'jinja2',
     'numpy',

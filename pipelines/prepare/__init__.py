@@ -52,29 +52,13 @@ def prepare(
 ) -> manifest.Manifest | None:
   """Writes shards of `input`, or finds those that the same call once wrote.
 
-  Args:
-    input: a folder, a .txt, .jsonl, .json or .parquet file, a glob, a URL of
-      these, or 'stdlib'.
-    output: folder to make; it must not exist, be empty, or come from the same
-      settings, in which case nothing is written.
-    text_field: field of .jsonl and column of .parquet with the text.
-    tokenizer: 'bytes' or the path of a `tokenizer.json`.
-    train_tokenizer: size of a byte-level BPE to train instead; 0: none.
-    val_fraction: share of documents held out; of a single one, its tail.
-    val_tokens: most tokens that are held out; 0: any number.
-    record_tokens: tokens in a record.
-    shard_tokens: tokens of a file, about.
-    window_tokens: divides `record_tokens`; a conversation of at most as many
-      tokens does not cross a multiple of them; 0: it may.
-    bad_rows: share of rows that may be unusable; they are left out.
-    dedup: leaves out all but one document of a text.
-    decontaminate: files; what shares 13 words in a row with them is left out.
-    trim: cuts the thoughts of conversations longer than `window_tokens`, and
-      leaves out what is too long without.
-    workers: processes.
-    part: does only this part of the work (from 0), of so many; None: all that
-      is left of it.
-    progress: called with the documents and tokens read so far.
+  `input` is a folder, a .txt, .jsonl, .json or .parquet file, a glob, a URL of
+  these, or 'stdlib'. `output` must not exist, be empty, or come from the same
+  settings, in which case nothing is written. A conversation of at most
+  `window_tokens` (0: `record_tokens`) crosses no multiple of them. `part` does
+  only one part (from 0) of so many; without it, all that is left is done.
+  `progress` is called with the documents and tokens read so far. The other
+  arguments are the flags `--data.NAME`.
 
   Returns:
     What the folder holds; None, when a part is done.
@@ -102,15 +86,21 @@ def prepare(
   if (output / manifest.FILE_NAME).exists():
     return output_lib.existing(output, settings)
   output_lib.check(output, input)
-  call = _Call(settings, workers, part, progress)
+  return _make(output, _Call(settings, workers, part, progress), part)
+
+
+def _make(
+  output: pathlib.Path, call: '_Call', part: tuple[int, int] | None
+) -> manifest.Manifest | None:
+  """Makes the folder, or does a part of the work."""
   with output_lib.partial(output, part) as folder:
-    result = _finished(folder, settings) or call.write(folder)
+    result = _finished(folder, call.settings) or call.write(folder)
     if result is None:
       return None
     if (output / manifest.FILE_NAME).exists():
       # Another process was faster; its folder is as good if it agrees.
       shutil.rmtree(folder)
-      return output_lib.existing(output, settings)
+      return output_lib.existing(output, call.settings)
     folder.rename(output)
   return result
 
@@ -137,7 +127,7 @@ class _Call:
     part: tuple[int, int] | None,
     progress: Progress | None,
   ):
-    self._settings, self._workers, self._part = settings, workers, part
+    self.settings, self._workers, self._part = settings, workers, part
     self._progress = progress
     self._counts = (0, 0)
     named = None
@@ -160,7 +150,7 @@ class _Call:
 
   def write(self, folder: pathlib.Path) -> manifest.Manifest | None:
     """Does what is left to do in a folder, or a part of it."""
-    settings, source = self._settings, self._source
+    settings, source = self.settings, self._source
     (folder / units.FOLDER).mkdir(exist_ok=True)
     held_out = split.choose(source.documents(), settings.val_fraction)
     if not source.used:
@@ -187,7 +177,7 @@ class _Call:
     )
 
   def _job(self, held_out: split.HeldOut) -> units.Job:
-    settings = self._settings
+    settings = self.settings
     return units.Job(
       text_field=settings.text_field,
       tokenizer=self._tokenizer,
@@ -224,7 +214,7 @@ class _Call:
 
   def _check_bad_rows(self, reports: Sequence[units.Report]) -> None:
     bad, count = sum(r.bad for r in reports), sum(r.rows for r in reports)
-    if bad > self._settings.bad_rows * count:
+    if bad > self.settings.bad_rows * count:
       first = next(
         f'{name} ({why})'
         for report in reports
@@ -233,7 +223,7 @@ class _Call:
       )
       raise errors.DataError(
         f'{bad} of {count} rows are unusable, more than --data.bad_rows='
-        f'{self._settings.bad_rows:g} of them; the first is {first}.'
+        f'{self.settings.bad_rows:g} of them; the first is {first}.'
       )
 
 
