@@ -22,6 +22,7 @@ from pipelines.prepare import (
   tokenize,
   units,
 )
+from pipelines.prepare import engine as engine_lib
 from pipelines.prepare import output as output_lib
 from pipelines.prepare.input import read
 
@@ -46,6 +47,7 @@ def prepare(
   dedup: bool = True,
   decontaminate: Sequence[str] = (),
   trim: bool = False,
+  engine: engine_lib.Name = 'auto',
   workers: int = 1,
   part: tuple[int, int] | None = None,
   progress: Progress | None = None,
@@ -86,7 +88,7 @@ def prepare(
   if (output / manifest.FILE_NAME).exists():
     return output_lib.existing(output, settings)
   output_lib.check(output, input)
-  return _make(output, _Call(settings, workers, part, progress), part)
+  return _make(output, _Call(settings, engine, workers, part, progress), part)
 
 
 def _make(
@@ -123,16 +125,18 @@ class _Call:
   def __init__(
     self,
     settings: manifest.Settings,
+    engine: engine_lib.Name,
     workers: int,
     part: tuple[int, int] | None,
     progress: Progress | None,
   ):
     self.settings, self._workers, self._part = settings, workers, part
-    self._progress = progress
+    self._engine, self._progress = engine, progress
     self._counts = (0, 0)
     named = None
     if not settings.train_tokenizer:
       named = tokenizer_lib.load(settings.tokenizer)
+      engine_lib.choose(named, engine)  # Or refuses, before there is work.
     elif part:
       raise errors.DataError(
         f'--data.part: each part would train a tokenizer; train one first with '
@@ -185,6 +189,7 @@ class _Call:
       dtype='uint16' if self._tokenizer.vocab_size <= 2**16 else 'uint32',
       skip_bad=settings.bad_rows > 0,
       trim_tokens=settings.window if settings.trim else 0,
+      engine=self._engine,
       contaminated=contamination.Grams.of(settings.decontaminate)
       if settings.decontaminate
       else None,

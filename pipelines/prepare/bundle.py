@@ -221,7 +221,9 @@ class _Writer:
 
   def _open(self, unit: int) -> np.ndarray:
     name = f'{self._shards.units[unit]}.tokens'
-    return np.memmap(self._shards.folder / units.FOLDER / name, np.uint8, 'r')
+    path = self._shards.folder / units.FOLDER / name
+    # Slices of a memmap are slower, for each is one again.
+    return np.asarray(np.memmap(path, np.uint8, 'r'))
 
   @contextlib.contextmanager
   def _one_sentence(self) -> Iterator[None]:

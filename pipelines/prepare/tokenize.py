@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 
 from pipelines import tokenizer as tokenizer_lib
+from pipelines.prepare import engine as engine_lib
 from pipelines.prepare import split
 from pipelines.prepare.input import read, rows
 
@@ -50,8 +51,11 @@ def encode(
   files: Mapping[str, int],
   held_out: split.HeldOut,
   tokenizer: tokenizer_lib.Tokenizer,
+  engine: engine_lib.Name = 'auto',
 ) -> Iterator[Encoded]:
   """Encodes documents, in order; `files` numbers those that they are from."""
+  bos = np.array([tokenizer.bos_id], np.int32)
+  plain_text = engine_lib.choose(tokenizer, engine)
   parts = (
     (*part, document)
     for document in documents
@@ -59,7 +63,7 @@ def encode(
   )
   for batch in _batches(parts):
     plain = [text for _, _, text, document in batch if not document.turns]
-    ids = iter(tokenizer.encode_batch(plain))
+    ids = iter(plain_text.encode_batch(plain))
     for name, begins, text, document in batch:
       place = files[document.name], document.index
       if document.turns:
@@ -69,7 +73,8 @@ def encode(
         continue
       piece = next(ids)
       if begins:
-        piece = np.insert(piece, 0, tokenizer.bos_id)
+        # `np.insert` costs as much as reading the text.
+        piece = np.concatenate([bos, piece])
       yield Encoded(name, begins, text, piece, place)
 
 

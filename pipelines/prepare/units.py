@@ -18,6 +18,7 @@ import numpy as np
 
 from pipelines import tokenizer as tokenizer_lib
 from pipelines.prepare import contamination, split, spool, tasks, tokenize, trim
+from pipelines.prepare import engine as engine_lib
 from pipelines.prepare.input import parquet, read, store
 
 FOLDER = 'units'
@@ -53,6 +54,7 @@ class Job:
     skip_bad: whether bad rows are counted rather than refused.
     trim_tokens: what conversations are trimmed to; 0: they are not.
     contaminated: hashes of what no document may hold.
+    engine: what encodes plain text; all give the same ids.
   """
 
   text_field: str
@@ -62,6 +64,7 @@ class Job:
   skip_bad: bool = False
   trim_tokens: int = 0
   contaminated: contamination.Grams | None = None
+  engine: engine_lib.Name = 'auto'
 
   @functools.cached_property
   def key(self) -> str:
@@ -186,6 +189,7 @@ def make(
       {n: i for i, (_, n, _) in enumerate(unit.files)},
       job.held_out,
       job.tokenizer,
+      job.engine,
     ):
       writer.add(piece)
       if progress:

@@ -3,6 +3,7 @@
 
 import dataclasses
 import re
+from typing import Literal
 
 from zaya_jax.config import fields
 
@@ -72,6 +73,11 @@ class DataConfig(fields.Section, prefix='data.'):
     False,
     'Cuts the thoughts of a conversation that is longer than --data.seq_len, '
     'and leaves it out if its answers alone are.',
+  )
+  engine: Literal['auto', 'tokenizers', 'gigatoken'] = field(
+    'auto',
+    'Program that encodes; gigatoken is faster and gives the same ids, which '
+    'is checked. auto: it, if it is installed and agrees.',
   )
   workers: int = field(1, 'Processes that prepare.', minimum=1)
   part: str = field(

@@ -77,6 +77,7 @@ def shards(
     dedup=data.dedup,
     decontaminate=data.decontaminate,
     trim=data.trim,
+    engine=data.engine,
     workers=data.workers,
     part=part,
     progress=progress,
