@@ -25,7 +25,8 @@ class Loader:
   have its length.
 
   Attributes:
-    manifests: of the folders that are read.
+    directories: the folders that are read.
+    manifests: of these.
     order: of all rows of the run.
   """
 
@@ -40,6 +41,7 @@ class Loader:
     shard_index: int,
     shard_count: int,
   ):
+    self.directories = tuple(part.directory for part in parts)
     self.manifests, self.order = tuple(manifests), rows
     self._parts, self._seq_len = parts, seq_len
     self._batch_size = batch_size

@@ -23,6 +23,7 @@ class WindowSource:
   windows of one length in order.
 
   Attributes:
+    directory: of the shards.
     extent: the size of the split.
   """
 
@@ -47,6 +48,7 @@ class WindowSource:
         f'doubled any times up to {self.extent.group_tokens}, or prepare '
         'with another --data.record_tokens.'
       )
+    self.directory = str(directory)
     self._directory = pathlib.Path(directory)
     self._data = data
     self._split = data.splits[split]

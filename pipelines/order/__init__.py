@@ -156,10 +156,11 @@ class Order:
     ]
 
   def fingerprint(self, row: int, count: int = 64) -> str:
-    """A hash of the sources' sizes and the places of the next rows, in hex."""
+    """A hash of the places of the next rows and their sources' sizes."""
     end = row + count if self.rows is None else min(row + count, self.rows)
     columns = self._columns(np.arange(row, end))
-    sizes = [(e.tokens, e.record_tokens) for e in self.extents]
+    read = [self.extents[source] for source in np.unique(columns[0]).tolist()]
+    sizes = [(extent.tokens, extent.record_tokens) for extent in read]
     content = np.array(sizes, '<i8').tobytes() + columns.astype('<i8').tobytes()
     return hashlib.sha256(content).hexdigest()[:32]
 

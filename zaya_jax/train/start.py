@@ -14,6 +14,7 @@ from zaya_jax.checkpoint.reading import finder, reader
 from zaya_jax.checkpoint.writing import fast as fast_lib
 from zaya_jax.checkpoint.writing import manager
 from zaya_jax.data import corpus as corpus_lib
+from zaya_jax.data import position
 from zaya_jax.data.ledger import book as book_lib
 from zaya_jax.hub import folder as hub_folder
 from zaya_jax.hub import names as hub_names
@@ -85,9 +86,12 @@ def restore_or_init(
   _check_arrays(config, about['arrays'])
   config, kept = inherit.schedule(config, about)
   changes = meta.check_same_model(about, config)
+  corpus.check_tokenizer(about['tokenizer_sha256'])
+  position.check(
+    config, about, corpus.loader, changes=changes, versions=meta.versions()
+  )
   if about['dataset_sha256'] != corpus.sha256:
     changes.append('the shards: their content is not what it was')
-  corpus.check_tokenizer(about['tokenizer_sha256'])
   if copy:
     state, corpus.loader.state = copy.state, about['data_index']
   else:

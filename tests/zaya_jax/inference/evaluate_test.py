@@ -126,9 +126,9 @@ def test_windows_of_a_run_are_as_trained_unless_a_flag_is_given(
   narrow = score('narrow')
   assert narrow[0] == 0 and 'windows of 8 tokens' in narrow[2]
   assert score('wide', '--data.seq_len=8') == narrow
-  code, out, err = score('wide', '--data.seq_len=128')
+  code, out, err = score('wide', '--data.seq_len=96')
   assert (code, out) == (2, '')
-  assert '--data.seq_len=128 does not divide --data.record_tokens=64' in err
+  assert '--data.seq_len=96 does not divide --data.record_tokens=64' in err
 
 
 def test_nothing_to_score_is_said(hf_folder, capsys):
