@@ -111,6 +111,10 @@ class Order:
       raise IndexError(f'Row {row} is none of the {self.rows} of the order.')
     return bisect.bisect_right(self._ends, row)
 
+  def first(self, i: int) -> int:
+    """The first row of stretch number `i`; of one behind the last, the end."""
+    return [0, *self._ends][i]
+
   def places(self, rows: Sequence[int]) -> list[Place]:
     """Where the windows of these rows are."""
     columns = self._columns(np.asarray(rows, np.int64))

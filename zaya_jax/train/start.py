@@ -85,13 +85,7 @@ def restore_or_init(
   about = copy.meta if copy else meta.read(saved.directory(newest))
   _check_arrays(config, about['arrays'])
   config, kept = inherit.schedule(config, about)
-  changes = meta.check_same_model(about, config)
-  corpus.check_tokenizer(about['tokenizer_sha256'])
-  position.check(
-    config, about, corpus.loader, changes=changes, versions=meta.versions()
-  )
-  if about['dataset_sha256'] != corpus.sha256:
-    changes.append('the shards: their content is not what it was')
+  changes = _changes(config, about, corpus)
   if copy:
     state, corpus.loader.state = copy.state, about['data_index']
   else:
@@ -111,6 +105,18 @@ def restore_or_init(
     fast=fast,
     **place,
   )
+
+
+def _changes(config, about, corpus) -> list[str]:
+  """What is not as in the checkpoint; a run may go on with it."""
+  found = meta.check_same_model(about, config)
+  corpus.check_tokenizer(about['tokenizer_sha256'])
+  position.check(
+    config, about, corpus.loader, changes=found, versions=meta.versions()
+  )
+  if about['dataset_sha256'] != corpus.sha256:
+    found.append('the shards: their content is not what it was')
+  return found
 
 
 def _check_goes_on(config, newest) -> None:
