@@ -86,11 +86,13 @@ class Course:
     recipe: of the run.
     segments: all of them.
     index: of the segment whose settings hold; None: those of the flags.
+    whole: the settings of the run, some of which a segment changes.
   """
 
   recipe: recipe_lib.Recipe
   segments: tuple[Segment, ...]
   index: int | None = None
+  whole: Any = None
 
 
 def segments(config: Any) -> tuple[Segment, ...]:
@@ -128,7 +130,7 @@ def course(config: Any) -> Course | None:
   found: list[Segment] = []
   for phase in recipe.phases:
     found += _of_phase(config, recipe, phase, found)
-  made = Course(recipe=recipe, segments=tuple(found))
+  made = Course(recipe=recipe, segments=tuple(found), whole=config)
   for segment in found:
     with_course = dataclasses.replace(config, course=made)
     naming_phase(recipe, segment.phase, segment_config, with_course, segment)
@@ -150,7 +152,7 @@ def segment_config(config: Any, segment: Segment) -> Any:
   run_dir = config.run_dir
   flags['data.dir'] = tuple(s.folder(run_dir) for s in found.recipe.sources)
   flags['data.input'] = ''
-  changed = with_flags(config, flags)
+  changed = with_flags(found.whole, flags)
   return dataclasses.replace(
     changed,
     num_steps=found.segments[-1].stop_step,
@@ -163,6 +165,31 @@ def current(config: Any) -> Segment:
   index = config.course.index if config.course else 0
   assert index is not None, 'a config of a whole recipe has no segment'
   return segments(config)[index]
+
+
+def is_last(config: Any) -> bool:
+  """Whether the run ends with the segment whose settings these are."""
+  return current(config).index == len(segments(config)) - 1
+
+
+def tokens_left(config: Any, step: int) -> int:
+  """Tokens of the run after `step`, a step of the segment of `config`."""
+  here = current(config)
+  size = here.batch_size * here.seq_len
+  done = here.first_token + (step - here.first_step) * size
+  return segments(config)[-1].stop_token - done
+
+
+def before(config: Any, row: int) -> Any:
+  """The settings that held for the row before `row`.
+
+  Args:
+    config: of one segment of a run.
+    row: that is next.
+  """
+  if not config.course or not row:
+    return config
+  return segment_config(config, at(segments(config), row - 1))
 
 
 def at(found: Sequence[Segment], row: int) -> Segment:

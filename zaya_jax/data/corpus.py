@@ -15,7 +15,7 @@ from pipelines import manifest as manifest_lib
 from pipelines import mixture
 from pipelines import tokenizer as tokenizer_lib
 from zaya_jax import config as config_lib
-from zaya_jax.data import held_out, prepare
+from zaya_jax.data import held_out, prepare, sources
 from zaya_jax.runtime import processes
 
 _OFTEN = 100  # Epochs that deserve a word.
@@ -50,8 +50,11 @@ class Corpus:
       'shard_index': shard[0],
       'shard_count': shard[1],
     }
-    dirs = config.data.dir or (os.path.join(config.run_dir, 'data'),)
-    parts = mixture.parse(dirs)
+    if config.course:
+      sources.make(config)
+      self._manifests = [manifest_lib.load(d) for d in config.data.dir]
+      sources.check(config.course, self._manifests)
+    parts = [part for part in sources.parts(config) if part.weight]
     self._first = parts[0].directory
     if config.data.input:
       _check_planned_vocabulary(config, self._first)
@@ -62,12 +65,14 @@ class Corpus:
     _check_tokenizer_flag(config.data, self._first)
     _check_vocabulary(config, self.tokenizer.name, self.tokenizer.vocab_size)
     self.loader = loader_lib.make_train_loader(
-      dirs,
+      [f'{part.directory}@{part.weight!r}' for part in parts],
       seq_len=config.data.seq_len,
       batch_size=config.data.batch_size,
       seed=config.seed,
       **self._shard,
     )
+    if not config.course:
+      self._manifests = list(self.loader.manifests)
     self.held_out = held_out.find(parts, self.loader.manifests)
     self.notes = [
       *_read_often(config, parts, self.loader),
@@ -81,6 +86,11 @@ class Corpus:
     self.loader.close()
 
   @property
+  def epoch_tokens(self) -> float:
+    """Tokens until the folder that is repeated most often was read once."""
+    return self._config.data.seq_len / max(self.loader.epochs(1))
+
+  @property
   def has_chats(self) -> bool:
     """Whether a part of the data are conversations."""
     return any(m.template_sha256 for m in self.loader.manifests)
@@ -90,7 +100,7 @@ class Corpus:
     """Identifies the shards of all folders."""
     shards = [
       [shard.sha256 for split in m.splits.values() for shard in split.shards]
-      for m in self.loader.manifests
+      for m in self._manifests
     ]
     return hashlib.sha256(json.dumps(shards).encode()).hexdigest()
 

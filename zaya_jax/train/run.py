@@ -3,13 +3,16 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+import functools
+import gc
+from collections.abc import Callable, Iterator
 
 from ops import dispatch
 from zaya_jax import config as config_lib
 from zaya_jax import metrics
 from zaya_jax.checkpoint import lock, seal_key
 from zaya_jax.checkpoint.writing import manager
+from zaya_jax.config import exit_codes, segments
 from zaya_jax.data import corpus as corpus_lib
 from zaya_jax.model import flops
 from zaya_jax.optim import groups
@@ -17,9 +20,10 @@ from zaya_jax.optim import optimizer as optimizer_lib
 from zaya_jax.parallel import mesh as mesh_lib
 from zaya_jax.report import overview
 from zaya_jax.runtime import processes, run_files, session, stop, supervised
+from zaya_jax.train import course as course_lib
 from zaya_jax.train import guard as guard_lib
 from zaya_jax.train import hooks as hooks_lib
-from zaya_jax.train import inherit, traced
+from zaya_jax.train import inherit
 from zaya_jax.train import loop as loop_lib
 from zaya_jax.train import start as start_lib
 from zaya_jax.train import state as state_lib
@@ -48,40 +52,65 @@ def train(config: config_lib.Config) -> int:
     open_(dispatch.use(**vars(config.ops)))
     open_(seal_key.trusting(config.checkpoint.seal_key_file))
     config = open_(session.join(config, _must_agree(config)))
-    config = inherit.settings(config)
-    mesh = mesh_lib.make_mesh(config.mesh)
-    state_lib.check(config, mesh)
-    init = state_lib.make_init(config)  # Of model and optimizer.
-    if config.ops != config_lib.OpsConfig():  # Named engines may not run.
-      traced.trace(config, mesh)
+    config = inherit.settings(config.in_steps())
+    config = course_lib.check(config)
     open_(_lock(config))
+    listen = functools.cache(lambda: open_(stop.StopSignal()))
+    code, more = _train_segment(config, listen)
+    while more and code == exit_codes.DONE:
+      gc.collect()  # The arrays of the segment before.
+      code, more = _train_segment(config, listen, again=True)
+    return code
+
+
+def _train_segment(
+  config: config_lib.Config,
+  listen: Callable[[], stop.StopSignal],
+  again: bool = False,
+) -> tuple[int, bool]:
+  """Goes on from the newest checkpoint to the end of a segment of the run.
+
+  Args:
+    config: of the run; without a recipe it has one segment.
+    listen: from when on a signal waits for the end of a step.
+    again: this process has trained a segment before.
+
+  Returns:
+    The exit code, and whether segments are left.
+  """
+  with contextlib.ExitStack() as stack:
+    open_ = stack.enter_context
+    config = course_lib.enter(config)
+    mesh = mesh_lib.make_mesh(config.mesh)
+    init = state_lib.make_init(config)  # Of model and optimizer.
     corpus = open_(corpus_lib.Corpus(config, mesh_lib.data_shard(mesh)))
+    config = config.in_steps(corpus.epoch_tokens)
     config = _with_samples_like(corpus, config)
     saved = open_(manager.Manager(config.run_dir, config.checkpoint))
     start = start_lib.restore_or_init(config, mesh, init, corpus, saved)
+    start = dataclasses.replace(start, notes=(*corpus.notes, *start.notes))
     config = start.config
-    optimizer = optimizer_lib.make_optimizer(config.optim, config.num_steps)
+    optimizer = optimizer_lib.of_run(config)
     step = step_lib.make_jitted(config, optimizer)
     _describe(config, mesh, corpus, start)
     page = open_(overview.Live(config, wanted=processes.process() == 0))
-    report = open_(_make_reporter(config, mesh, corpus, start))
-    for note in corpus.notes:
-      report.note(note)
+    report = open_(_make_reporter(config, mesh, corpus, start, again))
     guard = guard_lib.Guard(config, mesh, _incidents(config, report))
     hooks = hooks_lib.Hooks(
       config, mesh, corpus, saved, start.fast, guard, report, page
     )
-    signal = open_(stop.StopSignal())
     loop = loop_lib.Loop(
       config, mesh, corpus.loader, step, guard, hooks, saved, report
     )
-    return loop.run(start, signal)
+    return loop.run(start, listen()), not segments.is_last(config)
 
 
 def _must_agree(config) -> str:
   """The settings that all processes of a run must share, one a line."""
   place = config_lib.DistributedConfig()
-  return dataclasses.replace(config, distributed=place).to_flagfile()
+  course = segments.course(config)
+  text = course.recipe.text if course else ''
+  return dataclasses.replace(config, distributed=place).to_flagfile() + text
 
 
 def _with_samples_like(corpus, config) -> config_lib.Config:
@@ -116,21 +145,21 @@ def _describe(config, mesh, corpus, start) -> None:
   )
 
 
-def _make_reporter(config, mesh, corpus, start) -> metrics.Reporter:
+def _make_reporter(config, mesh, corpus, start, again) -> metrics.Reporter:
   count = flops.parameters(config.model)
-  epochs_of_a_window = max(corpus.loader.epochs(1))
   return metrics.Reporter(
     config,
     run_dir=config.run_dir,
     num_params=count.total,
     active_params=count.active,
     flops_per_token=flops.per_token(config.model, config.data.seq_len).total,
-    epoch_tokens=config.data.seq_len / epochs_of_a_window,
+    epoch_tokens=corpus.epoch_tokens,
     device_kind=mesh.devices.flat[0].device_kind,
     num_devices=mesh.size,
     start_step=start.step,
     start_tokens=start.tokens,
     process=processes.process(),
+    again=again,
   )
 
 

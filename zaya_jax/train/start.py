@@ -13,11 +13,13 @@ from zaya_jax.checkpoint import arrays, meta, seal
 from zaya_jax.checkpoint.reading import finder, reader
 from zaya_jax.checkpoint.writing import fast as fast_lib
 from zaya_jax.checkpoint.writing import manager
+from zaya_jax.config import segments
 from zaya_jax.data import corpus as corpus_lib
 from zaya_jax.hub import folder as hub_folder
 from zaya_jax.hub import names as hub_names
 from zaya_jax.runtime import beats, processes, run_files, supervised
-from zaya_jax.train import inherit
+from zaya_jax.train import course as course_lib
+from zaya_jax.train import history, inherit
 from zaya_jax.train import state as state_lib
 
 
@@ -75,23 +77,24 @@ def restore_or_init(
       return Start(config=config, state=state, fast=fast)
     state, notes = _with_params_of(config, state, corpus, mesh)
     return Start(config=config, state=state, notes=tuple(notes), fast=fast)
-  _check_goes_on(config, newest)
   about = copy.meta if copy else meta.read(saved.directory(newest))
+  history.check(config, config.course, about)
+  _check_goes_on(config, newest)
   _check_arrays(config, about['arrays'])
   config, kept = inherit.schedule(config, about)
-  changes = meta.check_same_model(about, config)
-  if about['dataset_sha256'] != corpus.sha256:
-    changes.append('the shards: their content is not what it was')
+  changes = _changes(config, about, corpus)
   corpus.check_tokenizer(about['tokenizer_sha256'])
   if copy:
     state, corpus.loader.state = copy.state, about['data_index']
   else:
     state, corpus.loader.state, about = saved.restore(newest, abstract)
-  resumed = f'resumed at step {newest} (data index {corpus.loader.state:,})'
+  row = corpus.loader.state
+  state = course_lib.begin_segment(config, state, row, init, mesh)
+  resumed = f'resumed at step {newest} (data index {row:,})'
   if copy:
     resumed += f' from {copy.where}'
   if skipped := supervised.batches_to_skip(newest):
-    corpus.loader.state += skipped * config.data.batch_size
+    corpus.loader.state = course_lib.next_row(config, row, skipped)
     resumed += f', {skipped} batches are left out'
   return Start(
     config=config,
@@ -101,6 +104,15 @@ def restore_or_init(
     notes=(resumed, *(f'changed: {change}' for change in changes), *kept),
     fast=fast,
   )
+
+
+def _changes(config, about, corpus) -> list[str]:
+  """What differs from what the segment of the checkpoint had."""
+  was = segments.before(config, about['data_index'])
+  found = meta.check_same_model(about, was)
+  if about['dataset_sha256'] != corpus.sha256:
+    found.append('the shards: their content is not what it was')
+  return found
 
 
 def _check_goes_on(config, newest) -> None:
