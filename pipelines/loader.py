@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batches of windows for training and evaluation.
 
-The state of a loader is the one integer `global_next_index`: windows given out
-so far by all processes together. It holds at any batch size and number of
-processes, as the order of training does (`order.windows`).
+The state of a loader is one integer, the next row of the run: rows given out so
+far by all processes together. It holds at any batch size and number of
+processes, as the order of training does (`pipelines.order`).
 """
 
 import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
 
-import grain
 import numpy as np
 
 from pipelines import errors, manifest, mixture, order, pack, sources
@@ -20,25 +19,30 @@ Batch = dict[str, np.ndarray]  # See `pack.model_inputs`.
 
 
 class Loader:
-  """An endless iterator of batches, each array [B / shard_count, L].
+  """Batches of the rows of an order, each array [B / shard_count, L].
+
+  It ends with the stretches that are known; `state` must lie in one whose rows
+  have its length.
 
   Attributes:
     manifests: of the folders that are read.
+    order: of all rows of the run.
   """
 
   def __init__(
     self,
-    dataset: grain.MapDataset,
     parts: Sequence[sources.WindowSource],
-    weights: Sequence[float],
+    rows: order.Order,
     manifests: Sequence[manifest.Manifest],
+    *,
+    seq_len: int,
     batch_size: int,
     shard_index: int,
     shard_count: int,
   ):
-    self.manifests = tuple(manifests)
-    self._parts, self._weights = parts, weights
-    self._dataset, self._batch_size = dataset, batch_size
+    self.manifests, self.order = tuple(manifests), rows
+    self._parts, self._seq_len = parts, seq_len
+    self._batch_size = batch_size
     self._rows = order.rows(batch_size, shard_index, shard_count)
     self._next = 0
 
@@ -46,9 +50,22 @@ class Loader:
     return self
 
   def __next__(self) -> Batch:
-    # Records are cached and windows small: a thread would cost more than it
-    # hides.
-    windows = [self._dataset[self._next + row] for row in self._rows]
+    first = self._next
+    end = first + self._batch_size
+    if self.order.rows is not None and end > self.order.rows:
+      raise StopIteration
+    lengths = self.order.stretches[self.order.stretch(first)].seq_len
+    if lengths != self._seq_len:
+      raise ValueError(
+        f'Row {first} has {lengths} tokens, not {self._seq_len}.'
+      )
+    places = self.order.places(
+      range(first + self._rows.start, first + self._rows.stop)
+    )
+    windows = [
+      self._parts[place.source].read(place.record, place.offset, self._seq_len)
+      for place in places
+    ]
     self._next += self._batch_size
     return pack.model_inputs(
       np.stack(windows),
@@ -64,18 +81,18 @@ class Loader:
 
   @property
   def state(self) -> int:
-    """Windows given out so far, over all processes; assign it to resume."""
+    """The next row, over all processes; assign it to resume."""
     return self._next
 
   @state.setter
-  def state(self, global_next_index: int) -> None:
-    if global_next_index < 0:
-      raise ValueError(f'The data state {global_next_index} is negative.')
-    self._next = int(global_next_index)
+  def state(self, next_row: int) -> None:
+    if next_row < 0:
+      raise ValueError(f'The data state {next_row} is negative.')
+    self._next = int(next_row)
 
-  def epochs(self, windows: int) -> list[float]:
-    """How often so many windows read each folder."""
-    return order.epochs(self._parts, self._weights, windows)
+  def epochs(self, rows: int) -> list[float]:
+    """How often the first rows read each folder."""
+    return self.order.epochs(rows)
 
   def close(self) -> None:
     """Stops reading and closes the files."""
@@ -89,6 +106,7 @@ def make_train_loader(
   seq_len: int,
   batch_size: int,
   seed: int,
+  stretches: Sequence[order.Stretch] = (),
   shard_index: int = 0,
   shard_count: int = 1,
 ) -> Loader:
@@ -99,9 +117,11 @@ def make_train_loader(
 
   Args:
     dirs: folders of prepared shards, each 'DIR' or 'DIR@WEIGHT'.
-    seq_len: L; divides the tokens of a record.
+    seq_len: L; divides the tokens of a record, or is those of several.
     batch_size: B of all processes together.
     seed: of the order.
+    stretches: of the whole run, with weights of these folders; none: one
+      without end, with the weights in `dirs`.
     shard_index: which process this is.
     shard_count: number of processes; divides B.
 
@@ -124,10 +144,16 @@ def make_train_loader(
       raise errors.DataError(
         f'{folder.directory} has a single token to train on; give more text.'
       )
-  weights = [p.weight for p in mixed]
-  dataset = order.windows(parts, weights, seed=seed)
+  whole = order.Stretch(None, seq_len, tuple(p.weight for p in mixed))
+  rows = order.Order([p.extent for p in parts], stretches or [whole], seed)
   return Loader(
-    dataset, parts, weights, data, batch_size, shard_index, shard_count
+    parts,
+    rows,
+    data,
+    seq_len=seq_len,
+    batch_size=batch_size,
+    shard_index=shard_index,
+    shard_count=shard_count,
   )
 
 

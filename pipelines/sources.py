@@ -9,17 +9,21 @@ import pathlib
 import grain
 import numpy as np
 
-from pipelines import errors, manifest, pack
+from pipelines import errors, manifest, order, pack
 
 _CACHE_BYTES = 2**26  # Per source: a small corpus stays in memory whole.
 
 
 class WindowSource:
-  """Window i of a split, int32 [L + 1], read from bundled records.
+  """Windows of a split, int32 [L + 1], read from bundled records.
 
-  Each window stays within its record: the target after the last token of a
-  record is unknown and `NO_TOKEN`. The same holds for the padding of the last
-  record, which fills no window of its own.
+  A window stays within its record, or is made of whole records: the target
+  after its last one is unknown and `NO_TOKEN`. The same holds for the padding
+  of the last record, which fills no window of its own. As a sequence it has the
+  windows of one length in order.
+
+  Attributes:
+    extent: the size of the split.
   """
 
   def __init__(
@@ -29,16 +33,19 @@ class WindowSource:
     seq_len: int,
     data: manifest.Manifest,
   ):
-    if data.record_tokens % seq_len:
-      raise errors.DataError(
-        f'--data.seq_len={seq_len} does not divide the {data.record_tokens} '
-        f'tokens of a record in {directory}; choose a divisor, or prepare '
-        'with another --data.record_tokens.'
-      )
     if split not in data.splits:
       raise errors.DataError(
         f'{directory} has no {split} split; prepare it with '
         f'--data.val_fraction above {data.settings.val_fraction}.'
+      )
+    tokens = data.splits[split].tokens
+    self.extent = order.Extent(tokens, data.record_tokens)
+    if not self.extent.fits(seq_len):
+      raise errors.DataError(
+        f'--data.seq_len={seq_len} does not divide the {data.record_tokens} '
+        f'tokens of a record in {directory}; choose a divisor, this number '
+        f'doubled any times up to {self.extent.group_tokens}, or prepare '
+        'with another --data.record_tokens.'
       )
     self._directory = pathlib.Path(directory)
     self._data = data
@@ -47,11 +54,7 @@ class WindowSource:
     self._dtype = np.dtype(data.dtype).newbyteorder('<')
     full_records = self._split.records - 1
     self._last_tokens = self._split.tokens - full_records * data.record_tokens
-    self._windows_per_record = data.record_tokens // seq_len
-    # Grain asks for it at each window.
-    self._length = full_records * self._windows_per_record + pack.num_windows(
-      self._last_tokens, seq_len
-    )
+    self._length = self.extent.windows(seq_len)
     self._records = grain.sources.ArrayRecordDataSource(
       [
         _Instruction(str(self._directory / shard.name), shard.records)
@@ -67,8 +70,22 @@ class WindowSource:
     return self._length
 
   def __getitem__(self, index: int) -> np.ndarray:
-    record, place = divmod(int(index), self._windows_per_record)
-    return pack.window(self._record(record), place, self._seq_len)
+    first = int(index) * self._seq_len
+    return self.read(*divmod(first, self._data.record_tokens), self._seq_len)
+
+  def read(self, record: int, offset: int, seq_len: int) -> np.ndarray:
+    """The window that begins at this token of a record, int32 [L + 1]."""
+    tokens = self._record(record)
+    if seq_len <= self._data.record_tokens:
+      return pack.window(tokens, offset // seq_len, seq_len)
+    result = np.full(seq_len + 1, pack.NO_TOKEN, np.int32)
+    size = self._data.record_tokens
+    last = min(record + seq_len // size, self._split.records)
+    for i in range(record, last):
+      part = self._record(i)
+      start = (i - record) * size
+      result[start : start + len(part)] = part
+    return result
 
   def close(self) -> None:
     """Closes the files."""

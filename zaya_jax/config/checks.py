@@ -90,10 +90,9 @@ def check(config: run.Config) -> None:
     check_division(config, _at_least(config), experts)
     return
   _check_sources(config, course.recipe)
-  for part in course.segments:
-    segments.naming_phase(
-      course.recipe, part.phase, _check_segment, config, part, experts
-    )
+  segments.in_each(
+    config, lambda part: check_division(part, _at_least(part), experts)
+  )
 
 
 def check_division(
@@ -110,13 +109,13 @@ def check_division(
     UsageError: naming the first that is not divided, and what would be.
   """
   across = sizes['replica'] * sizes['fsdp'] * sizes['expert']
-  parts = across * config.optim.accumulation
+  parts = across * config.optim.parts
   batch, length = config.data.batch_size, config.data.seq_len
   if batch % parts:
     raise fields.UsageError(
       f'--data.batch_size={batch} must be a multiple of {parts}: {across} '
       'groups of devices times --optim.accumulation='
-      f'{config.optim.accumulation}; for example '
+      f'{config.optim.parts}; for example '
       f'{parts * max(1, batch // parts)}, or use fewer devices.'
     )
   if experts % sizes['expert']:
@@ -132,11 +131,6 @@ def check_division(
       f'chunks and --data.seq_len={length} is no multiple of {chunks}; change '
       'either.'
     )
-
-
-def _check_segment(config, part, experts) -> None:
-  config = segments.segment_config(config, part)
-  check_division(config, _at_least(config), experts)
 
 
 def _at_least(config: run.Config) -> dict[str, Any]:

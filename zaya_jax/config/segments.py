@@ -132,8 +132,8 @@ def course(config: Any) -> Course | None:
     found += _of_phase(config, recipe, phase, found)
   made = Course(recipe=recipe, segments=tuple(found), whole=config)
   for segment in found:
-    with_course = dataclasses.replace(config, course=made)
-    naming_phase(recipe, segment.phase, segment_config, with_course, segment)
+    whole = dataclasses.replace(config, course=made)
+    _naming_phase(recipe, segment.phase, segment_config, whole, segment)
   return made
 
 
@@ -232,9 +232,22 @@ def with_flags(config: Any, flags: dict[str, Any]) -> Any:
   return dataclasses.replace(config, **sections)
 
 
-def naming_phase(
-  recipe: recipe_lib.Recipe, phase: str, make: Callable[..., Any], *args: Any
-) -> Any:
+def in_each(config: Any, check: Callable[[Any], Any]) -> None:
+  """Calls `check` with the settings of each segment.
+
+  Raises:
+    UsageError: of `check`; in a recipe it names the phase.
+  """
+  found = course(config)
+  if not found:
+    check(config)
+    return
+  for segment in found.segments:
+    there = segment_config(dataclasses.replace(config, course=found), segment)
+    _naming_phase(found.recipe, segment.phase, check, there)
+
+
+def _naming_phase(recipe, phase, make, *args):
   """What `make` gives of `args`; its UsageErrors name file and phase."""
   try:
     return make(*args)
@@ -249,7 +262,7 @@ def _of_phase(config, recipe, phase, before) -> list[Segment]:
   flags = dict(phase.flags)
   if phase.batch:
     flags['data.batch_size'] = phase.batch[0][1]
-  data = naming_phase(recipe, phase.name, with_flags, config, flags).data
+  data = _naming_phase(recipe, phase.name, with_flags, config, flags).data
   ramp = phase.batch or ((0, data.batch_size),)
   ends = [*(place for place, _ in ramp[1:]), phase.tokens]
   share = sum(phase.mixture.values())

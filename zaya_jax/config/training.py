@@ -10,6 +10,10 @@ UsageError = fields.UsageError
 field = fields.field
 
 
+# Tokens of records that lie side by side (`pipelines.order`).
+MOST_JOINED = 131_072
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataConfig(fields.Section, prefix='data.'):
   """Training data."""
@@ -52,16 +56,23 @@ class DataConfig(fields.Section, prefix='data.'):
   seq_len: int = field(256, 'L: tokens per sequence.', minimum=2)
   batch_size: int = field(16, 'B: sequences per global batch.', minimum=1)
 
+  def _joins(self) -> bool:
+    """Whether a sequence is several whole records of one group."""
+    records, rest = divmod(self.seq_len, self.record_tokens)
+    whole = rest == 0 and records & (records - 1) == 0
+    return whole and self.seq_len <= MOST_JOINED
+
   def __post_init__(self) -> None:
     super().__post_init__()
-    if self.record_tokens % self.seq_len:
+    if self.record_tokens % self.seq_len and not self._joins():
       fit = [
         d for d in fields.divisors(self.record_tokens) if d <= self.seq_len
       ]
       raise UsageError(
         f'--data.seq_len={self.seq_len} does not divide '
         f'--data.record_tokens={self.record_tokens}; choose a divisor, for '
-        f'example {fit[-1]}.'
+        f'example {fit[-1]}, or 2, 4, 8, … times this number, up to '
+        f'{MOST_JOINED}.'
       )
     if self.train_tokenizer and self.tokenizer != 'bytes':
       raise UsageError(
@@ -122,10 +133,11 @@ class OptimConfig(fields.Section, prefix='optim.'):
       'CPU. float16 is as fast as bfloat16 and more accurate.',
     )
   )
-  newton_schulz_gram: bool = field(
-    False,
+  newton_schulz_gram: Literal['auto', 'true', 'false'] = field(
+    'auto',
     'Iterates on the Gram matrix if one side is at least twice the other: '
-    'fewer FLOPs, slightly less accurate.',
+    'fewer FLOPs, slightly less accurate; auto: on CUDA from a width of 2,048 '
+    'on.',
   )
   muon_split_gate_up: bool = field(
     False,
@@ -143,7 +155,10 @@ class OptimConfig(fields.Section, prefix='optim.'):
     1e-3, 'Step of the balancing bias; 0: frozen.', minimum=0.0
   )
   accumulation: int = field(
-    1, 'Gradient accumulation: microbatches per global batch.', minimum=1
+    0,
+    'Gradient accumulation: microbatches per global batch. 0: as few as fit '
+    'into the memory of a GPU, one on a CPU.',
+    minimum=0,
   )
   max_bad_steps: int = field(
     10,
@@ -158,6 +173,11 @@ class OptimConfig(fields.Section, prefix='optim.'):
         f'--optim.schedule=wsd needs --optim.decay_steps={self.decay_steps} '
         'to be at least 1: the length of the decay.'
       )
+
+  @property
+  def parts(self) -> int:
+    """Microbatches of a step; one where nobody has decided."""
+    return self.accumulation or 1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

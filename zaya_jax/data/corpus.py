@@ -15,6 +15,7 @@ from pipelines import manifest as manifest_lib
 from pipelines import mixture
 from pipelines import tokenizer as tokenizer_lib
 from zaya_jax import config as config_lib
+from zaya_jax.config import segments
 from zaya_jax.data import held_out, prepare, sources
 from zaya_jax.runtime import processes
 
@@ -28,6 +29,7 @@ class Corpus:
     loader: endless iterator of training batches.
     tokenizer: of the shards.
     held_out: what is evaluated, folder by folder.
+    directories: of the shards.
     notes: what to tell the user.
   """
 
@@ -50,11 +52,8 @@ class Corpus:
       'shard_index': shard[0],
       'shard_count': shard[1],
     }
-    if config.course:
-      sources.make(config)
-      self._manifests = [manifest_lib.load(d) for d in config.data.dir]
-      sources.check(config.course, self._manifests)
-    parts = [part for part in sources.parts(config) if part.weight]
+    parts = sources.open_all(config)
+    self.directories = [part.directory for part in parts]
     self._first = parts[0].directory
     if config.data.input:
       _check_planned_vocabulary(config, self._first)
@@ -65,18 +64,19 @@ class Corpus:
     _check_tokenizer_flag(config.data, self._first)
     _check_vocabulary(config, self.tokenizer.name, self.tokenizer.vocab_size)
     self.loader = loader_lib.make_train_loader(
-      [f'{part.directory}@{part.weight!r}' for part in parts],
+      sources.folders(config),
       seq_len=config.data.seq_len,
       batch_size=config.data.batch_size,
       seed=config.seed,
+      stretches=sources.stretches(config),
       **self._shard,
     )
-    if not config.course:
-      self._manifests = list(self.loader.manifests)
-    self.held_out = held_out.find(parts, self.loader.manifests)
+    self._parts = parts
+    found = held_out.find(parts, self.loader.manifests)
+    self.held_out = [folder for folder in found if folder.weight]
     self.notes = [
       *_read_often(config, parts, self.loader),
-      *_not_held_out(parts, self.held_out),
+      *_not_held_out(parts, found),
     ]
 
   def __enter__(self) -> Self:
@@ -88,7 +88,12 @@ class Corpus:
   @property
   def epoch_tokens(self) -> float:
     """Tokens until the folder that is repeated most often was read once."""
-    return self._config.data.seq_len / max(self.loader.epochs(1))
+    total = sum(part.weight for part in self._parts)
+    return min(
+      float(data.splits['train'].tokens * total / part.weight)
+      for part, data in zip(self._parts, self.loader.manifests, strict=True)
+      if part.weight
+    )
 
   @property
   def has_chats(self) -> bool:
@@ -100,7 +105,7 @@ class Corpus:
     """Identifies the shards of all folders."""
     shards = [
       [shard.sha256 for split in m.splits.values() for shard in split.shards]
-      for m in self._manifests
+      for m in self.loader.manifests
     ]
     return hashlib.sha256(json.dumps(shards).encode()).hexdigest()
 
@@ -137,12 +142,12 @@ def _read_often(
   loader: loader_lib.Loader,
 ) -> list[str]:
   """Says which folder has so little text that it is learnt by heart."""
-  windows = config.num_steps * config.data.batch_size
+  rows = segments.segments(config)[-1].stop_row
   return [
     f'{part.directory} has {data.splits["train"].tokens:,} tokens to train on, '
     f'and {config.num_steps:,} steps read them {times:,.0f} times'
     for part, data, times in zip(
-      parts, loader.manifests, loader.epochs(windows), strict=True
+      parts, loader.manifests, loader.epochs(rows), strict=True
     )
     if times >= _OFTEN
   ]

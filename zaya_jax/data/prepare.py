@@ -60,7 +60,7 @@ def shards(data: config_lib.DataConfig, output: str) -> manifest.Manifest:
     val_fraction=data.val_fraction,
     record_tokens=data.record_tokens,
     shard_tokens=data.shard_tokens,
-    window_tokens=data.seq_len,
+    window_tokens=min(data.seq_len, data.record_tokens),
     progress=progress,
   )
   if sys.stderr.isatty():

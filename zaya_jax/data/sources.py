@@ -2,9 +2,10 @@
 """The folders that a run reads: those of --data.dir, or of its recipe."""
 
 import functools
+import os
 from collections.abc import Sequence
 
-from pipelines import manifest, mixture
+from pipelines import manifest, mixture, order
 from zaya_jax import config as config_lib
 from zaya_jax.config import phase as phase_lib
 from zaya_jax.config import segments
@@ -13,38 +14,40 @@ from zaya_jax.metrics import text
 from zaya_jax.runtime import processes
 
 
-def parts(config: config_lib.Config) -> list[mixture.Part]:
+def open_all(config: config_lib.Config) -> list[mixture.Part]:
   """All folders, with their weights in the segment that `config` is of.
 
-  A source of the recipe that the segment does not read has the weight 0.
+  Those of a recipe are prepared, where they are texts, and checked. A source
+  that the segment does not read has the weight 0.
 
   Raises:
-    DataError: if --data.dir is wrong.
+    UsageError: if the sources cannot be read as the recipe says.
+    DataError: if --data.dir is wrong, or a text cannot be used.
   """
   if not config.course:
-    return mixture.parse(config.data.dir or (f'{config.run_dir}/data',))
+    return mixture.parse(folders(config))
+  _prepare(config)
+  check(config.course, [manifest.load(d) for d in config.data.dir])
   weights = segments.current(config).weights
   return [
-    mixture.Part(directory=directory, weight=float(weight))
+    mixture.Part(directory=directory, weight=weight)
     for directory, weight in zip(config.data.dir, weights, strict=True)
   ]
 
 
-def make(config: config_lib.Config) -> None:
-  """Prepares the sources of a recipe that are texts; process 0 does.
+def folders(config: config_lib.Config) -> tuple[str, ...]:
+  """What the loader is to open: of a plain run with weights."""
+  return config.data.dir or (os.path.join(config.run_dir, 'data'),)
 
-  Raises:
-    DataError: if a text cannot be used.
-  """
-  whole = config.course.whole
 
-  def make_one(source):
-    data = segments.with_flags(whole, {'data.input': source.input}).data
-    return bool(prepare.shards(data, source.folder(config.run_dir)))
-
-  for source in config.course.recipe.sources:
-    if source.input:
-      processes.first_says(functools.partial(make_one, source))
+def stretches(config: config_lib.Config) -> list[order.Stretch]:
+  """How the rows of a recipe are read; of a plain run --data.dir says it."""
+  if not config.course:
+    return []
+  return [
+    order.Stretch(segment.rows, segment.seq_len, segment.weights)
+    for segment in config.course.segments
+  ]
 
 
 def check(
@@ -76,14 +79,15 @@ def check(
           f'{first.tokenizer} (or another version of it); prepare all sources '
           'with the same one.',
         )
-      if data.record_tokens % of_phase[0].seq_len:
+      extent = order.Extent(data.splits['train'].tokens, data.record_tokens)
+      if not extent.fits(of_phase[0].seq_len):
         raise phase_lib.error(
           path,
           phase.name,
           f'flags."data.seq_len" = {of_phase[0].seq_len}',
-          f' does not divide the {data.record_tokens} tokens of a record of '
-          f'{name}; choose a divisor, or prepare it with another '
-          '--data.record_tokens.',
+          f' fits no window into records of {data.record_tokens} tokens of '
+          f'{name}; choose a divisor, or a power of two times it up to '
+          f'{extent.group_tokens}.',
         )
     for name, most in phase.max_epochs.items():
       index = names.index(name)
@@ -102,3 +106,16 @@ def check(
           f'are read by the end of the phase: {text.short(float(read - there))}'
           ' are missing; add text, lower the share or the budget, or raise it.',
         )
+
+
+def _prepare(config) -> None:
+  """Prepares the sources that are texts; process 0 does."""
+  whole = config.course.whole
+
+  def make_one(source):
+    data = segments.with_flags(whole, {'data.input': source.input}).data
+    return bool(prepare.shards(data, source.folder(config.run_dir)))
+
+  for source in config.course.recipe.sources:
+    if source.input:
+      processes.first_says(functools.partial(make_one, source))

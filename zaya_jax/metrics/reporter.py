@@ -13,7 +13,7 @@ import math
 import os
 import pathlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -55,7 +55,7 @@ class Reporter:
     num_params: int,
     active_params: int,
     flops_per_token: float,
-    epoch_tokens: float,
+    epochs: Callable[[int], float],
     device_kind: str,
     num_devices: int,
     start_step: int = 0,
@@ -71,8 +71,8 @@ class Reporter:
       num_params: parameters, all of them.
       active_params: parameters that one token uses, without embedding.
       flops_per_token: of forward and backward pass, for MFU.
-      epoch_tokens: tokens of an epoch; of a mixture, until the folder that is
-        repeated most often has been read once.
+      epochs: how often so many tokens of the run have read the text; of a
+        mixture, the folder that is repeated most often.
       device_kind: as `jax.devices()[0].device_kind`.
       num_devices: that share the work.
       start_step: steps done before, 0 in a new run. Lines of later steps,
@@ -84,7 +84,7 @@ class Reporter:
     self._config = config
     self._run_dir = pathlib.Path(run_dir)
     self._run_dir.mkdir(parents=True, exist_ok=True)
-    self._flops_per_token, self._epoch_tokens = flops_per_token, epoch_tokens
+    self._flops_per_token, self._epochs = flops_per_token, epochs
     peak = config.log.peak_tflops or flops.peak_tflops(device_kind)
     self._peak = peak and peak * 1e12 * num_devices
     self._opening = summary.opening(
@@ -290,7 +290,7 @@ class Reporter:
     if self._peak:
       rate = values['throughput/tokens_per_second']
       values['throughput/mfu'] = rate * self._flops_per_token / self._peak
-    values['data/epochs'] = self._tokens / self._epoch_tokens
+    values['data/epochs'] = self._epochs(self._tokens)
     row = self._recorder.row(self._step, self._tokens, values)
     line = text.step_line(row, total=self._config.num_steps, eta_s=eta_s)
     self._console.line(line)

@@ -58,6 +58,9 @@ class Guard:
     tell: called with the kind of `aegis.events`, the step, a sentence, the
       process that is to blame or None, and the newest step at which all copies
       agreed or None.
+
+  Attributes:
+    digest: of the batch of the newest step (`train.digest`).
   """
 
   def __init__(
@@ -72,6 +75,7 @@ class Guard:
     sizes = list(mesh.shape.values())
     # Neighbours along the first axis are farthest apart: of other nodes.
     self._axis = next((i for i, n in enumerate(sizes[:3]) if n > 1), None)
+    self.digest: jax.Array | None = None
     self._run: Any = None
     self._last: _Taken | None = None
     self._vote: votes.Vote | None = None
@@ -168,6 +172,7 @@ class Guard:
   def _take(self, step, window, state, batch):
     with jax.transfer_guard('disallow'):
       state, measured = self._run(state, batch)
+    self.digest = measured.pop(step_lib.DIGEST, None)
     return state, _Taken(
       step=step,
       window=window,

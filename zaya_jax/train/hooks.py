@@ -16,12 +16,13 @@ from zaya_jax.checkpoint.writing import fast as fast_lib
 from zaya_jax.checkpoint.writing import manager
 from zaya_jax.config import segments
 from zaya_jax.data import corpus as corpus_lib
+from zaya_jax.data import history
+from zaya_jax.data.ledger import book as book_lib
 from zaya_jax.inference import generate, score
 from zaya_jax.inference import model as model_lib
 from zaya_jax.report import overview
 from zaya_jax.runtime import beats, processes
 from zaya_jax.train import guard as guard_lib
-from zaya_jax.train import history
 from zaya_jax.train import state as state_lib
 
 
@@ -75,6 +76,7 @@ class Hooks:
     guard: of the steps.
     report: hears what was done.
     page: of the run.
+    book: the ledger.
   """
 
   def __init__(
@@ -87,10 +89,11 @@ class Hooks:
     guard: guard_lib.Guard,
     report: metrics.Reporter,
     page: overview.Live,
+    book: book_lib.Book,
   ):
     self._config, self._mesh, self._corpus = config, mesh, corpus
     self._saved, self._fast, self._guard = saved, fast, guard
-    self._report, self._page = report, page
+    self._report, self._page, self._book = report, page, book
     self._eval_step = jax.jit(
       score.make_eval_step(config.model, config.mesh.context_mode)
     )
@@ -125,7 +128,7 @@ class Hooks:
     self._guard.confirm(now.step, now.state)
     index = self._corpus.loader.state
     with self._report.aside('copying'):
-      about = self._about(now)
+      about = self._about(now) | {book_lib.META: self._book.head(write=False)}
       self._fast.save(now.step, now.state, data_index=index, meta=about)
 
   def _save(self, now):
@@ -141,7 +144,7 @@ class Hooks:
         now.step,
         now.state,
         data_index=self._corpus.loader.state,
-        meta=self._about(now),
+        meta=self._about(now) | {book_lib.META: self._book.head(write=True)},
         urgent=now.ends,
       )
     if accepted:

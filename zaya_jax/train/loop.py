@@ -12,12 +12,16 @@ from zaya_jax import config as config_lib
 from zaya_jax import metrics
 from zaya_jax.checkpoint.writing import manager
 from zaya_jax.config import exit_codes, segments
+from zaya_jax.data.ledger import book as book_lib
 from zaya_jax.optim import groups
 from zaya_jax.parallel import batch as batch_lib
 from zaya_jax.runtime import beats, processes, stop
 from zaya_jax.train import guard as guard_lib
 from zaya_jax.train import hooks as hooks_lib
 from zaya_jax.train import start as start_lib
+
+# Of a state, a batch, and who is told of programs that do not fit.
+Compiler = Callable[[Any, Any, Callable[[str], None]], jax.stages.Compiled]
 
 
 class NumericsError(RuntimeError):
@@ -33,11 +37,12 @@ class Loop:
     config: of the run.
     mesh: of all devices.
     batches: iterator with `state`, its position in the data.
-    step: (state, batch) -> (state, measured), jitted.
+    compiler: compiles the step.
     guard: takes the steps.
     hooks: what is done between steps.
     saved: where checkpoints go.
     report: hears of each step.
+    book: the ledger.
   """
 
   def __init__(
@@ -45,15 +50,17 @@ class Loop:
     config: config_lib.Config,
     mesh: jax.sharding.Mesh,
     batches: Any,
-    step: Any,
+    compiler: Compiler,
     guard: guard_lib.Guard,
     hooks: hooks_lib.Hooks,
     saved: manager.Manager,
     report: metrics.Reporter,
+    book: book_lib.Book,
   ):
     self._config, self._mesh, self._batches = config, mesh, batches
-    self._step, self._guard, self._hooks = step, guard, hooks.in_order()
-    self._saved, self._report = saved, report
+    self._compiler, self._guard = compiler, guard
+    self._hooks = hooks.in_order()
+    self._saved, self._report, self._book = saved, report, book
     self._keep: Callable[[], None] | None = None
 
   def run(self, start: start_lib.Start, signal: stop.StopSignal) -> int:
@@ -75,6 +82,8 @@ class Loop:
       beats.enter('step', step)
       state, new = self._guard.step(step, state, batch, window)
       self._report.push(step, new, tokens=tokens, data_s=waited)
+      rows = window, self._batches.state
+      self._book.push(step, rows, self._guard.digest, new)
       total += tokens
       if measured is not None:  # Of the step before: nothing stalls.
         self._check_numerics(measured)
@@ -102,7 +111,7 @@ class Loop:
     beats.enter('compile')
     compiling = self._report.compiling('the training step')
     with compiling, jax.set_mesh(self._mesh):
-      compiled = self._step.lower(state, batch).compile()
+      compiled = self._compiler(state, batch, self._report.note)
     processes.barrier('compiled')
     for note in dispatch.notes():
       self._report.note(note)

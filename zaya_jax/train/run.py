@@ -14,20 +14,23 @@ from zaya_jax.checkpoint import lock, seal_key
 from zaya_jax.checkpoint.writing import manager
 from zaya_jax.config import exit_codes, segments
 from zaya_jax.data import corpus as corpus_lib
+from zaya_jax.data import course as course_lib
+from zaya_jax.data.ledger import book as book_lib
+from zaya_jax.data.ledger import opening, terms
 from zaya_jax.model import flops
 from zaya_jax.optim import groups
 from zaya_jax.optim import optimizer as optimizer_lib
 from zaya_jax.parallel import mesh as mesh_lib
 from zaya_jax.report import overview
 from zaya_jax.runtime import processes, run_files, session, stop, supervised
-from zaya_jax.train import course as course_lib
 from zaya_jax.train import guard as guard_lib
 from zaya_jax.train import hooks as hooks_lib
-from zaya_jax.train import inherit
+from zaya_jax.train import inherit, traced
 from zaya_jax.train import loop as loop_lib
 from zaya_jax.train import start as start_lib
 from zaya_jax.train import state as state_lib
 from zaya_jax.train import step as step_lib
+from zaya_jax.train import ways as ways_lib
 
 
 def train(config: config_lib.Config) -> int:
@@ -53,7 +56,7 @@ def train(config: config_lib.Config) -> int:
     open_(seal_key.trusting(config.checkpoint.seal_key_file))
     config = open_(session.join(config, _must_agree(config)))
     config = inherit.settings(config.in_steps())
-    config = course_lib.check(config)
+    config = _check(config)
     open_(_lock(config))
     listen = functools.cache(lambda: open_(stop.StopSignal()))
     code, more = _train_segment(config, listen)
@@ -82,27 +85,57 @@ def _train_segment(
     open_ = stack.enter_context
     config = course_lib.enter(config)
     mesh = mesh_lib.make_mesh(config.mesh)
+    ways = ways_lib.Ways(config, mesh)
     init = state_lib.make_init(config)  # Of model and optimizer.
     corpus = open_(corpus_lib.Corpus(config, mesh_lib.data_shard(mesh)))
     config = config.in_steps(corpus.epoch_tokens)
     config = _with_samples_like(corpus, config)
     saved = open_(manager.Manager(config.run_dir, config.checkpoint))
     start = start_lib.restore_or_init(config, mesh, init, corpus, saved)
-    start = dataclasses.replace(start, notes=(*corpus.notes, *start.notes))
+    notes = (*corpus.notes, *ways.notes(), *start.notes)
+    start = dataclasses.replace(start, notes=notes)
     config = start.config
-    optimizer = optimizer_lib.of_run(config)
-    step = step_lib.make_jitted(config, optimizer)
+    compiler = functools.partial(_compile, config, ways)
     _describe(config, mesh, corpus, start)
     page = open_(overview.Live(config, wanted=processes.process() == 0))
     report = open_(_make_reporter(config, mesh, corpus, start, again))
     guard = guard_lib.Guard(config, mesh, _incidents(config, report))
+    book = _open_ledger(config, corpus, start, report)
     hooks = hooks_lib.Hooks(
-      config, mesh, corpus, saved, start.fast, guard, report, page
+      config, mesh, corpus, saved, start.fast, guard, report, page, book
     )
     loop = loop_lib.Loop(
-      config, mesh, corpus.loader, step, guard, hooks, saved, report
+      config, mesh, corpus.loader, compiler, guard, hooks, saved, report, book
     )
     return loop.run(start, listen()), not segments.is_last(config)
+
+
+def _check(config) -> config_lib.Config:
+  """Whether the meshes of all segments can be made and divide what they must.
+
+  Returns:
+    The settings with the recipe as it is now, whatever becomes of its file.
+  """
+
+  def check_one(config):
+    mesh = mesh_lib.make_mesh(config.mesh)
+    state_lib.check(config, mesh)
+    ways_lib.Ways(config, mesh)  # It must fit.
+    if config.ops != config_lib.OpsConfig():  # Named engines may not run.
+      traced.trace(config, mesh)
+
+  config = dataclasses.replace(config, course=segments.course(config))
+  segments.in_each(config, check_one)
+  return config
+
+
+def _compile(config, ways, state, batch, note):
+  """The step in the fastest way that fits."""
+
+  def make(config):
+    return step_lib.make_jitted(config, optimizer_lib.of_run(config))
+
+  return ways.compile(make, config, (state, batch), note)
 
 
 def _must_agree(config) -> str:
@@ -147,13 +180,16 @@ def _describe(config, mesh, corpus, start) -> None:
 
 def _make_reporter(config, mesh, corpus, start, again) -> metrics.Reporter:
   count = flops.parameters(config.model)
+  row, length = corpus.loader.state, config.data.seq_len
   return metrics.Reporter(
     config,
     run_dir=config.run_dir,
     num_params=count.total,
     active_params=count.active,
     flops_per_token=flops.per_token(config.model, config.data.seq_len).total,
-    epoch_tokens=corpus.epoch_tokens,
+    epochs=lambda tokens: max(
+      corpus.loader.epochs(row + (tokens - start.tokens) // length)
+    ),
     device_kind=mesh.devices.flat[0].device_kind,
     num_devices=mesh.size,
     start_step=start.step,
@@ -161,6 +197,21 @@ def _make_reporter(config, mesh, corpus, start, again) -> metrics.Reporter:
     process=processes.process(),
     again=again,
   )
+
+
+def _open_ledger(config, corpus, start, report) -> book_lib.Book:
+  book = opening.open_book(
+    config.run_dir,
+    terms.of(config, corpus),
+    known=start.ledger,
+    row=start.row,
+    step=start.step,
+    reads=terms.reads(config, corpus),
+    tell=report.note,
+  )
+  if (row := corpus.loader.state) > start.row:
+    book.leave_out(start.step, (start.row, row))
+  return book
 
 
 def _incidents(config, report) -> guard_lib.Tell:

@@ -15,11 +15,14 @@ from zaya_jax.checkpoint.writing import fast as fast_lib
 from zaya_jax.checkpoint.writing import manager
 from zaya_jax.config import segments
 from zaya_jax.data import corpus as corpus_lib
+from zaya_jax.data import course as course_lib
+from zaya_jax.data import history
+from zaya_jax.data.ledger import book as book_lib
 from zaya_jax.hub import folder as hub_folder
 from zaya_jax.hub import names as hub_names
+from zaya_jax.optim import spikes
 from zaya_jax.runtime import beats, processes, run_files, supervised
-from zaya_jax.train import course as course_lib
-from zaya_jax.train import history, inherit
+from zaya_jax.train import inherit
 from zaya_jax.train import state as state_lib
 
 
@@ -34,6 +37,8 @@ class Start:
     tokens: trained on so far.
     notes: what to tell the user.
     fast: where copies of states go; None: nowhere.
+    row: the position in the data that the state was saved with.
+    ledger: what its meta knows of the ledger; None: nothing.
   """
 
   config: config_lib.Config
@@ -42,6 +47,8 @@ class Start:
   tokens: int = 0
   notes: tuple[str, ...] = ()
   fast: fast_lib.FastTier | None = None
+  row: int = 0
+  ledger: dict[str, Any] | None = None
 
 
 def restore_or_init(
@@ -88,11 +95,11 @@ def restore_or_init(
     state, corpus.loader.state = copy.state, about['data_index']
   else:
     state, corpus.loader.state, about = saved.restore(newest, abstract)
-  row = corpus.loader.state
-  state = course_lib.begin_segment(config, state, row, init, mesh)
+  row = about['data_index']
+  state = _begin_segment(config, state, row, init, mesh)
+  place = {'row': row, 'ledger': about.get(book_lib.META)}
   resumed = f'resumed at step {newest} (data index {row:,})'
-  if copy:
-    resumed += f' from {copy.where}'
+  resumed += f' from {copy.where}' if copy else ''
   if skipped := supervised.batches_to_skip(newest):
     corpus.loader.state = course_lib.next_row(config, row, skipped)
     resumed += f', {skipped} batches are left out'
@@ -103,6 +110,7 @@ def restore_or_init(
     tokens=about['tokens'],
     notes=(resumed, *(f'changed: {change}' for change in changes), *kept),
     fast=fast,
+    **place,
   )
 
 
@@ -113,6 +121,26 @@ def _changes(config, about, corpus) -> list[str]:
   if about['dataset_sha256'] != corpus.sha256:
     found.append('the shards: their content is not what it was')
   return found
+
+
+def _begin_segment(config, state, row, init, mesh) -> state_lib.TrainState:
+  """The state at the beginning of a segment, of that at the end of another.
+
+  The window of spikes begins anew: loss and gradient norm are those of other
+  data. So does the optimizer, where only parameters are to be kept.
+  """
+  here = segments.current(config)
+  if not here.index or row > here.first_row:
+    return state
+
+  def fresh():
+    if here.keep == 'all':
+      return {'recent': spikes.init()}
+    names = ('recent', 'opt_state', 'balance_state')
+    return {name: getattr(init(), name) for name in names}
+
+  with jax.set_mesh(mesh):
+    return dataclasses.replace(state, **jax.jit(fresh)())
 
 
 def _check_goes_on(config, newest) -> None:

@@ -16,12 +16,13 @@ from zaya_jax import config as config_lib
 from zaya_jax.optim import balance, muon, spikes
 from zaya_jax.optim import optimizer as optimizer_lib
 from zaya_jax.parallel import partition
-from zaya_jax.train import gradients
+from zaya_jax.train import digest, gradients
 from zaya_jax.train import state as state_lib
 
 # Of a step that may be held back, for the host: whether it was, and each
 # device's part of the loss.
 HELD, LOSSES = 'guard/held', 'guard/losses'
+DIGEST = 'data/digest'  # Of the batch, for the ledger.
 
 Step = Callable[
   [state_lib.TrainState, gradients.Batch],
@@ -106,6 +107,7 @@ def make_train_step(
       'train/loss': loss,
       'optim/grad_norm': grad_norm,
       'optim/lr': optimizer.rate_of(state.step, state.skipped),
+      DIGEST: digest.of_batch(batch),
       **_told(new, load_NX, config.model.num_experts),
     }
     if hold:

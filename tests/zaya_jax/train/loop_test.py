@@ -16,8 +16,10 @@ import pipelines.prepare
 from tests.support import tiny
 from zaya_jax import config as config_lib
 from zaya_jax import main
-from zaya_jax.checkpoint import seal
+from zaya_jax.checkpoint import meta, seal
 from zaya_jax.config import exit_codes
+from zaya_jax.data.ledger import book as book_lib
+from zaya_jax.data.ledger import chain, digest
 from zaya_jax.inference import model as model_lib
 from zaya_jax.inference import score
 from zaya_jax.parallel import batch as batch_lib
@@ -208,10 +210,9 @@ class Ends:
       finish=lambda checkpoint: None,
       step=self.step,
       settle=lambda state: state,
+      digest=None,
     )
-    self.loop = loop_lib.Loop(
-      config, None, self.data, None, nothing, nothing, nothing, nothing
-    )
+    self.loop = loop_lib.Loop(config, None, self.data, None, *[nothing] * 5)
     self.num_steps = num_steps
 
   def step(self, step, state, batch, window):
@@ -242,3 +243,52 @@ def test_last_step_is_judged_like_the_others(monkeypatch):
 def test_signal_in_the_last_step_changes_nothing(monkeypatch, steps, code):
   ends = Ends(monkeypatch, steps, signal='SIGTERM', max_bad_steps=9)
   assert ends.run() == getattr(exit_codes, code)
+
+
+def lines_of(run_dir):
+  lines, _ = chain.read(run_dir / chain.NAME)
+  return [row for row in chain.parse(run_dir, lines) if 'rows' in row]
+
+
+def test_ledger_tells_what_was_trained_and_refused(train, monkeypatch, capsys):
+  put, given = batch_lib.put_batch, []
+
+  def put_batch(mesh, batch):
+    """The third batch has a target without an end."""
+    given.append(batch)
+    if len(given) == 3:
+      batch = {**batch, 'weights': batch['weights'] * np.float32('inf')}
+    return put(mesh, batch)
+
+  monkeypatch.setattr(batch_lib, 'put_batch', put_batch)
+  run_dir = train('--checkpoint.every=4', '--eval.every=0')
+  found = lines_of(run_dir)
+  assert [(x['outcome'], x['rows'], x['steps']) for x in found] == [
+    ('trained', [0, 8], [0, 2]),
+    ('refused', [8, 12], [2, 3]),
+    ('trained', [12, 16], [3, 4]),
+    ('trained', [16, 24], [4, 6]),
+  ]
+  each = [
+    x['each'][i : i + 16] for x in found for i in range(0, len(x['each']), 16)
+  ]
+  del given[6:]  # Those of the evaluation.
+  for batch, text in zip(given, each, strict=True):
+    columns = np.arange(batch['tokens'].shape[1])
+    *sums, numbers = digest.of_batch(batch, columns)
+    rows = [int(x.sum(dtype=np.uint64)) for x in digest.finish(*sums)]
+    assert digest.to_hex(*rows) == text
+  counted = sum(int(batch['weights'].sum()) for batch in given)
+  assert sum(x['counted'] for x in found) == counted
+  about = meta.read(str(run_dir / 'checkpoints' / '6'))
+  head = about[book_lib.META]
+  chain.check(run_dir, chain.read(run_dir / chain.NAME)[0], head)
+
+  # The same command goes on with its ledger, and with no other.
+  path = run_dir / chain.NAME
+  path.write_bytes(
+    path.read_bytes().replace(b'"steps":[2,3]', b'"steps":[2,4]')
+  )
+  with pytest.raises(AssertionError, match='3'):
+    train('--num_steps=9', '--eval.every=0')
+  assert 'ledger.jsonl, line 3, was changed' in capsys.readouterr().err

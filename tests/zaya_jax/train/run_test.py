@@ -158,6 +158,7 @@ def test_run_directory_has_its_files(straight):
     'config.flags',
     'config.json',
     'experts.jsonl',
+    'ledger.jsonl',
     'log.txt',
     'metrics.jsonl',
     'plotly.min.js',
