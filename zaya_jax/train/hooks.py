@@ -16,7 +16,7 @@ from zaya_jax.checkpoint.writing import fast as fast_lib
 from zaya_jax.checkpoint.writing import manager
 from zaya_jax.config import segments
 from zaya_jax.data import corpus as corpus_lib
-from zaya_jax.data import history
+from zaya_jax.data import history, position
 from zaya_jax.data.ledger import book as book_lib
 from zaya_jax.inference import generate, score
 from zaya_jax.inference import model as model_lib
@@ -170,7 +170,7 @@ class Hooks:
     if course := self._config.course:
       about['phase'] = segments.current(self._config).phase
       about['recipe'] = history.record(course)
-    return about
+    return {**about, position.META: position.describe(self._corpus.loader)}
 
   def _evaluate(self, now):
     folders = self._corpus.held_out

@@ -16,7 +16,7 @@ from zaya_jax.checkpoint.writing import manager
 from zaya_jax.config import segments
 from zaya_jax.data import corpus as corpus_lib
 from zaya_jax.data import course as course_lib
-from zaya_jax.data import history
+from zaya_jax.data import history, position
 from zaya_jax.data.ledger import book as book_lib
 from zaya_jax.hub import folder as hub_folder
 from zaya_jax.hub import names as hub_names
@@ -90,7 +90,6 @@ def restore_or_init(
   _check_arrays(config, about['arrays'])
   config, kept = inherit.schedule(config, about)
   changes = _changes(config, about, corpus)
-  corpus.check_tokenizer(about['tokenizer_sha256'])
   if copy:
     state, corpus.loader.state = copy.state, about['data_index']
   else:
@@ -115,9 +114,13 @@ def restore_or_init(
 
 
 def _changes(config, about, corpus) -> list[str]:
-  """What differs from what the segment of the checkpoint had."""
+  """What is not as in the checkpoint; a run may go on with it."""
   was = segments.before(config, about['data_index'])
   found = meta.check_same_model(about, was)
+  corpus.check_tokenizer(about['tokenizer_sha256'])
+  position.check(
+    config, about, corpus.loader, changes=found, versions=meta.versions()
+  )
   if about['dataset_sha256'] != corpus.sha256:
     found.append('the shards: their content is not what it was')
   return found
