@@ -26,6 +26,7 @@ PlanConfig = machine.PlanConfig
 EvalConfig = modes.EvalConfig
 ExportConfig = modes.ExportConfig
 GenerateConfig = modes.GenerateConfig
+LedgerConfig = modes.LedgerConfig
 ReportConfig = modes.ReportConfig
 AegisConfig = aegis.AegisConfig
 Config = run.Config

@@ -25,6 +25,7 @@ _MODES = Literal[
   'bench',
   'supervise',
   'report',
+  'ledger',
 ]
 
 # Lengths in place of --num_steps, and what says that they are not.
@@ -39,8 +40,8 @@ class Config(fields.Section, prefix=''):
   run_dir: str = field('', 'Run directory: everything that a run writes.')
   source: str = field(
     '',
-    'Input of eval, generate, checkpoints, import, export, conform and '
-    'report: a run directory, a checkpoint or a Hugging Face folder; default: '
+    'Input of eval, generate, checkpoints, import, export, conform, report '
+    'and ledger: a run directory, a checkpoint or a Hugging Face folder; default: '
     '--run_dir. report also takes several runs: A,B.',
   )
   output: str = field(
@@ -107,6 +108,7 @@ class Config(fields.Section, prefix=''):
   aegis: aegis_lib.AegisConfig = aegis_lib.AegisConfig()
   log: training.LogConfig = training.LogConfig()
   report: modes.ReportConfig = modes.ReportConfig()
+  ledger: modes.LedgerConfig = modes.LedgerConfig()
   # The recipe as it was read and the place in it (`segments`); no setting.
   course: Any = dataclasses.field(default=None, compare=False, repr=False)
   # The flags that were given, which tells a default from silence; no setting.
