@@ -187,7 +187,7 @@ def _update_seconds(config, steps) -> dict[str, float]:
   kinds = groups.label(params, optimizer=config.optim.name)
   init, update = updates.ours(config)
   cast = lambda params: params
-  if config.plan.devices == config.optim.accumulation == 1:
+  if config.plan.devices == config.optim.parts == 1:
     # No sum, which is float32: gradients stay in the type that they come in.
     cast = functools.partial(zaya.cast_experts, config.model)
   found = {}

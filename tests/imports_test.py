@@ -21,7 +21,12 @@ FLOORS = (
   ('zaya_jax.train',),
   ('zaya_jax.inference',),
   ('zaya_jax.aegis', 'zaya_jax.data', 'zaya_jax.hub', 'zaya_jax.report'),
-  ('zaya_jax.bench', 'zaya_jax.checkpoint', 'zaya_jax.metrics'),
+  (
+    'zaya_jax.bench',
+    'zaya_jax.checkpoint',
+    'zaya_jax.metrics',
+    'zaya_jax.plan.cost',
+  ),
   ('zaya_jax.runtime',),
   ('zaya_jax.model', 'zaya_jax.optim'),
   ('zaya_jax.parallel',),
@@ -205,7 +210,7 @@ def _room(name: str) -> str | None:
   """The entry of FLOORS that covers `name`."""
   rooms = {room for floor in FLOORS for room in floor}
   parts = name.split('.')
-  for room in ('.'.join(parts[:2]), parts[0]):
+  for room in ('.'.join(parts[:n]) for n in (3, 2, 1)):
     # A new zaya_jax/x.py must not pass for the package's __init__.py.
     if room in rooms and (room != 'zaya_jax' or name == 'zaya_jax'):
       return room

@@ -9,5 +9,6 @@ FLAGFILE = pathlib.Path(__file__).parents[2] / 'configs' / 'zaya1_8b.flags'
 
 
 def parse(*words: str) -> config.Config:
-  """The preset, then `words`."""
-  return config.Config.parse([f'--flagfile={FLAGFILE}', *words])
+  """The preset as a cluster of MI300X computes it, then `words`."""
+  remat = '--model.remat=block'
+  return config.Config.parse([f'--flagfile={FLAGFILE}', remat, *words])

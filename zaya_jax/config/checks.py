@@ -111,13 +111,13 @@ def check_division(
     UsageError: naming the first that is not divided, and what would be.
   """
   across = sizes['replica'] * sizes['fsdp'] * sizes['expert']
-  parts = across * config.optim.accumulation
+  parts = across * config.optim.parts
   batch, length = config.data.batch_size, config.data.seq_len
   if batch % parts:
     raise fields.UsageError(
       f'--data.batch_size={batch} must be a multiple of {parts}: {across} '
       'groups of devices times --optim.accumulation='
-      f'{config.optim.accumulation}; for example '
+      f'{config.optim.parts}; for example '
       f'{parts * max(1, batch // parts)}, or use fewer devices.'
     )
   if experts % sizes['expert']:

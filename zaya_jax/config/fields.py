@@ -73,6 +73,9 @@ def check(
       continue
     value, name = getattr(config, f.name), f'--{section}{f.name}'
     choices = typing.get_args(hints[f.name])
+    if value in (True, False) and str(value).lower() in choices:
+      value = str(value).lower()  # Of Python, and of checkpoints before 'auto'.
+      object.__setattr__(config, f.name, value)
     if typing.get_origin(hints[f.name]) is Literal:
       if value not in choices:
         now = (renamed or {}).get(value)

@@ -91,15 +91,16 @@ class ModelConfig(fields.Section, prefix='model.'):
   dtype: Literal['auto', 'float32', 'bfloat16'] = field(
     'auto', 'Compute dtype; auto: bfloat16 on accelerators, float32 on CPU.'
   )
-  remat: Literal['none', 'cheap', 'block'] = field(
-    'none',
+  remat: Literal['auto', 'none', 'cheap', 'block'] = field(
+    'auto',
     'What the backward pass recomputes. cheap: everything but matrix products '
-    'and kernels; block: whole layers.',
+    'and kernels; block: whole layers; auto: what is fastest on the device '
+    'and fits into it (docs/performance.md).',
   )
-  scan_layers: bool = field(
-    True,
+  scan_layers: Literal['auto', 'true', 'false'] = field(
+    'auto',
     'Scans over the layers. Unrolled layers run faster on GPUs (by a fifth on '
-    'an H200) and compile longer.',
+    'an H200) and compile longer; auto: unrolled on CUDA.',
   )
 
   def __post_init__(self) -> None:

@@ -119,7 +119,7 @@ class Config(fields.Section, prefix=''):
   def __post_init__(self) -> None:
     super().__post_init__()
     _check_length(self)
-    if self.data.batch_size % self.optim.accumulation:
+    if self.data.batch_size % self.optim.parts:
       raise fields.UsageError(
         f'--optim.accumulation={self.optim.accumulation} does not divide '
         f'--data.batch_size={self.data.batch_size}; choose one of '

@@ -133,10 +133,11 @@ class OptimConfig(fields.Section, prefix='optim.'):
       'CPU. float16 is as fast as bfloat16 and more accurate.',
     )
   )
-  newton_schulz_gram: bool = field(
-    False,
+  newton_schulz_gram: Literal['auto', 'true', 'false'] = field(
+    'auto',
     'Iterates on the Gram matrix if one side is at least twice the other: '
-    'fewer FLOPs, slightly less accurate.',
+    'fewer FLOPs, slightly less accurate; auto: on CUDA from a width of 2,048 '
+    'on.',
   )
   muon_split_gate_up: bool = field(
     False,
@@ -154,7 +155,10 @@ class OptimConfig(fields.Section, prefix='optim.'):
     1e-3, 'Step of the balancing bias; 0: frozen.', minimum=0.0
   )
   accumulation: int = field(
-    1, 'Gradient accumulation: microbatches per global batch.', minimum=1
+    0,
+    'Gradient accumulation: microbatches per global batch. 0: as few as fit '
+    'into the memory of a GPU, one on a CPU.',
+    minimum=0,
   )
   max_bad_steps: int = field(
     10,
@@ -169,6 +173,11 @@ class OptimConfig(fields.Section, prefix='optim.'):
         f'--optim.schedule=wsd needs --optim.decay_steps={self.decay_steps} '
         'to be at least 1: the length of the decay.'
       )
+
+  @property
+  def parts(self) -> int:
+    """Microbatches of a step; one where nobody has decided."""
+    return self.accumulation or 1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -148,7 +148,7 @@ class Zaya(nnx.Module):
       load_X = router_lib.count(routes.choice, config.num_classes, counts_BL)
       return (*stream, routes.state), load_X
 
-    if config.remat != 'none':
+    if config.remat in _REMAT:
       layer = jax.checkpoint(
         layer, prevent_cse=False, policy=_REMAT[config.remat]
       )
@@ -160,7 +160,7 @@ class Zaya(nnx.Module):
       layer,
       (x_BLD, h_BLD, state_BLR),
       (self.layers, slides_N, next_ND),
-      loop=config.scan_layers,
+      loop=config.scan_layers != 'false',
     )
     return h_BLD, load_NX
 

@@ -51,7 +51,7 @@ def _of_params(config, schedule):
     message_dtype=sent,
     steps=config.newton_schulz_steps,
     coefficients=config.newton_schulz_coefficients,
-    gram=config.newton_schulz_gram,
+    gram=config.newton_schulz_gram == 'true',
     dtype=jnp.dtype(dtype),
   )
   groups = {

@@ -9,8 +9,15 @@ from zaya_jax import config as config_lib
 from zaya_jax.model import flops as flops_lib
 from zaya_jax.parallel import placement
 from zaya_jax.plan.compile import contracts, rocm
+from zaya_jax.plan.cost import (
+  auto,
+  division,
+  lint,
+  memory,
+  newton_schulz,
+  timing,
+)
 from zaya_jax.plan.cost import collectives as collectives_lib
-from zaya_jax.plan.cost import division, lint, memory, newton_schulz, timing
 from zaya_jax.plan.show import picture, tables
 from zaya_jax.runtime import chips as chips_lib
 
@@ -46,6 +53,7 @@ def main(config: config_lib.Config) -> None:
 
 def make(config: config_lib.Config) -> dict[str, Any]:
   """The plan as plain values, in bytes, FLOPs and seconds."""
+  config = auto.of_plan(config)
   chip = chips_lib.CHIPS[config.plan.chip]
   layout = division.make(config)
   collectives = collectives_lib.plan(config, layout, chip)
@@ -90,6 +98,7 @@ def compile_step(
   config: config_lib.Config, plan: dict[str, Any]
 ) -> dict[str, Any]:
   """`rocm.compile_step`, beside the plan of `make`, and its contracts."""
+  config = auto.of_plan(config)
   compiled = rocm.compile_step(config)
   chip = chips_lib.CHIPS[config.plan.chip]
   kept = contracts.check(config, division.make(config), chip, compiled)

@@ -55,7 +55,7 @@ def each_and_sum(
       jax.value_and_grad(loss_fn, has_aux=True),
       zaya.cast_experts(config.model, params),
       batch,
-      config.optim.accumulation,
+      config.optim.parts,
     )
     grads = partition.sum_gradients(grads, shapes)
     return mesh.total(loss), grads, mesh.total(load), loss[None]

@@ -20,6 +20,9 @@ from zaya_jax.train import guard as guard_lib
 from zaya_jax.train import hooks as hooks_lib
 from zaya_jax.train import start as start_lib
 
+# Of a state, a batch, and who is told of programs that do not fit.
+Compiler = Callable[[Any, Any, Callable[[str], None]], jax.stages.Compiled]
+
 
 class NumericsError(RuntimeError):
   """Too many steps in a row were refused."""
@@ -34,7 +37,7 @@ class Loop:
     config: of the run.
     mesh: of all devices.
     batches: iterator with `state`, its position in the data.
-    step: (state, batch) -> (state, measured), jitted.
+    compiler: compiles the step.
     guard: takes the steps.
     hooks: what is done between steps.
     saved: where checkpoints go.
@@ -47,7 +50,7 @@ class Loop:
     config: config_lib.Config,
     mesh: jax.sharding.Mesh,
     batches: Any,
-    step: Any,
+    compiler: Compiler,
     guard: guard_lib.Guard,
     hooks: hooks_lib.Hooks,
     saved: manager.Manager,
@@ -55,7 +58,8 @@ class Loop:
     book: book_lib.Book,
   ):
     self._config, self._mesh, self._batches = config, mesh, batches
-    self._step, self._guard, self._hooks = step, guard, hooks.in_order()
+    self._compiler, self._guard = compiler, guard
+    self._hooks = hooks.in_order()
     self._saved, self._report, self._book = saved, report, book
     self._keep: Callable[[], None] | None = None
 
@@ -107,7 +111,7 @@ class Loop:
     beats.enter('compile')
     compiling = self._report.compiling('the training step')
     with compiling, jax.set_mesh(self._mesh):
-      compiled = self._step.lower(state, batch).compile()
+      compiled = self._compiler(state, batch, self._report.note)
     processes.barrier('compiled')
     for note in dispatch.notes():
       self._report.note(note)

@@ -3,6 +3,7 @@
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Iterator
 
 from ops import dispatch
@@ -26,6 +27,7 @@ from zaya_jax.train import loop as loop_lib
 from zaya_jax.train import start as start_lib
 from zaya_jax.train import state as state_lib
 from zaya_jax.train import step as step_lib
+from zaya_jax.train import ways as ways_lib
 
 
 def train(config: config_lib.Config) -> int:
@@ -53,6 +55,7 @@ def train(config: config_lib.Config) -> int:
     config = inherit.settings(config)
     mesh = mesh_lib.make_mesh(config.mesh)
     state_lib.check(config, mesh)
+    ways = ways_lib.Ways(config, mesh)
     init = state_lib.make_init(config)  # Of model and optimizer.
     if config.ops != config_lib.OpsConfig():  # Named engines may not run.
       traced.trace(config, mesh)
@@ -62,12 +65,11 @@ def train(config: config_lib.Config) -> int:
     saved = open_(manager.Manager(config.run_dir, config.checkpoint))
     start = start_lib.restore_or_init(config, mesh, init, corpus, saved)
     config = start.config
-    optimizer = optimizer_lib.make_optimizer(config.optim, config.num_steps)
-    step = step_lib.make_jitted(config, optimizer)
+    compiler = functools.partial(_compile, config, ways)
     _describe(config, mesh, corpus, start)
     page = open_(overview.Live(config, wanted=processes.process() == 0))
     report = open_(_make_reporter(config, mesh, corpus, start))
-    for note in corpus.notes:
+    for note in (*corpus.notes, *ways.notes()):
       report.note(note)
     guard = guard_lib.Guard(config, mesh, _incidents(config, report))
     book = _open_ledger(config, corpus, start, report)
@@ -76,9 +78,19 @@ def train(config: config_lib.Config) -> int:
     )
     signal = open_(stop.StopSignal())
     loop = loop_lib.Loop(
-      config, mesh, corpus.loader, step, guard, hooks, saved, report, book
+      config, mesh, corpus.loader, compiler, guard, hooks, saved, report, book
     )
     return loop.run(start, signal)
+
+
+def _compile(config, ways, state, batch, note):
+  """The step in the fastest way that fits."""
+
+  def make(config):
+    optimizer = optimizer_lib.make_optimizer(config.optim, config.num_steps)
+    return step_lib.make_jitted(config, optimizer)
+
+  return ways.compile(make, config, (state, batch), note)
 
 
 def _must_agree(config) -> str:

@@ -16,9 +16,10 @@ BOUNDS = {
     num_steps epochs hours model.sliding_window model.norm_eps model.init_std
     data.train_tokenizer optim.lr optim.lr_final optim.warmup_steps
     optim.schedule_steps optim.decay_steps optim.weight_decay optim.clip_norm
-    optim.adam_eps optim.balance_lr guard.spike_limit guard.vote_every
-    mesh.replica distributed.processes checkpoint.every checkpoint.keep_every
-    checkpoint.host_memory_gb eval.every eval.batches eval.limit
+    optim.adam_eps optim.balance_lr optim.accumulation
+    guard.spike_limit guard.vote_every mesh.replica distributed.processes
+    checkpoint.every checkpoint.keep_every checkpoint.host_memory_gb
+    eval.every eval.batches eval.limit
     generate.temperature plan.tokens aegis.spares aegis.step_limit_s
     aegis.grace_s aegis.restarts_per_hour aegis.condemn_per_hour
     aegis.quarantine_h aegis.outage_wait_s log.sample_every log.peak_tflops""",
@@ -27,7 +28,7 @@ BOUNDS = {
     model.num_layers model.d_model model.num_heads model.num_kv_heads
     model.conv_depthwise model.conv_grouped model.num_experts model.d_expert
     model.d_router model.rope_theta model.sliding_rope_theta data.shard_tokens
-    data.batch_size optim.newton_schulz_steps optim.accumulation
+    data.batch_size optim.newton_schulz_steps
     optim.max_bad_steps mesh.fsdp mesh.expert mesh.context
     distributed.initialization_timeout_s distributed.collective_timeout_s
     checkpoint.keep checkpoint.timeout_s checkpoint.max_failed_saves

@@ -47,9 +47,15 @@ def test_released_model_costs_about_nine_gigaflop_a_token():
   assert cost.total == pytest.approx(8.745e9, rel=1e-3)
 
 
-def test_small_preset_has_about_20m_active_parameters():
-  preset = config.Config.from_flagfile(str(CONFIGS / 'small.flags'))
-  assert 18e6 < flops.parameters(preset.model).active < 22e6
+@pytest.mark.parametrize(
+  'name, active, total',
+  [('small', 22, 215), ('medium', 107, 1084), ('large', 287, 3148)],
+)
+def test_presets_have_the_parameters_that_the_readme_says(name, active, total):
+  preset = config.Config.from_flagfile(str(CONFIGS / f'{name}.flags'))
+  found = flops.parameters(preset.model)
+  assert round(found.active / 1e6) == active
+  assert round(found.total / 1e6) == total
 
 
 def test_parameters_by_hand():

@@ -30,7 +30,7 @@ def test_how_a_model_is_computed_is_said_by_the_run(name):
   said = {
     'dtype': 'float32',
     'remat': 'cheap',
-    'scan_layers': False,
+    'scan_layers': 'false',
     'init_std': 0.5,
     'temperature_init': 0.5,
   }[name]

@@ -14,6 +14,7 @@ from typing import Any
 from zaya_jax import config as config_lib
 from zaya_jax.config import exit_codes
 from zaya_jax.plan.compile import contracts
+from zaya_jax.plan.cost import auto
 
 ROOT = pathlib.Path(__file__).parents[3]
 _TIMEOUT_S = 1800
@@ -58,6 +59,7 @@ def compile_step(
       f'--plan.compile=rocm compiles for mi300x and not for --plan.chip='
       f'{config.plan.chip}; choose one of the two.'
     )
+  config = auto.of_plan(config)
   if home is None:
     here = pathlib.Path('.venv-rocm').absolute()
     home = here if here.exists() else ROOT / here.name

@@ -111,7 +111,7 @@ def _parameters(config, layout, chip):
   no axis divides is reduced whole.
   """
   leaves = memory.leaves(config, layout)
-  again = 1 if config.model.remat == 'none' else 2
+  again = 1 if config.model.remat in ('none', 'auto') else 2
   fsdp = layout.sizes['fsdp']
   found = collections.defaultdict(lambda: [0, 0.0])
 

@@ -76,7 +76,7 @@ def make(config: config_lib.Config) -> Layout:
       'it their product, or set --mesh.replica=0 for all that is left.'
     )
   checks.check_division(config, sizes, config.model.num_experts)
-  parts = config.optim.accumulation
+  parts = config.optim.parts
   across = math.prod(sizes[axis] for axis in placement.ROWS)
   return Layout(
     sizes=sizes,

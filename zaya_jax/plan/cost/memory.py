@@ -160,6 +160,7 @@ def plan(
   kept = layer_activations(model, width) * layout.tokens
   saved = {
     'none': kept,
+    'auto': kept,  # Nobody has decided.
     'cheap': dear_activations(model, width) * layout.tokens,
     'block': 4 * (model.d_model + model.d_router) * layout.tokens,
   }[remat or model.remat]

@@ -11,6 +11,7 @@ from tests.support import released
 from zaya_jax import config
 from zaya_jax.plan import planner
 from zaya_jax.plan.compile import contracts, rocm
+from zaya_jax.plan.cost import auto
 
 COMPILED = {
   'seconds': 1.0,
@@ -39,7 +40,9 @@ def test_child_gets_every_flag_and_its_answer_is_returned(tmp_path):
   settings = released.parse('--plan.devices=8', '--seed=7')
   home = _home(tmp_path, f"{warn}; echo '{json.dumps(COMPILED)}'")
   assert rocm.compile_step(settings, home) == {**COMPILED, 'rematerialized': 2}
-  assert config.Config.from_flagfile(str(tmp_path / 'flags')) == settings
+  assert config.Config.from_flagfile(str(tmp_path / 'flags')) == (
+    auto.of_plan(settings)
+  )
 
 
 def test_compiler_of_the_working_directory_serves(tmp_path, monkeypatch):
