@@ -41,8 +41,8 @@ class Config(fields.Section, prefix=''):
   source: str = field(
     '',
     'Input of eval, generate, checkpoints, import, export, conform, report '
-    'and ledger: a run directory, a checkpoint or a Hugging Face folder; default: '
-    '--run_dir. report also takes several runs: A,B.',
+    'and ledger: a run directory, a checkpoint or a Hugging Face folder; '
+    'default: --run_dir. report also takes several runs: A,B.',
   )
   output: str = field(
     '',

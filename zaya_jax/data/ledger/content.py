@@ -92,7 +92,7 @@ class Shards:
       seq_len: of them.
       seen: is told of each window.
     """
-    places = np.array(self._order.places(rows), np.int64)
+    places = np.array(self._order.places(rows.tolist()), np.int64)
     found, numbers = (
       np.empty((len(rows), 2), np.uint32),
       np.empty((len(rows), 2), int),
@@ -211,7 +211,7 @@ def see(line: story.Line, seen: Seen) -> None:
   start, stop = line.rows
   for first in range(start, stop, _CHUNK_ROWS):
     rows = np.arange(first, min(first + _CHUNK_ROWS, stop))
-    places = np.array(line.reads.order.places(rows), np.int64)
+    places = np.array(line.reads.order.places(rows.tolist()), np.int64)
     seen.add(rows, places, line.seq_len)
 
 

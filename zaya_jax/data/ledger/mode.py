@@ -2,6 +2,7 @@
 """--mode=ledger: what a run was trained on, and whether that can be proven."""
 
 import random
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -27,16 +28,16 @@ def main(config: config_lib.Config) -> int:
     LedgerError: if there is no ledger, or no such step.
     DataError: if the shards of a step cannot be read.
   """
-  run_dir, shown = config.source or config.run_dir, rows.Rows()
+  run_dir, show = config.source or config.run_dir, _printer()
   if config.ledger.step:
     told = story.read(run_dir)
     shards = content.Shards(run_dir, told.reads, config.data.dir)
     for row in origin.of_step(told, shards, config.ledger.step):
-      shown.print(row)
+      show(row)
     return exit_codes.DONE
   code = exit_codes.DONE
   for row in check(run_dir, config.ledger.verify, config.data.dir):
-    shown.print(row)
+    show(row)
     if not row.get('valid', True):
       code = exit_codes.UNUSABLE
   return code
@@ -83,6 +84,20 @@ def check(
     yield _row('content', reason=str(error))
 
 
+def _printer() -> Callable[[dict[str, Any]], None]:
+  """JSON lines, or for people columns, and a line for each check."""
+  columns = rows.Rows()
+
+  def show(row):
+    if 'check' not in row or not sys.stdout.isatty():
+      return columns.print(row)
+    mark = 'ok' if row['valid'] else 'WRONG'
+    said = row.get('said') or row['reason']
+    print(f'{mark:<6}{row["check"]:<9}{said}', flush=True)
+
+  return show
+
+
 def _row(name: str, *, said: str = '', reason: str = '') -> dict[str, Any]:
   if reason:
     return {'check': name, 'valid': False, 'reason': reason}
@@ -96,7 +111,8 @@ def _chain(told: story.Story) -> str:
     return f'{text}; there is no checkpoint to vouch for them'
   text += f'; checkpoint {told.sealed} vouches for {told.sealed_lines:,}'
   behind = told.count - told.sealed_lines
-  return f'{text}, and {behind:,} are newer' if behind else text
+  text += f', and {behind:,} are newer' if behind else ''
+  return f'{text}; {told.torn} bytes of half a line' if told.torn else text
 
 
 def _rows(told: story.Story) -> str:

@@ -70,6 +70,7 @@ class Story:
     sealed: the step of the newest checkpoint; None: there is none.
     sealed_lines: how many of the file's lines it vouches for.
     count: of all lines, those that open the ledger too.
+    torn: bytes behind the last line, of one that is being written.
     reads: what the run reads now.
   """
 
@@ -79,6 +80,7 @@ class Story:
   sealed: int | None
   sealed_lines: int
   count: int
+  torn: int
   reads: terms.Reads
 
   @property
@@ -102,7 +104,7 @@ def read(run_dir: str) -> Story:
     if head:
       told = f'checkpoint {step} knows of {head["lines"]:,} lines'
     raise chain.LedgerError(f'{path} does not exist; {told}.')
-  lines = chain.read(path)[0] if path.exists() else []
+  lines, rest = chain.read(path) if path.exists() else ([], b'')
   if head:
     waiting = [line.encode() for line in head['waiting']]
     if len(lines) < head['lines']:  # The rest is in the checkpoint alone.
@@ -131,6 +133,7 @@ def read(run_dir: str) -> Story:
     sealed=step,
     sealed_lines=head['lines'] if head else 0,
     count=len(rows),
+    torn=len(rest),
     reads=found.reads,
   )
 
@@ -264,16 +267,16 @@ def _past(opened: dict[str, Any], row: int) -> list[Any]:
 def _newest(run_dir: str) -> tuple[int | None, dict[str, Any]]:
   """Step and meta of the newest checkpoint, as it was sealed."""
   root = folders.root(run_dir)
-  step = max(folders.steps(root) if os.path.isdir(root) else [], default=None)
-  if step is None:
+  names = folders.numbered(root)
+  if not names:
     return None, {}
-  directory = os.path.join(root, str(step))
-  body = seal.read(directory)
+  directory = os.path.join(root, names[0])
+  body = folders.check(directory, contents=False)
   # Its other files may be large, and prove nothing here.
   name = f'{folders.META}/metadata'
   if seal.digest(directory, [name])[name] != body['files'].get(name):
     raise errors.damaged(directory, f'{name} has changed')
-  return step, meta.read(directory)
+  return int(names[0]), meta.read(directory)
 
 
 def _pair(values) -> tuple[int, int]:

@@ -11,9 +11,9 @@ def by_phase(told: story.Story) -> Iterator[dict[str, Any]]:
   """Yields a row for each phase and source that it read.
 
   Returns:
-    phase; source; tokens, of the rows that were trained on, full or not; rows,
-    of these; refused and left_out, other rows; epochs, of the source in the
-    whole run until the phase ended.
+    phase, None without a recipe; source; tokens, of the rows that were trained
+    on, full or not; rows, of these; refused and left_out, other rows; epochs,
+    of the source in the whole run until the phase ended.
   """
   names = [source.name for source in told.reads.sources]
   phases: dict[str, list[story.Line]] = {}
@@ -29,7 +29,7 @@ def by_phase(told: story.Story) -> Iterator[dict[str, Any]]:
         tokens += count * line.seq_len * (line.outcome == 'trained')
       if any(rows.values()):
         yield {
-          'phase': phase,
+          'phase': phase or None,
           'source': name,
           'tokens': tokens,
           'rows': rows['trained'],
