@@ -111,6 +111,10 @@ class Order:
       raise IndexError(f'Row {row} is none of the {self.rows} of the order.')
     return bisect.bisect_right(self._ends, row)
 
+  def first(self, i: int) -> int:
+    """The first row of stretch number `i`; of one behind the last, the end."""
+    return [0, *self._ends][i]
+
   def places(self, rows: Sequence[int]) -> list[Place]:
     """Where the windows of these rows are."""
     columns = self._columns(np.asarray(rows, np.int64))
@@ -156,10 +160,11 @@ class Order:
     ]
 
   def fingerprint(self, row: int, count: int = 64) -> str:
-    """A hash of the sources' sizes and the places of the next rows, in hex."""
+    """A hash of the places of the next rows and their sources' sizes."""
     end = row + count if self.rows is None else min(row + count, self.rows)
     columns = self._columns(np.arange(row, end))
-    sizes = [(e.tokens, e.record_tokens) for e in self.extents]
+    read = [self.extents[source] for source in np.unique(columns[0]).tolist()]
+    sizes = [(extent.tokens, extent.record_tokens) for extent in read]
     content = np.array(sizes, '<i8').tobytes() + columns.astype('<i8').tobytes()
     return hashlib.sha256(content).hexdigest()[:32]
 

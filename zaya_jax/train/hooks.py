@@ -15,6 +15,7 @@ from zaya_jax.checkpoint import meta
 from zaya_jax.checkpoint.writing import fast as fast_lib
 from zaya_jax.checkpoint.writing import manager
 from zaya_jax.data import corpus as corpus_lib
+from zaya_jax.data import position
 from zaya_jax.data.ledger import book as book_lib
 from zaya_jax.inference import generate, score
 from zaya_jax.inference import model as model_lib
@@ -155,7 +156,7 @@ class Hooks:
       self._report.note(f'saved step {step} ({seconds:.2f} s)')
 
   def _about(self, now):
-    return meta.describe(
+    about = meta.describe(
       self._config,
       flags=self._config.to_flagfile(),
       tokenizer_sha256=self._corpus.tokenizer.sha256,
@@ -163,6 +164,7 @@ class Hooks:
       tokens=now.tokens,
       metrics={'train/loss': self._report.train_loss},
     )
+    return {**about, position.META: position.describe(self._corpus.loader)}
 
   def _evaluate(self, now):
     folders = self._corpus.held_out

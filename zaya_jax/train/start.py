@@ -14,6 +14,7 @@ from zaya_jax.checkpoint.reading import finder, reader
 from zaya_jax.checkpoint.writing import fast as fast_lib
 from zaya_jax.checkpoint.writing import manager
 from zaya_jax.data import corpus as corpus_lib
+from zaya_jax.data import position
 from zaya_jax.data.ledger import book as book_lib
 from zaya_jax.hub import folder as hub_folder
 from zaya_jax.hub import names as hub_names
@@ -84,10 +85,7 @@ def restore_or_init(
   about = copy.meta if copy else meta.read(saved.directory(newest))
   _check_arrays(config, about['arrays'])
   config, kept = inherit.schedule(config, about)
-  changes = meta.check_same_model(about, config)
-  if about['dataset_sha256'] != corpus.sha256:
-    changes.append('the shards: their content is not what it was')
-  corpus.check_tokenizer(about['tokenizer_sha256'])
+  changes = _changes(config, about, corpus)
   if copy:
     state, corpus.loader.state = copy.state, about['data_index']
   else:
@@ -107,6 +105,18 @@ def restore_or_init(
     fast=fast,
     **place,
   )
+
+
+def _changes(config, about, corpus) -> list[str]:
+  """What is not as in the checkpoint; a run may go on with it."""
+  found = meta.check_same_model(about, config)
+  corpus.check_tokenizer(about['tokenizer_sha256'])
+  position.check(
+    config, about, corpus.loader, changes=found, versions=meta.versions()
+  )
+  if about['dataset_sha256'] != corpus.sha256:
+    found.append('the shards: their content is not what it was')
+  return found
 
 
 def _check_goes_on(config, newest) -> None:

@@ -1,17 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The shards of one split as a random-access sequence of windows."""
 
-import dataclasses
-import functools
 import os
-import pathlib
 
-import grain
 import numpy as np
 
 from pipelines import errors, manifest, order, pack
+from pipelines.sources import cache as cache_lib
+from pipelines.sources import readers
 
-_CACHE_BYTES = 2**26  # Per source: a small corpus stays in memory whole.
+_CACHE_BYTES = 2**24  # Enough to read in order.
 
 
 class WindowSource:
@@ -23,6 +21,7 @@ class WindowSource:
   windows of one length in order.
 
   Attributes:
+    directory: of the shards.
     extent: the size of the split.
   """
 
@@ -32,6 +31,7 @@ class WindowSource:
     split: str,
     seq_len: int,
     data: manifest.Manifest,
+    cache: cache_lib.Cache | None = None,
   ):
     if split not in data.splits:
       raise errors.DataError(
@@ -47,40 +47,37 @@ class WindowSource:
         f'doubled any times up to {self.extent.group_tokens}, or prepare '
         'with another --data.record_tokens.'
       )
-    self._directory = pathlib.Path(directory)
-    self._data = data
+    self.directory = str(directory)
+    self._folder = os.path.join(directory, '')
+    self._data, self._name = data, split
     self._split = data.splits[split]
     self._seq_len = seq_len
     self._dtype = np.dtype(data.dtype).newbyteorder('<')
     full_records = self._split.records - 1
     self._last_tokens = self._split.tokens - full_records * data.record_tokens
     self._length = self.extent.windows(seq_len)
-    self._records = grain.sources.ArrayRecordDataSource(
-      [
-        _Instruction(str(self._directory / shard.name), shard.records)
-        for shard in self._split.shards
-      ]
-    )
-    record_bytes = data.record_tokens * self._dtype.itemsize
-    self._record = functools.lru_cache(max(1, _CACHE_BYTES // record_bytes))(
-      self._read
-    )
+    self._ends = np.cumsum([shard.records for shard in self._split.shards])
+    self._cache = cache or cache_lib.Cache(_CACHE_BYTES)
 
   def __len__(self) -> int:
     return self._length
 
   def __getitem__(self, index: int) -> np.ndarray:
     first = int(index) * self._seq_len
-    return self.read(*divmod(first, self._data.record_tokens), self._seq_len)
+    return self.read(*divmod(first, self._data.record_tokens))
 
-  def read(self, record: int, offset: int, seq_len: int) -> np.ndarray:
-    """The window that begins at this token of a record, int32 [L + 1]."""
-    tokens = self._record(record)
-    if seq_len <= self._data.record_tokens:
-      return pack.window(tokens, offset // seq_len, seq_len)
-    result = np.full(seq_len + 1, pack.NO_TOKEN, np.int32)
+  def read(self, record: int, offset: int) -> np.ndarray:
+    """The window that begins at this token of a record, int32 [L + 1].
+
+    Raises:
+      DataError: naming a record that cannot be read, or is damaged.
+    """
     size = self._data.record_tokens
-    last = min(record + seq_len // size, self._split.records)
+    if self._seq_len <= size:
+      tokens = self._record(record)
+      return pack.window(tokens, offset // self._seq_len, self._seq_len)
+    result = np.full(self._seq_len + 1, pack.NO_TOKEN, np.int32)
+    last = min(record + self._seq_len // size, self._split.records)
     for i in range(record, last):
       part = self._record(i)
       start = (i - record) * size
@@ -89,25 +86,41 @@ class WindowSource:
 
   def close(self) -> None:
     """Closes the files."""
-    self._records.__exit__(None, None, None)
+    readers.SHARED.forget(self._folder)
+
+  def _record(self, index: int) -> np.ndarray:
+    """The tokens of a record, as of a window, without its padding."""
+    key = self._folder, self._name, index
+    return self._cache.get(key, lambda: self._read(index))
 
   def _read(self, index: int) -> np.ndarray:
-    """Returns the tokens of a record, as of a window, without its padding."""
+    shard = int(np.searchsorted(self._ends, index, side='right'))
+    path = self._folder + self._split.shards[shard].name
+    position = index - (int(self._ends[shard - 1]) if shard else 0)
     try:
-      content = self._records[index]
-    except (RuntimeError, IndexError) as error:
-      raise self._damaged(index, f'cannot be read: {error}') from error
+      content = readers.SHARED.read(path, position)
+      tokens = self._decode(content)
+    except (RuntimeError, IndexError, _WrongError) as error:
+      why = str(error)
+      if not isinstance(error, _WrongError):
+        why = f'cannot be read: {error}'
+      raise errors.DataError(
+        f'{path}, record {position}, {why}.', errors.UNUSABLE
+      ) from error
+    last = index == self._split.records - 1
+    return tokens[: self._last_tokens] if last else tokens
+
+  def _decode(self, content: bytes) -> np.ndarray:
     size = self._data.record_tokens
     expected = size * self._dtype.itemsize
     masked = self._split.counted_tokens is not None
     if len(content) not in (expected, expected + size * masked):
-      raise self._damaged(index, f'has {len(content)} bytes, not {expected}')
+      raise _WrongError(f'has {len(content)} bytes, not {expected}')
     tokens = np.frombuffer(content, self._dtype, size)
     if tokens.max() >= self._data.vocab_size:
-      raise self._damaged(
-        index,
+      raise _WrongError(
         f'has token {tokens.max()}, but the vocabulary has '
-        f'{self._data.vocab_size}',
+        f'{self._data.vocab_size}'
       )
     if len(content) > expected:
       flags = np.frombuffer(content, np.uint8, offset=expected)
@@ -118,28 +131,8 @@ class WindowSource:
       tokens |= uncounted * np.int32(pack.UNCOUNTED)
       tokens |= exception * np.int32(pack.EXCEPTION)
       tokens[flags & pack.EMPTY != 0] = pack.NO_TOKEN
-    last = index == self._split.records - 1
-    return tokens[: self._last_tokens] if last else tokens
-
-  def _damaged(self, index: int, what: str) -> errors.DataError:
-    for shard in self._split.shards:
-      if index < shard.records:
-        break
-      index -= shard.records
-    return errors.DataError(
-      f'{self._directory / shard.name}, record {index}, {what}.',
-      errors.UNUSABLE,
-    )
+    return tokens
 
 
-@dataclasses.dataclass(frozen=True)
-class _Instruction:
-  """Tells Grain the size of a shard, so that it opens it only when read."""
-
-  filename: str
-  take: int
-  skip: int = 0
-
-  @property
-  def examples_in_shard(self) -> int:
-    return self.take
+class _WrongError(ValueError):
+  """What is wrong with a record."""
