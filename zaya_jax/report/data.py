@@ -6,11 +6,10 @@ What is there to be proven, --mode=ledger proves.
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from zaya_jax.metrics import text
-from zaya_jax.report import records
 
 NAME = 'ledger.jsonl'
 COLUMNS = (
@@ -59,17 +58,6 @@ def lines(run_dir: str) -> list[str]:
     f'{phase}: {", ".join(parts)}' if phase else ', '.join(parts)
     for phase, parts in phases.items()
   ]
-
-
-def table(runs: Sequence[records.Run]) -> dict[str, Any]:
-  """The rows of some runs as a choice of a figure."""
-  whose = ['run'] if len(runs) > 1 else []
-  rows = [
-    [*(run.name for _ in whose), *(row[name] for name in COLUMNS)]
-    for run in runs
-    for row in totals(run.name)
-  ]
-  return {'label': '', 'columns': [*whose, *COLUMNS], 'rows': rows}
 
 
 def _lines(run_dir: str) -> Iterator[dict[str, Any]]:

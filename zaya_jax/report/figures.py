@@ -162,7 +162,13 @@ def _samples(runs: Sequence[records.Run]) -> Figure:
 
 
 def _data(runs: Sequence[records.Run]) -> Figure:
-  table = data.table(runs)
+  whose = ['run'] if len(runs) > 1 else []
+  rows = [
+    [*(run.name for _ in whose), *(row[name] for name in data.COLUMNS)]
+    for run in runs
+    for row in run.data
+  ]
+  table = {'label': '', 'columns': [*whose, *data.COLUMNS], 'rows': rows}
   return Figure(
     id='data',
     wide=True,
@@ -171,7 +177,7 @@ def _data(runs: Sequence[records.Run]) -> Figure:
     'each phase, and how often the source was read by its end. --mode=ledger '
     'proves it and names the documents.',
     kind='table',
-    choices=[table] if table['rows'] else [],
+    choices=[table] if rows else [],
     missing='There is no ledger.jsonl yet, or an earlier version has run.',
   )
 

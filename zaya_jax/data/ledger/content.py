@@ -39,7 +39,6 @@ class Shards:
       DataError: if a folder cannot be read.
     """
     self._order = reads.order
-    self._seq_lens = {s.seq_len for s in reads.order.stretches}
     places = folders or [
       os.path.join(run_dir, source.directory) for source in reads.sources
     ]
@@ -59,18 +58,13 @@ class Shards:
           f'hash {found.sha256[:12]}, and the ledger {source.manifest[:12]}; '
           'put back what was there, or name it with --data.dir.'
         )
-    self._sources: list[sources.WindowSource] = []
+    self._sources: dict[tuple[int, int], sources.WindowSource] = {}
 
   def __enter__(self) -> 'Shards':
-    # One length opens a folder for all.
-    self._sources = [
-      sources.WindowSource(place, 'train', data.record_tokens, data)
-      for place, data in zip(self.directories, self.manifests, strict=True)
-    ]
     return self
 
   def __exit__(self, *unused) -> None:
-    for source in self._sources:
+    for source in self._sources.values():
       source.close()
 
   def verify(self) -> None:
@@ -106,7 +100,7 @@ class Shards:
       part = order[start : start + size]
       windows = np.stack(
         [
-          self._sources[source].read(record, offset, seq_len)
+          self._source(source, seq_len).read(record, offset)
           for source, _, record, offset, _ in places[part].tolist()
         ]
       )
@@ -114,6 +108,14 @@ class Shards:
         windows, bos_id=ids.bos_id, pad_id=ids.pad_id
       )
     return found, numbers
+
+  def _source(self, number: int, seq_len: int) -> sources.WindowSource:
+    key = number, seq_len
+    if key not in self._sources:
+      place, data = self.directories[number], self.manifests[number]
+      made = sources.WindowSource(place, 'train', seq_len, data)
+      self._sources[key] = made
+    return self._sources[key]
 
 
 class Seen:
