@@ -252,11 +252,12 @@ class Reporter:
     self._console.end_bar()
     self.note(course_lib.left(self._config, self.train_loss))
 
-  def finish(self, *, checkpoint: str | None) -> None:
+  def finish(self, *, checkpoint: str | None, data: Sequence[str] = ()) -> None:
     """Shows what the run has come to and what to type next.
 
     Args:
       checkpoint: where the newest one is; None: nothing was saved.
+      data: what was read, a line for each phase.
     """
     self.flush()
     lines = summary.closing(
@@ -266,6 +267,7 @@ class Reporter:
       tokens=self._tokens,
       best=self._best,
       checkpoint=checkpoint,
+      data=data,
     )
     self._console.end_bar()
     for line in lines:

@@ -207,7 +207,7 @@ class Ends:
       note=lambda line: None,
       begins=lambda row, notes: None,
       push=lambda *args, **more: None,
-      finish=lambda checkpoint: None,
+      finish=lambda checkpoint, data: None,
       step=self.step,
       settle=lambda state: state,
       digest=None,
