@@ -35,6 +35,7 @@ PlanConfig = machine.PlanConfig
 EvalConfig = modes.EvalConfig
 ExportConfig = modes.ExportConfig
 GenerateConfig = modes.GenerateConfig
+LedgerConfig = modes.LedgerConfig
 ReportConfig = modes.ReportConfig
 AegisConfig = aegis.AegisConfig
 Config = run.Config

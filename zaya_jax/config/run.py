@@ -26,6 +26,7 @@ _MODES = Literal[
   'bench',
   'supervise',
   'report',
+  'ledger',
 ]
 
 # Lengths in place of --num_steps, and what says that they are not.
@@ -40,9 +41,9 @@ class Config(fields.Section, prefix=''):
   run_dir: str = field('', 'Run directory: everything that a run writes.')
   source: str = field(
     '',
-    'Input of eval, generate, checkpoints, import, export, conform and '
-    'report: a run directory, a checkpoint or a Hugging Face folder; default: '
-    '--run_dir. report also takes several runs: A,B.',
+    'Input of eval, generate, checkpoints, import, export, conform, report '
+    'and ledger: a run directory, a checkpoint or a Hugging Face folder; '
+    'default: --run_dir. report also takes several runs: A,B.',
   )
   output: str = field(
     '',
@@ -108,6 +109,7 @@ class Config(fields.Section, prefix=''):
   aegis: aegis_lib.AegisConfig = aegis_lib.AegisConfig()
   log: training.LogConfig = training.LogConfig()
   report: modes.ReportConfig = modes.ReportConfig()
+  ledger: modes.LedgerConfig = modes.LedgerConfig()
   # The recipe as it was read and the place in it (`segments`); no setting.
   course: Any = dataclasses.field(default=None, compare=False, repr=False)
   # The flags that were given, which tells a default from silence; no setting.
@@ -154,8 +156,11 @@ class Config(fields.Section, prefix=''):
   def to_flagfile(self) -> str:
     """Writes every setting; `from_flagfile` gives an equal config again.
 
-    What is left to `--restore` is not written.
+    What is left to `--restore` is not written. Of a segment of a recipe it is
+    the run that is written.
     """
+    if self.course and self.course.whole is not self:
+      return self.course.whole.to_flagfile()
     return flags.to_flagfile(self, self.inherited if self.restore else ())
 
   def in_steps(self, epoch_tokens: float | None = None) -> 'Config':
