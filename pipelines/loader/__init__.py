@@ -14,7 +14,7 @@ import numpy as np
 
 from pipelines import errors, manifest, mixture, order, pack, sources
 from pipelines.loader import in_order
-from pipelines.sources import ahead, cache
+from pipelines.sources import ahead, cache, stamp
 
 Batch = in_order.Batch
 eval_batches = in_order.eval_batches
@@ -155,13 +155,11 @@ def make_train_loader(
   batch_size: int,
   seed: int,
   stretches: Sequence[order.Stretch] = (),
+  manifests: Sequence[manifest.Manifest] = (),
   shard_index: int = 0,
   shard_count: int = 1,
 ) -> Loader:
   """Makes the loader of the train splits, each epoch in another order.
-
-  Opening checks the sha256 of the shards; of several processes each checks its
-  share of them.
 
   Args:
     dirs: folders of prepared shards, each 'DIR' or 'DIR@WEIGHT'.
@@ -170,6 +168,8 @@ def make_train_loader(
     seed: of the order.
     stretches: of the whole run, with weights of these folders; none: one
       without end, with the weights in `dirs`.
+    manifests: of the folders, whose files have been checked; none: they are
+      checked now.
     shard_index: which process this is.
     shard_count: number of processes; divides B.
 
@@ -178,10 +178,7 @@ def make_train_loader(
   """
   in_order.check_shards(batch_size, shard_count)
   mixed = mixture.parse(dirs)
-  data = [
-    manifest.verify(p.directory, part=shard_index, parts=shard_count)
-    for p in mixed
-  ]
+  data = manifests or [stamp.open_folder(p.directory) for p in mixed]
   mixture.check_same_tokenizer(mixed, data)
   kept = cache.Cache(_CACHE_BYTES)
   parts = [

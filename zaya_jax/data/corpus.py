@@ -15,7 +15,7 @@ from pipelines import manifest as manifest_lib
 from pipelines import mixture
 from pipelines import tokenizer as tokenizer_lib
 from zaya_jax import config as config_lib
-from zaya_jax.data import held_out, prepare
+from zaya_jax.data import held_out, opening, prepare
 from zaya_jax.runtime import processes
 
 _OFTEN = 100  # Epochs that deserve a word.
@@ -63,15 +63,17 @@ class Corpus:
     self.tokenizer = manifest_lib.load_tokenizer(self._first)
     _check_tokenizer_flag(config.data, self._first)
     _check_vocabulary(config, self.tokenizer.name, self.tokenizer.vocab_size)
+    manifests, self.notes = opening.manifests(self.directories)
     self.loader = loader_lib.make_train_loader(
       dirs,
+      manifests=manifests,
       seq_len=config.data.seq_len,
       batch_size=config.data.batch_size,
       seed=config.seed,
       **self._shard,
     )
     self.held_out = held_out.find(parts, self.loader.manifests)
-    self.notes = [
+    self.notes += [
       *_read_often(config, parts, self.loader),
       *_not_held_out(parts, self.held_out),
     ]
@@ -171,7 +173,7 @@ def _check_tokenizer_flag(data: config_lib.DataConfig, folder: str) -> None:
   # With --data.input, `prepare` has compared; 'bytes' may be just the default.
   if not data.input and data.tokenizer != 'bytes':
     named = tokenizer_lib.load(data.tokenizer)
-    manifest_lib.load(folder).check_tokenizer(named)
+    manifest_lib.read(folder).check_tokenizer(named)
 
 
 def _check_vocabulary(config: config_lib.Config, name: str, size: int) -> None:

@@ -17,7 +17,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from pipelines import loader, manifest, mixture
+from pipelines import loader, mixture
+from pipelines.sources import stamp
 from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import errors
 from zaya_jax.checkpoint.reading import finder
@@ -180,7 +181,7 @@ def _folders(
       '--data.dir=DIR of shards that its tokenizer made.'
     )
   parts = mixture.parse(chosen or (os.path.join(trained.run_dir, 'data'),))
-  data = [manifest.verify(part.directory) for part in parts]
+  data = [stamp.open_folder(part.directory) for part in parts]
   mixture.check_same_tokenizer(parts, data)
   folders = held_out.find(parts, data)
   if not folders:
