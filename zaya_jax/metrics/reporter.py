@@ -13,7 +13,7 @@ import math
 import os
 import pathlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -237,11 +237,12 @@ class Reporter:
     """Shows one line, above the bar where there is one."""
     self._console.line(line, style='dim')
 
-  def finish(self, *, checkpoint: str | None) -> None:
+  def finish(self, *, checkpoint: str | None, data: Sequence[str] = ()) -> None:
     """Shows what the run has come to and what to type next.
 
     Args:
       checkpoint: where the newest one is; None: nothing was saved.
+      data: what was read, a line for each phase.
     """
     self.flush()
     lines = summary.closing(
@@ -251,6 +252,7 @@ class Reporter:
       tokens=self._tokens,
       best=self._best,
       checkpoint=checkpoint,
+      data=data,
     )
     self._console.end_bar()
     for line in lines:

@@ -15,6 +15,7 @@ from zaya_jax.config import exit_codes
 from zaya_jax.data.ledger import book as book_lib
 from zaya_jax.optim import groups
 from zaya_jax.parallel import batch as batch_lib
+from zaya_jax.report import data as data_lib
 from zaya_jax.runtime import beats, processes, stop
 from zaya_jax.train import guard as guard_lib
 from zaya_jax.train import hooks as hooks_lib
@@ -134,7 +135,8 @@ class Loop:
       start.fast.close(done=done)
     newest = self._saved.newest_saved()
     self._report.finish(
-      checkpoint=None if newest is None else self._saved.directory(newest)
+      checkpoint=None if newest is None else self._saved.directory(newest),
+      data=data_lib.lines(self._config.run_dir),
     )
 
   def _check_numerics(self, measured: dict[str, Any]) -> None:

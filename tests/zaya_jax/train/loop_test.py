@@ -206,7 +206,7 @@ class Ends:
       newest_saved=lambda: None,
       note=lambda line: None,
       push=lambda *args, **more: None,
-      finish=lambda checkpoint: None,
+      finish=lambda checkpoint, data: None,
       step=self.step,
       settle=lambda state: state,
       digest=None,
