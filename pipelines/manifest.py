@@ -166,14 +166,7 @@ def load_tokenizer(
 
 
 def file_sha256(path: pathlib.Path) -> str:
-  """Hex digest of a file, read once per process as long as it stays as is."""
-  stat = path.stat()
-  return _file_sha256(path, stat.st_size, stat.st_mtime_ns, stat.st_ino)
-
-
-@functools.cache
-def _file_sha256(path: pathlib.Path, *version: int) -> str:
-  del version  # Only there to be part of the key.
+  """Hex digest of a file."""
   with open(path, 'rb') as f:
     return hashlib.file_digest(f, 'sha256').hexdigest()
 

@@ -68,7 +68,9 @@ class Corpus:
     if self._is_made:
       _check_tokenizer_flag(config.data, self._first)
     _check_vocabulary(config, self.tokenizer.name, self.tokenizer.vocab_size)
-    manifests, self.notes = opening.manifests(self.directories)
+    manifests, self.notes = opening.manifests(
+      self.directories, verify=config.data.verify
+    )
     self.loader = loader_lib.make_train_loader(
       dirs,
       manifests=manifests,
