@@ -180,18 +180,21 @@ def make_train_loader(
   mixed = mixture.parse(dirs)
   data = manifests or [stamp.open_folder(p.directory) for p in mixed]
   mixture.check_same_tokenizer(mixed, data)
+  whole = order.Stretch(None, seq_len, tuple(p.weight for p in mixed))
+  stretches = stretches or [whole]
   kept = cache.Cache(_CACHE_BYTES)
-  parts = [
-    sources.WindowSource(p.directory, 'train', seq_len, d, kept)
-    for p, d in zip(mixed, data, strict=True)
-  ]
-  for part, folder in zip(parts, mixed, strict=True):
+  parts = []
+  for i, (folder, about) in enumerate(zip(mixed, data, strict=True)):
+    reads = any(s.weights[i] for s in stretches if s.seq_len == seq_len)
+    # A window of what is not read now need not be as long.
+    length = seq_len if reads else about.record_tokens
+    part = sources.WindowSource(folder.directory, 'train', length, about, kept)
     if not len(part):
       raise errors.DataError(
         f'{folder.directory} has a single token to train on; give more text.'
       )
-  whole = order.Stretch(None, seq_len, tuple(p.weight for p in mixed))
-  rows = order.Order([p.extent for p in parts], stretches or [whole], seed)
+    parts.append(part)
+  rows = order.Order([p.extent for p in parts], stretches, seed)
   return Loader(
     parts,
     rows,
