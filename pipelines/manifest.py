@@ -55,7 +55,16 @@ def read(directory: str | os.PathLike[str]) -> Manifest:
   Raises:
     DataError: exit code 3, if it is missing or damaged.
   """
-  path = pathlib.Path(directory) / FILE_NAME
+  if '://' in str(directory):
+    raise errors.DataError(
+      f'{directory} is not a folder of this machine; shards are read from one: '
+      'copy them there, or mount the store.'
+    )
+  return read_file(pathlib.Path(directory) / FILE_NAME)
+
+
+def read_file(path: pathlib.Path) -> Manifest:
+  """Like `read`, of a file of any name."""
   if not path.is_file():
     raise _unusable(
       path, f'is missing: not a folder of prepared data{_prepare_again(path)}'
