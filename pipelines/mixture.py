@@ -5,6 +5,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Sequence
+from fractions import Fraction
 
 from pipelines import errors, manifest
 
@@ -16,7 +17,7 @@ class Part:
   """One folder of a mixture; `weight` is its share before normalization."""
 
   directory: str
-  weight: float
+  weight: Fraction
 
 
 def parse(dirs: Sequence[str]) -> list[Part]:
@@ -47,14 +48,15 @@ def check_same_tokenizer(
 def _parse_one(text: str) -> Part:
   match = _WEIGHTED.fullmatch(text)
   if not match:
-    return Part(directory=text, weight=1.0)
+    return Part(directory=text, weight=Fraction(1))
   try:
-    weight = float(match['weight'])
+    size = float(match['weight'])
   except ValueError:
-    weight = math.nan
-  if not 0 < weight < math.inf:
+    size = math.nan
+  if not 0 < size < math.inf:
     raise errors.DataError(
       f'--data.dir={text}: {match["weight"]} is not a weight; write '
       'DIR@WEIGHT with a positive number.'
     )
-  return Part(directory=match['dir'], weight=weight)
+  # Exactly as it is written: 0.1 is a tenth.
+  return Part(directory=match['dir'], weight=Fraction(match['weight']))

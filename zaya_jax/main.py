@@ -52,6 +52,7 @@ _MODES = {
   'plan': 'zaya_jax.plan.planner:main',
   'bench': 'zaya_jax.bench.mode:main',
   'report': 'zaya_jax.report.mode:main',
+  'ledger': 'zaya_jax.data.ledger.mode:main',
   'supervise': 'zaya_jax.aegis.mode:main',
 }
 _ROUTER = 'zaya_jax.inference.microscope:main'

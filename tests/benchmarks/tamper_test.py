@@ -8,10 +8,11 @@ import sys
 
 import pytest
 
-from benchmarks import tamper, tamper_replays, tamper_shards
+from benchmarks import tamper, tamper_ledger, tamper_replays, tamper_shards
 from pipelines import manifest
 from zaya_jax.checkpoint import seal
 from zaya_jax.checkpoint.reading import resuming
+from zaya_jax.data.ledger import content
 
 
 @pytest.fixture(autouse=True)
@@ -27,6 +28,23 @@ def test_no_random_tamper_is_accepted_in_silence(tmp_path):
   assert found['silent'] == 0, found['silent_trials']
   assert sum(found['refused'].values()) == 66
   assert {'hash', 'size', 'missing', 'extra', 'key'} <= found['reasons'].keys()
+
+
+def test_no_random_edit_of_a_ledger_is_accepted_in_silence(tmp_path):
+  found = tamper_ledger.trials(str(tmp_path), 40, seed=1)
+  assert found['silent'] == 0, found['silent_trials']
+  assert {'chain', 'shards'} <= found['by'].keys()
+
+
+def test_edit_of_shards_that_nobody_looks_for_is_told(tmp_path, monkeypatch):
+  places = lambda shards, line, **_: (
+    line.seq_len * (line.rows[1] - line.rows[0])
+  )
+  monkeypatch.setattr(content, 'check', places)
+  monkeypatch.setattr(manifest, 'verify', lambda d, **_: manifest.load(d))
+  found = tamper_ledger.trials(str(tmp_path), 20, seed=1)
+  assert 0 < found['silent'] < 20
+  assert all(x.startswith('shards: ') for x in found['silent_trials'])
 
 
 def test_tamper_that_nobody_looks_for_is_told(tmp_path, monkeypatch):
@@ -82,12 +100,14 @@ def test_no_kill_leaves_a_half_that_is_chosen(tmp_path):
 
 
 def test_no_random_tamper_of_shards_is_accepted(tmp_path):
-  found = tamper_shards.trials(str(tmp_path), 60, seed=1)
+  found = tamper_shards.trials(str(tmp_path), 40, seed=1)
   assert found['silent'] == 0, found['silent_trials']
   assert sum(found['refused'].values()) == 60
 
 
 def test_tamper_of_shards_that_nobody_looks_for_is_told(tmp_path, monkeypatch):
-  monkeypatch.setattr(manifest, 'verify', manifest.load)  # Names and sizes.
+  monkeypatch.setattr(
+    manifest, 'verify', lambda d, **_: manifest.load(d)
+  )  # Names and sizes.
   found = tamper_shards.trials(str(tmp_path), 60, seed=1)
   assert 0 < found['silent'] < 60

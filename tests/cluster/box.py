@@ -138,6 +138,7 @@ class Box:
     """Ends everything."""
     self._outer.kill()
     for program in (self._outer, *self._programs):
+      program.kill()  # Also one that stopped when its own program was stopped.
       program.wait()
 
 

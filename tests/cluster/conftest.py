@@ -126,5 +126,11 @@ def cluster(box, folder):
 
 
 @pytest.fixture(scope='session')
-def ssh(site, folder):
+def servers(site, folder):
   return sshd_lib.Ssh(site, folder)
+
+
+@pytest.fixture
+def ssh(servers):
+  servers.start()  # Another test may have switched a node off and on.
+  return servers

@@ -36,8 +36,6 @@ class Ssh:
       site.box.run(f"ssh-keygen -q -t ed25519 -N '' -f {folder}/{name}")
     (folder / 'sshd_config').write_text(_SERVER.format(folder=folder))
     self._write_launcher()
-    for node in site.box.nodes.values():
-      self.start(node)
 
   @property
   def agent(self) -> str:
@@ -55,9 +53,17 @@ class Ssh:
     words = [f'-o {name}={value}' for name, value in options.items()]
     return f'ssh -p 2222 {" ".join(words)} {{node}} {self._folder}/on_node'
 
-  def start(self, node: box_lib.Node) -> None:
-    """Starts the server of a node."""
-    node.start(['/usr/sbin/sshd', '-D', '-f', f'{self._folder}/sshd_config'])
+  def start(self) -> None:
+    """Starts the servers that do not run, and waits until they listen."""
+    command = ['/usr/sbin/sshd', '-D', '-f', f'{self._folder}/sshd_config']
+    for node in self._site.box.nodes.values():
+      if not node.processes(' '.join(command)):
+        node.start(command)
+      trial.await_(
+        lambda node=node: node.run('ss -Hltn sport = :2222', check=False),
+        f'the server of {node.name}',
+        30,
+      )
 
   def sessions(self, node: box_lib.Node) -> list[int]:
     """Processes of a server that serve a connection."""

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
+import collections
 import os
 import pathlib
 import shutil
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 from array_record.python import array_record_module
 
-from pipelines import errors, loader, manifest, prepare, tokenizer
+from pipelines import errors, loader, manifest, order, prepare, tokenizer
 
 ROOT = pathlib.Path(__file__).parents[2]
 L = 16
@@ -196,6 +197,50 @@ def test_other_number_of_processes_consumes_the_same_stream(shards):
     rows += [*one, *two]
   assert [part.state for part in parts] == [40, 40]
   assert rows == expected
+
+
+def test_mixture_follows_its_weights(tmp_path, shards):
+  (tmp_path / 'z.txt').write_text('z' * 2000)
+  prepare.prepare(
+    str(tmp_path / 'z.txt'), tmp_path / 'z', record_tokens=64, val_fraction=0
+  )
+  mixed = [f'{shards}@3', f'{tmp_path / "z"}@1']
+  with loader.make_train_loader(mixed, seq_len=L, batch_size=4, seed=3) as it:
+    rows = _take(it, 50)
+  which = [ord('z') in row['tokens'] for row in rows]
+  assert [sum(which[i : i + 4]) for i in range(0, 200, 4)] == [1] * 50
+
+
+def test_phases_read_each_token_once(shards):
+  """Two lengths in one epoch, the second of joined records."""
+  extent = manifest.load(shards).splits['train']
+  phases = [order.Stretch(3, L, (1,)), order.Stretch(6, 128, (1,))]
+  tokens = collections.Counter()
+  for length, first, rows in ((L, 0, 3), (128, 3, 6)):
+    with loader.make_train_loader(
+      [str(shards)], seq_len=length, batch_size=rows, seed=3, stretches=phases
+    ) as batches:
+      batches.state = first
+      batch = next(batches)
+      assert batch['tokens'].shape == (rows, length)
+      there = batch['segment_ids'] > 0
+      places = batches.order.places(range(first, first + rows))
+      assert there.sum(axis=1).tolist() == [place.tokens for place in places]
+      for place in places:
+        start = place.record * 64 + place.offset
+        tokens.update(range(start, start + place.tokens))
+  assert max(tokens.values()) == 1 and max(tokens) < extent.tokens
+  assert batches.state == 9
+  with pytest.raises(StopIteration):
+    next(batches)
+
+
+def test_rows_of_another_length_are_no_batch(shards):
+  phases = [order.Stretch(2, L, (1,)), order.Stretch(None, 32, (1,))]
+  with _train(shards, stretches=phases) as batches:
+    next(batches)
+    with pytest.raises(ValueError, match='Row 2 has 32 tokens, not 16'):
+      next(batches)
 
 
 def _refused(sentence, exit_code, function, *args, **kwargs):

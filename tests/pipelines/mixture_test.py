@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 
 import dataclasses
+from fractions import Fraction
 
 import pytest
 
@@ -10,11 +11,11 @@ from pipelines import errors, manifest, mixture
 @pytest.mark.parametrize(
   'text, directory, weight',
   [
-    ('a/b', 'a/b', 1.0),
-    ('a@0.25', 'a', 0.25),
-    ('user@host/a@3', 'user@host/a', 3.0),
-    ('user@host/a', 'user@host/a', 1.0),
-    ('a@1e-3', 'a', 0.001),
+    ('a/b', 'a/b', Fraction(1)),
+    ('a@0.25', 'a', Fraction(1, 4)),
+    ('user@host/a@3', 'user@host/a', Fraction(3)),
+    ('user@host/a', 'user@host/a', Fraction(1)),
+    ('a@1e-3', 'a', Fraction(1, 1000)),
   ],
 )
 def test_weight_is_what_follows_the_last_at(text, directory, weight):
@@ -22,7 +23,9 @@ def test_weight_is_what_follows_the_last_at(text, directory, weight):
   assert mixture.parse([text]) == [expected]
 
 
-@pytest.mark.parametrize('text', ['a@0', 'a@-1', 'a@much', 'a@inf', 'a@nan'])
+@pytest.mark.parametrize(
+  'text', ['a@0', 'a@-1', 'a@much', 'a@inf', 'a@nan', 'a@1e999999999']
+)
 def test_weight_that_is_no_positive_number_is_refused(text):
   with pytest.raises(errors.DataError, match='is not a weight') as caught:
     mixture.parse([text])

@@ -47,6 +47,18 @@ def test_padding_fills_no_window(shards):
   assert all((source[i][:2] >= 0).all() for i in range(len(source)))
 
 
+def test_window_of_several_records_joins_them(shards):
+  data = manifest.load(shards)
+  short = sources.WindowSource(shards, 'train', 64, data)
+  long = sources.WindowSource(shards, 'train', 128, data)
+  records = [short[i][:64] for i in range(len(short))]
+  end = [pack.NO_TOKEN] * 65
+  for i in range(0, len(records), 2):
+    parts = np.concatenate([*records[i : i + 2], end])
+    assert long[i // 2].tolist() == [*parts[:128], pack.NO_TOKEN]
+  assert len(long) == -(-len(short) // 2)
+
+
 def test_gap_before_a_conversation_holds_no_token(shards):
   data = manifest.load(shards)
   split = dataclasses.replace(data.splits['train'], counted_tokens=0)

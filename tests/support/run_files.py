@@ -51,6 +51,12 @@ def write(
   }
   (folder / 'config.json').write_text(json.dumps(facts))
   (folder / 'config.flags').write_text(config.to_flagfile())
+  stretch = {'rows': None, 'seq_len': config.data.seq_len}
+  sources = [{'name': 'text', 'tokens': 10**6}]
+  opened = {'ledger': 1, 'sources': sources, 'stretches': [stretch]}
+  size = (done or num_steps) * config.data.batch_size
+  line = {'rows': [0, size], 'sources': [size], 'phase': ''}
+  lines(folder / 'ledger.jsonl', [opened, {**line, 'outcome': 'trained'}])
   rng = np.random.default_rng(0)
   rows, loads = [], []
   for step in [1, *range(every, (done or num_steps) + 1, every)]:

@@ -48,7 +48,7 @@ def describe(
   return {
     'flags': flags,
     'config': _plain(config),
-    'versions': _versions(),
+    'versions': versions(),
     'tokenizer_sha256': tokenizer_sha256,
     'dataset_sha256': dataset_sha256,
     'tokens': tokens,
@@ -123,6 +123,12 @@ def check_same_model(
   return _changes(before, now, '', {'model', *_PER_CALL})
 
 
+def versions() -> dict[str, str]:
+  """Of Python and of packages that a run depends on, here."""
+  found = {name: metadata.version(name) for name in _PACKAGES}
+  return {'python': platform.python_version(), **found}
+
+
 def _changes(
   before: Any, now: Any, prefix: str, ignored: Set[str]
 ) -> list[str]:
@@ -143,8 +149,3 @@ def _changes(
 def _plain(config: config_lib.Config) -> dict[str, Any]:
   """The settings as they come back from JSON."""
   return json.loads(json.dumps(config.as_dict()))
-
-
-def _versions() -> dict[str, str]:
-  versions = {name: metadata.version(name) for name in _PACKAGES}
-  return {'python': platform.python_version(), **versions}

@@ -103,3 +103,19 @@ class ReportConfig(fields.Section, prefix='report.'):
   port: int = field(
     8000, 'Port of --serve; 0: any free port.', minimum=0, maximum=65535
   )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LedgerConfig(fields.Section, prefix='ledger.'):
+  """What --mode=ledger shows of the data that a run was trained on."""
+
+  step: int = field(
+    0, 'Step whose documents are listed, by file and line; 0: none.', minimum=0
+  )
+  verify: Literal['chain', 'sample', 'all'] = field(
+    'sample',
+    'How much is proven. chain: that the lines are those that were written, '
+    'and tell of each row once; sample: also that some steps were given what '
+    'the shards hold; all: that every step was, and no window came twice in an '
+    'epoch.',
+  )

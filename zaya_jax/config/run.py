@@ -6,6 +6,7 @@ from collections.abc import Container, Sequence
 from typing import Any, Literal
 
 from zaya_jax.config import aegis as aegis_lib
+from zaya_jax.config import data as data_lib
 from zaya_jax.config import fields, flags, machine, modes, training
 from zaya_jax.config import model as model_lib
 from zaya_jax.config import phase as phase_lib
@@ -25,6 +26,7 @@ _MODES = Literal[
   'bench',
   'supervise',
   'report',
+  'ledger',
 ]
 
 # Lengths in place of --num_steps, and what says that they are not.
@@ -39,9 +41,9 @@ class Config(fields.Section, prefix=''):
   run_dir: str = field('', 'Run directory: everything that a run writes.')
   source: str = field(
     '',
-    'Input of eval, generate, checkpoints, import, export, conform and '
-    'report: a run directory, a checkpoint or a Hugging Face folder; default: '
-    '--run_dir. report also takes several runs: A,B.',
+    'Input of eval, generate, checkpoints, import, export, conform, report '
+    'and ledger: a run directory, a checkpoint or a Hugging Face folder; '
+    'default: --run_dir. report also takes several runs: A,B.',
   )
   output: str = field(
     '',
@@ -92,7 +94,7 @@ class Config(fields.Section, prefix=''):
     False, 'For --mode=report: serves the page, on this machine only.'
   )
   model: model_lib.ModelConfig = model_lib.ModelConfig()
-  data: training.DataConfig = training.DataConfig()
+  data: data_lib.DataConfig = data_lib.DataConfig()
   optim: training.OptimConfig = training.OptimConfig()
   guard: training.GuardConfig = training.GuardConfig()
   mesh: machine.MeshConfig = machine.MeshConfig()
@@ -107,6 +109,7 @@ class Config(fields.Section, prefix=''):
   aegis: aegis_lib.AegisConfig = aegis_lib.AegisConfig()
   log: training.LogConfig = training.LogConfig()
   report: modes.ReportConfig = modes.ReportConfig()
+  ledger: modes.LedgerConfig = modes.LedgerConfig()
   # The recipe as it was read and the place in it (`segments`); no setting.
   course: Any = dataclasses.field(default=None, compare=False, repr=False)
   # The flags that were given, which tells a default from silence; no setting.
@@ -153,8 +156,11 @@ class Config(fields.Section, prefix=''):
   def to_flagfile(self) -> str:
     """Writes every setting; `from_flagfile` gives an equal config again.
 
-    What is left to `--restore` is not written.
+    What is left to `--restore` is not written. Of a segment of a recipe it is
+    the run that is written.
     """
+    if self.course and self.course.whole is not self:
+      return self.course.whole.to_flagfile()
     return flags.to_flagfile(self, self.inherited if self.restore else ())
 
   def in_steps(self, epoch_tokens: float | None = None) -> 'Config':
@@ -188,7 +194,7 @@ class Config(fields.Section, prefix=''):
       if f.name not in model_lib.OF_THE_RUN
       and getattr(self.model, f.name) == f.default
     }
-    if self.data.tokenizer == training.DataConfig.tokenizer:
+    if self.data.tokenizer == data_lib.DataConfig.tokenizer:
       found.add('data.tokenizer')
     return found - self.given
 

@@ -46,7 +46,7 @@ def find(
     HeldOut(
       directory=part.directory,
       name=name if names.count(name) == 1 else part.directory,
-      weight=part.weight,
+      weight=float(part.weight),
       data=found,
     )
     for part, name, found in zip(parts, names, data, strict=True)

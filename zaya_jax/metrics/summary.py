@@ -5,7 +5,7 @@ import importlib.util
 import os
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from zaya_jax import config as config_lib
 from zaya_jax.metrics import text
@@ -44,6 +44,7 @@ def closing(
   tokens: int,
   best: Mapping[str, float] | None,
   checkpoint: str | None,
+  data: Sequence[str] = (),
 ) -> list[str]:
   """Writes the closing summary.
 
@@ -54,6 +55,7 @@ def closing(
     tokens: trained on.
     best: the row of metrics.jsonl with the best evaluation, if there is one.
     checkpoint: the newest one, if there is one.
+    data: what was read, a line for each phase.
   """
   done = step >= config.num_steps
   lines = [
@@ -63,6 +65,8 @@ def closing(
   ]
   if best:
     lines.append(_held_out(best))
+  for i, line in enumerate(data):
+    lines.append(f'  {"" if i else "data":<10}  {line}')
   if config.log.report:
     lines.append(f'  page        {_near(run_dir)}/report.html')
   if checkpoint:
@@ -96,6 +100,8 @@ def _commands(config: config_lib.Config, run_dir: str, done: bool) -> list[str]:
   chat = ' --generate.chat' if how.chat else ''
   again = shlex.quote(f'--flagfile={run_dir}/config.flags')
   longer = f' --num_steps={2 * config.num_steps}' if done else ''
+  if done and config.course:
+    longer = f'  # after one more [[phase]] in {config.recipe}'
   repeats = f' --generate.no_repeat={how.no_repeat}' if how.no_repeat else ''
   commands = [
     f'{program} --mode=generate {where} {prompt}{chat}{repeats}',

@@ -148,7 +148,9 @@ def _mixture(folders: list[Any]) -> str:
   except errors.DataError:
     return ', '.join(names)
   total = sum(part.weight for part in parts)
-  shares = (f'{p.directory} ({100 * p.weight / total:.3g}%)' for p in parts)
+  shares = (
+    f'{p.directory} ({float(100 * p.weight / total):.3g}%)' for p in parts
+  )
   return ', '.join(shares)
 
 

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from zaya_jax.report import curves, incidents, records
+from zaya_jax.report import curves, data, incidents, records
 
 _COLUMNS = 240  # Of the heat maps of all runs together.
 _MARKS = 200
@@ -64,6 +64,7 @@ def of_runs(runs: Sequence[records.Run]) -> list[Figure]:
     *(made[name] for name in order.split() if name in made),
     # Alone in its row where there is no figure beside it.
     dataclasses.replace(_samples(runs), wide='mfu' not in made),
+    _data(runs),
     _incidents(runs),
   ]
 
@@ -157,6 +158,27 @@ def _samples(runs: Sequence[records.Run]) -> Figure:
     missing='There is no sample yet; --log.sample_every says how often, and '
     'the last step has one.',
     start=len(choices) - 1,
+  )
+
+
+def _data(runs: Sequence[records.Run]) -> Figure:
+  whose = ['run'] if len(runs) > 1 else []
+  rows = [
+    [*(run.name for _ in whose), *(row[name] for name in data.COLUMNS)]
+    for run in runs
+    for row in run.data
+  ]
+  table = {'label': '', 'columns': [*whose, *data.COLUMNS], 'rows': rows}
+  return Figure(
+    id='data',
+    wide=True,
+    title='Data',
+    caption='What was trained on, by ledger.jsonl: tokens of each source in '
+    'each phase, and how often the source was read by its end. --mode=ledger '
+    'proves it and names the documents.',
+    kind='table',
+    choices=[table] if rows else [],
+    missing='There is no ledger.jsonl yet, or an earlier version has run.',
   )
 
 

@@ -16,6 +16,7 @@ import time
 from typing import Any
 
 from zaya_jax import config as config_lib
+from zaya_jax.report import data
 
 _MAX_ROWS = 50_000  # Of a longer file every n-th line is read.
 _MAX_TEXTS = 50  # Samples, and letters of each.
@@ -33,6 +34,7 @@ class Run:
     rows: of metrics.jsonl by step: numbers, and None for NaN.
     experts: of experts.jsonl by step.
     incidents: of incidents.jsonl, as they were written.
+    data: of ledger.jsonl, a row for each phase and source.
     samples: (step, text), oldest first.
     facts: of config.json.
     flags: text of config.flags.
@@ -46,6 +48,7 @@ class Run:
   rows: list[dict[str, Any]]
   experts: list[dict[str, Any]]
   incidents: list[dict[str, Any]]
+  data: list[dict[str, Any]]
   samples: list[tuple[int, str]]
   facts: dict[str, Any]
   flags: str
@@ -104,6 +107,7 @@ def read(folder: str, *, running: bool | None = None) -> Run:
     rows=_by_step(_lines(metrics, lacks)),
     experts=_by_step(_lines(path / 'experts.jsonl', lacks), 'share'),
     incidents=_lines(path / 'incidents.jsonl', lacks, wanted=False),
+    data=data.totals(folder),
     samples=_samples(path / 'samples', lacks),
     facts=_facts(path / 'config.json', lacks),
     flags=_text(path / 'config.flags', lacks),

@@ -77,7 +77,7 @@ def _reporter(
     num_params=1000,
     active_params=100,
     flops_per_token=1e9,
-    epoch_tokens=640.0,
+    epochs=lambda tokens: tokens / 640,
     device_kind=kind,
     num_devices=2,
     **changes,
@@ -473,7 +473,7 @@ from zaya_jax.metrics import console
 settings = config.Config(num_steps=3, log=config.LogConfig(tensorboard=False))
 with metrics.Reporter(
   settings, run_dir=sys.argv[1], num_params=1, active_params=1,
-  flops_per_token=1.0, epoch_tokens=1.0, device_kind='cpu', num_devices=1,
+  flops_per_token=1.0, epochs=float, device_kind='cpu', num_devices=1,
 ) as report:
   for step in (1, 2, 3):
     report.push(step, {}, tokens=1, data_s=0.0)

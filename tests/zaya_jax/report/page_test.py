@@ -26,6 +26,7 @@ FIGURES = [
   'grad',
   'time',
   'samples',
+  'data',
   'incidents',
 ]
 
@@ -200,7 +201,10 @@ def test_damaged_files_never_stop_it(tmp_path):
   folder = run_files.write(tmp_path / 'run', num_steps=100, layers=2)
   row = {'time': 1.0, 'kind': 'hang', 'step': 3, 'seen': 'x', 'done': 'y'}
   run_files.lines(folder / 'incidents.jsonl', [row] * 3)
-  names = ('metrics.jsonl', 'experts.jsonl', 'incidents.jsonl', 'config.json')
+  names = (
+    'metrics.jsonl', 'experts.jsonl', 'incidents.jsonl', 'config.json',
+    'ledger.jsonl',
+  )  # fmt: skip
   whole = {name: (folder / name).read_text().splitlines() for name in names}
   for seed in range(60):
     rng = random.Random(seed)

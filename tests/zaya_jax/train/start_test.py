@@ -3,15 +3,18 @@
 
 import dataclasses
 import types
+from fractions import Fraction
 
 import jax
 import numpy as np
 import pytest
 
+from pipelines import order
 from tests.support import tiny
 from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import meta
 from zaya_jax.checkpoint.writing import manager
+from zaya_jax.data import position
 from zaya_jax.parallel import mesh as mesh_lib
 from zaya_jax.runtime import supervised
 from zaya_jax.train import start as start_lib
@@ -19,6 +22,15 @@ from zaya_jax.train import state as state_lib
 
 STEP, INDEX, TOKENS = 4, 32, 1024
 HASHES = {'dataset_sha256': 'of the shards', 'tokenizer_sha256': 'of the ids'}
+
+
+def _loader(state=0, seed=0):
+  stretch = order.Stretch(None, 16, (Fraction(1),))
+  return types.SimpleNamespace(
+    state=state,
+    order=order.Order([order.Extent(9999, 64)], [stretch], seed),
+    manifests=[],
+  )
 
 
 @pytest.fixture(scope='module')
@@ -37,6 +49,7 @@ def run(tmp_path_factory):
   about = meta.describe(
     config, flags='', tokens=TOKENS, metrics={'train/loss': 1.0}, **HASHES
   )
+  about['order'] = position.describe(_loader(INDEX))
   with manager.Manager(config.run_dir, config.checkpoint) as saved:
     saved.save(STEP, state, data_index=INDEX, meta=about)
   return config, mesh, state
@@ -50,7 +63,7 @@ def go_on(run):
     config, mesh, _ = run
     config = dataclasses.replace(config, **changes)
     corpus = types.SimpleNamespace(
-      loader=types.SimpleNamespace(state=0),
+      loader=_loader(seed=config.seed),
       sha256=sha256,
       check_tokenizer=lambda sha256: None,
     )
@@ -71,12 +84,17 @@ def test_run_goes_on_where_it_was(run, go_on):
 
 
 def test_changes_are_told_and_taken(go_on):
-  start, _ = go_on(seed=1, num_steps=20)
+  start, _ = go_on(prompt='x', num_steps=20)
   resumed, *changes, schedule = start.notes
   assert resumed.startswith('resumed')
-  assert 'changed: --seed: 0 -> 1' in changes
+  assert 'changed: --prompt:  -> x' in changes
   assert 'schedule of 10 steps' in schedule
   assert start.config.optim.schedule_steps == 10
+
+
+def test_another_order_of_the_text_is_refused(go_on):
+  with pytest.raises(config_lib.UsageError, match='--seed: 0 -> 1'):
+    go_on(seed=1)
 
 
 def test_other_shards_are_told(go_on):

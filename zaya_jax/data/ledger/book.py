@@ -90,6 +90,8 @@ class Book:
 
   def leave_out(self, step: int, rows: tuple[int, int]) -> None:
     """Adds rows that are not trained on, after `step`."""
+    self._flush()
+    self._close()
     line = _new('left_out', rows[0], step)
     line.rows[1] = rows[1]
     self.add(self._line(line))
