@@ -16,6 +16,7 @@ field = fields.field
 _MODES = Literal[
   'train',
   'prepare',
+  'data',
   'eval',
   'generate',
   'checkpoints',
