@@ -73,8 +73,8 @@ class Split:
 class Settings:
   """What `prepare` was asked for.
 
-  `window_tokens`: windows that no conversation crosses that fits into one;
-  None: there are no conversations.
+  As the arguments of `prepare`; `window_tokens` is None where there are no
+  conversations.
   """
 
   input: str
@@ -85,6 +85,16 @@ class Settings:
   record_tokens: int
   shard_tokens: int
   window_tokens: int | None = None
+  val_tokens: int = 0
+  bad_rows: float = 0.0
+  dedup: bool = True
+  decontaminate: tuple[str, ...] = ()
+  trim: bool = False
+
+  @property
+  def window(self) -> int:
+    """Tokens that a conversation of at most as many does not cross."""
+    return self.window_tokens or self.record_tokens
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -97,7 +107,7 @@ class Manifest:
     input_sha256: hash of the names and sizes of the input files.
     num_sources: files that gave text.
     sources: their names, the first thousand.
-    num_skipped: files and rows that were left out.
+    num_skipped: files and rows that were left out, but for duplicates.
     skipped: their names and the reason, the first thousand.
     tokenizer: name of the tokenizer.
     tokenizer_sha256: its hash.
@@ -111,6 +121,7 @@ class Manifest:
     template_sha256: of the chat template; None: there are no conversations.
     files: the list that sidecars of documents point into; None: there are
       neither.
+    left_out: how many documents and rows for which reason, duplicates too.
   """
 
   format_version: int
@@ -131,6 +142,7 @@ class Manifest:
   splits: dict[str, Split]
   template_sha256: str | None = None
   files: Files | None = None
+  left_out: dict[str, int] | None = None
 
   @property
   def sha256(self) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 import tokenizers
 from tokenizers import processors
 
-from pipelines import chat
+from pipelines import chat, errors
 
 FILE_NAME = 'tokenizer.json'
 SPECIAL_TOKENS = ('<pad>', '<bos>', '<eos>')
@@ -58,6 +58,14 @@ class Tokenizer(abc.ABC):
   def template(self) -> chat.Template:
     """What writes conversations; raises DataError where there is none."""
     return chat.none()
+
+  @property
+  def template_sha256(self) -> str | None:
+    """Hash of the template; None: there is none."""
+    try:
+      return self.template.sha256
+    except errors.DataError:
+      return None
 
   @abc.abstractmethod
   def encode_chat(self, turns: chat.Turns) -> tuple[np.ndarray, np.ndarray]:

@@ -39,6 +39,8 @@ ONLY = {
   'pipelines': {
     'absl',
     'array_record',
+    'fsspec',
+    'gigatoken',
     'grain',
     'jinja2',
     'numpy',
@@ -59,7 +61,14 @@ PYPI = {
   'orbax': 'orbax_checkpoint',
   'tensorboardX': 'tensorboardx',
 }
-OPTIONAL = {'datasets', 'jax_rocm7_plugin', 'lm_eval', 'tqdm', 'yaml'}
+OPTIONAL = {
+  'datasets',
+  'gigatoken',
+  'jax_rocm7_plugin',
+  'lm_eval',
+  'tqdm',
+  'yaml',
+}
 
 # Libraries with one home.
 HOMES = {

@@ -2,25 +2,33 @@
 """Text in, a folder of bundled shards with a manifest out, or nothing at all.
 
 All is written into `OUTPUT.partial` and renamed at the end, so a folder that
-exists is whole, whatever happened while it was made.
+exists is whole, whatever happened while it was made. Three passes: units of the
+input are encoded (`units`), documents are given their places (`layout`), shards
+are written (`bundle`). What is done survives; the same call goes on after it.
 """
 
-import contextlib
-import dataclasses
-import fcntl
-import functools
 import os
 import pathlib
 import shutil
-from collections.abc import Callable, Iterator
-from typing import TextIO
+from collections.abc import Callable, Sequence
 
 from pipelines import chat, errors, manifest
 from pipelines import tokenizer as tokenizer_lib
-from pipelines.prepare import bundle, read, split, tokenize
+from pipelines.prepare import (
+  contamination,
+  finish,
+  split,
+  tasks,
+  tokenize,
+  units,
+)
+from pipelines.prepare import engine as engine_lib
+from pipelines.prepare import output as output_lib
+from pipelines.prepare.input import read
 
-_LISTED = 1000  # Names kept in the manifest, which must stay small.
-_LOCK = 'lock'
+_TRAINED = 'trained'  # Folder of the tokenizer that was trained.
+
+Progress = Callable[[int, int], None]
 
 
 def prepare(
@@ -31,27 +39,31 @@ def prepare(
   tokenizer: str = 'bytes',
   train_tokenizer: int = 0,
   val_fraction: float = 0.02,
+  val_tokens: int = 0,
   record_tokens: int = 32_768,
   shard_tokens: int = 2**28,
   window_tokens: int = 0,
-  progress: Callable[[int, int], None] | None = None,
-) -> manifest.Manifest:
+  bad_rows: float = 0.0,
+  dedup: bool = True,
+  decontaminate: Sequence[str] = (),
+  trim: bool = False,
+  engine: engine_lib.Name = 'auto',
+  workers: int = 1,
+  part: tuple[int, int] | None = None,
+  progress: Progress | None = None,
+) -> manifest.Manifest | None:
   """Writes shards of `input`, or finds those that the same call once wrote.
 
-  Args:
-    input: a folder, a .txt, .jsonl, .jsonl.zst or .parquet file, a glob, or
-      'stdlib'.
-    output: folder to make; it must not exist, be empty, or come from the same
-      settings, in which case nothing is written.
-    text_field: field of .jsonl and column of .parquet with the text.
-    tokenizer: 'bytes' or the path of a `tokenizer.json`.
-    train_tokenizer: size of a byte-level BPE to train instead; 0: none.
-    val_fraction: share of documents held out; of a single one, its tail.
-    record_tokens: tokens in a record.
-    shard_tokens: tokens of a file, about.
-    window_tokens: divides `record_tokens`; a conversation of at most as many
-      tokens does not cross a multiple of them; 0: it may.
-    progress: called with the documents and tokens written so far.
+  `input` is a folder, a .txt, .jsonl, .json or .parquet file, a glob, a URL of
+  these, or 'stdlib'. `output` must not exist, be empty, or come from the same
+  settings, in which case nothing is written. A conversation of at most
+  `window_tokens` (0: `record_tokens`) crosses no multiple of them. `part` does
+  only one part (from 0) of so many; without it, all that is left is done.
+  `progress` is called with the documents and tokens read so far. The other
+  arguments are the flags `--data.NAME`.
+
+  Returns:
+    What the folder holds; None, when a part is done.
 
   Raises:
     DataError: exit code 2 for wrong input or settings, 3 for damaged shards
@@ -67,177 +79,181 @@ def prepare(
     record_tokens=record_tokens,
     shard_tokens=shard_tokens,
     window_tokens=window_tokens,
+    val_tokens=val_tokens,
+    bad_rows=float(bad_rows),
+    dedup=dedup,
+    decontaminate=tuple(decontaminate),
+    trim=trim,
   )
   if (output / manifest.FILE_NAME).exists():
-    return _existing(output, settings)
-  _check_output(output, input)
-  named = None if train_tokenizer else tokenizer_lib.load(tokenizer)
-  template = (lambda: named.template) if named else chat.none
-  source = read.Source(input, text_field, template)
-  with _partial(output) as folder:
-    result = _write(folder, source, named, settings, progress)
+    return output_lib.existing(output, settings)
+  output_lib.check(output, input)
+  return _make(output, _Call(settings, engine, workers, part, progress), part)
+
+
+def _make(
+  output: pathlib.Path, call: '_Call', part: tuple[int, int] | None
+) -> manifest.Manifest | None:
+  """Makes the folder, or does a part of the work."""
+  with output_lib.partial(output, part) as folder:
+    result = _finished(folder, call.settings) or call.write(folder)
+    if result is None:
+      return None
     if (output / manifest.FILE_NAME).exists():
       # Another process was faster; its folder is as good if it agrees.
       shutil.rmtree(folder)
-      return _existing(output, settings)
+      return output_lib.existing(output, call.settings)
     folder.rename(output)
   return result
 
 
-def _existing(
-  output: pathlib.Path, settings: manifest.Settings
-) -> manifest.Manifest:
-  """Returns the manifest of a finished folder if it is what was asked for."""
-  found = manifest.load(output)
-  wanted, had = dataclasses.asdict(settings), dataclasses.asdict(found.settings)
-  # Other windows than planned only cut some conversations, or none.
-  del wanted['window_tokens']
-  differing = [k for k in wanted if wanted[k] != had[k]]
-  way_out = f'choose another --output or remove {output}'
-  if differing:
-    listed = ', '.join(
-      f'--data.{k}={wanted[k]} (there: {had[k]})' for k in differing
-    )
-    raise errors.DataError(
-      f'{output} was prepared with other settings: {listed}; {way_out}.'
-    )
-  # A run may go on where its text is gone, but not on text that has changed.
-  # Another Python's library counts as gone: an upgrade must not stop a run.
-  if settings.input != read.STDLIB and read.exists(settings.input):
-    source = read.Source(settings.input, settings.text_field)
-    if source.sha256 != found.input_sha256:
-      raise errors.DataError(
-        f'{output} was prepared from other files than --data.input='
-        f'{settings.input} has now; {way_out}, or use it as it is with '
-        f'--data.dir={output}.'
-      )
-  if not settings.train_tokenizer and os.path.exists(settings.tokenizer):
-    named = tokenizer_lib.load(settings.tokenizer)
-    found.check_tokenizer(named)
-    found.check_template(named)
-  return found
-
-
-def _check_output(output: pathlib.Path, text_input: str) -> None:
-  if output.is_dir() and any(output.iterdir()):
-    raise errors.DataError(
-      f'--output={output} holds other files and no {manifest.FILE_NAME}; '
-      'choose an empty or new folder.'
-    )
-  if output.exists() and not output.is_dir():
-    raise errors.DataError(f'--output={output} is a file; choose a folder.')
-  folder = pathlib.Path(os.path.abspath(text_input))
-  if folder.is_dir() and output.is_relative_to(folder):
-    raise errors.DataError(
-      f'--output={output} lies inside --data.input={text_input} and would '
-      'become part of it; choose a folder outside.'
-    )
-
-
-@contextlib.contextmanager
-def _partial(output: pathlib.Path) -> Iterator[pathlib.Path]:
-  """Makes an empty `OUTPUT.partial` for this process alone."""
-  folder = output.with_name(output.name + '.partial')
+def _finished(
+  folder: pathlib.Path, settings: manifest.Settings
+) -> manifest.Manifest | None:
+  """What a call left that was killed when all was done but the renaming."""
   try:
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / _LOCK, 'w') as lock:
-      _lock(lock, folder)
-      try:
-        # What a killed process left there.
-        for path in folder.iterdir():
-          if path.name != _LOCK:
-            path.unlink()
-        yield folder
-      except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-  except OSError as error:
-    raise errors.DataError(
-      f'Preparing --output={output} failed ({error.strerror}: '
-      f'{error.filename or folder}); make that place readable, writable and '
-      'large enough, or choose another.',
-      errors.UNUSABLE,
-    ) from error
-
-
-def _lock(lock: TextIO, folder: pathlib.Path) -> None:
-  try:
-    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-  except BlockingIOError as error:
-    raise errors.DataError(
-      f'{folder} is in use by another process that prepares the same data; '
-      'wait for it to end.'
-    ) from error
-
-
-def _write(
-  folder: pathlib.Path,
-  source: read.Source,
-  tokenizer: tokenizer_lib.Tokenizer | None,
-  settings: manifest.Settings,
-  progress: Callable[[int, int], None] | None,
-) -> manifest.Manifest:
-  """Writes shards, tokenizer (None: a trained one) and manifest."""
-  held_out = split.choose(source.documents(), settings.val_fraction)
-  if not source.used:
-    raise errors.DataError(_no_text(source))
-  tokenizer = tokenizer or tokenize.train_tokenizer(
-    source, held_out, settings.train_tokenizer
-  )
-  dtype = 'uint16' if tokenizer.vocab_size <= 2**16 else 'uint32'
-  new_writer = functools.partial(
-    bundle.SplitWriter,
-    folder,
-    dtype=dtype,
-    record_tokens=settings.record_tokens,
-    shard_tokens=settings.shard_tokens,
-    window_tokens=settings.window_tokens or settings.record_tokens,
-    pad_id=tokenizer.pad_id,
-  )
-  writers = {name: new_writer(name) for name in (split.TRAIN, split.VAL)}
-  documents = tokens = 0
-  for piece in tokenize.encode(source, held_out, tokenizer):
-    writers[piece.split].add(piece)
-    documents += piece.begins
-    tokens += len(piece.ids)
-    if progress:
-      progress(documents, tokens)
-  splits = {name: writer.close() for name, writer in writers.items()}
-  tokenizer.save(folder)
-  masked = any(s and s.counted_tokens is not None for s in splits.values())
-  result = manifest.Manifest(
-    format_version=manifest.DOCUMENTED,
-    settings=settings
-    if masked
-    else dataclasses.replace(settings, window_tokens=None),
-    input_sha256=source.sha256,
-    num_sources=len(source.used),
-    sources=tuple(list(source.used)[:_LISTED]),
-    num_skipped=len(source.skipped),
-    skipped=dict(list(source.skipped.items())[:_LISTED]),
-    tokenizer=tokenizer.name,
-    tokenizer_sha256=tokenizer.sha256,
-    vocab_size=tokenizer.vocab_size,
-    pad_id=tokenizer.pad_id,
-    bos_id=tokenizer.bos_id,
-    eos_id=tokenizer.eos_id,
-    dtype=dtype,
-    record_tokens=settings.record_tokens,
-    splits={name: s for name, s in splits.items() if s is not None},
-    template_sha256=tokenizer.template.sha256 if masked else None,
-    files=manifest.write_files(source.files, folder),
-  )
-  manifest.write(result, folder)
-  (folder / _LOCK).unlink()
+    result = output_lib.existing(folder, settings)
+  except errors.DataError:
+    return None
+  output_lib.tidy(folder)
   return result
 
 
-def _no_text(source: read.Source) -> str:
-  message = f'--data.input={source.input} holds no text'
-  if source.skipped:
-    name, reason = next(iter(source.skipped.items()))
+class _Call:
+  """One call of `prepare`."""
+
+  def __init__(
+    self,
+    settings: manifest.Settings,
+    engine: engine_lib.Name,
+    workers: int,
+    part: tuple[int, int] | None,
+    progress: Progress | None,
+  ):
+    self.settings, self._workers, self._part = settings, workers, part
+    self._engine, self._progress = engine, progress
+    self._counts = (0, 0)
+    named = None
+    if not settings.train_tokenizer:
+      named = tokenizer_lib.load(settings.tokenizer)
+      engine_lib.choose(named, engine)  # Or refuses, before there is work.
+    elif part:
+      raise errors.DataError(
+        f'--data.part: each part would train a tokenizer; train one first with '
+        f'--data.train_tokenizer={settings.train_tokenizer} on some of the '
+        'text, and name its folder with --data.tokenizer.'
+      )
+    template = (lambda: named.template) if named else chat.none
+    self._tokenizer = named
+    self._source = read.Source(
+      settings.input,
+      settings.text_field,
+      template,
+      skip_bad=settings.bad_rows > 0,
+    )
+
+  def write(self, folder: pathlib.Path) -> manifest.Manifest | None:
+    """Does what is left to do in a folder, or a part of it."""
+    settings, source = self.settings, self._source
+    (folder / units.FOLDER).mkdir(exist_ok=True)
+    held_out = split.choose(source.documents(), settings.val_fraction)
+    if not source.used:
+      raise errors.DataError(_no_text(settings.input, source.skipped))
+    self._tokenizer = self._tokenizer or _trained(
+      folder, source, held_out, settings.train_tokenizer
+    )
+    job = self._job(held_out)
+    left_out = read.describes(source.files)
+    found = [
+      (unit, units.name(unit, job))
+      for unit in units.divide(source.files, left_out)
+    ]
+    if self._part:
+      first, step = self._part
+      self._encode(folder, found[first::step], job)
+      return None
+    output_lib.clean(folder, {name for _, name in found})
+    self._encode(folder, found, job)
+    reports = [units.report(folder, name) for _, name in found]
+    self._check_bad_rows(reports)
+    return finish.write(
+      folder, found, reports, job, settings, source, self._workers
+    )
+
+  def _job(self, held_out: split.HeldOut) -> units.Job:
+    settings = self.settings
+    return units.Job(
+      text_field=settings.text_field,
+      tokenizer=self._tokenizer,
+      held_out=held_out,
+      dtype='uint16' if self._tokenizer.vocab_size <= 2**16 else 'uint32',
+      skip_bad=settings.bad_rows > 0,
+      trim_tokens=settings.window if settings.trim else 0,
+      engine=self._engine,
+      contaminated=contamination.Grams.of(settings.decontaminate)
+      if settings.decontaminate
+      else None,
+    )
+
+  def _add(self, documents: int, tokens: int) -> None:
+    self._counts = self._counts[0] + documents, self._counts[1] + tokens
+    if self._progress:
+      self._progress(*self._counts)
+
+  def _encode(self, folder: pathlib.Path, found, job: units.Job) -> None:
+    """Makes the units that are not there; large ones first would not help."""
+    names = dict(found)
+    todo = []
+    for unit, name in found:
+      done = units.report(folder, name)
+      if done:
+        self._add(done.documents, done.tokens)
+      else:
+        todo.append(unit)
+    alone = self._workers == 1 or len(todo) < 2
+    common = (job, folder, self._add) if alone else (job, folder)
+    for unit in tasks.run(units.make, todo, *common, workers=self._workers):
+      if not alone:
+        done = units.report(folder, names[unit])
+        self._add(done.documents, done.tokens)
+
+  def _check_bad_rows(self, reports: Sequence[units.Report]) -> None:
+    bad, count = sum(r.bad for r in reports), sum(r.rows for r in reports)
+    if bad > self.settings.bad_rows * count:
+      first = next(
+        f'{name} ({why})'
+        for report in reports
+        for name, why in report.skipped.items()
+        if report.bad
+      )
+      raise errors.DataError(
+        f'{bad} of {count} rows are unusable, more than --data.bad_rows='
+        f'{self.settings.bad_rows:g} of them; the first is {first}.'
+      )
+
+
+def _trained(
+  folder: pathlib.Path, source: read.Source, held_out: split.HeldOut, size: int
+) -> tokenizer_lib.Tokenizer:
+  """Trains a tokenizer, unless a call that was interrupted has."""
+  kept = folder / _TRAINED
+  key = f'{source.sha256} {held_out} {size}'
+  done = tasks.marked(kept / 'done.json')
+  path = kept / tokenizer_lib.FILE_NAME
+  if done == {'key': key} and path.exists():
+    return tokenizer_lib.from_json(path.read_bytes(), f'bpe-{size}')
+  trained = tokenize.train_tokenizer(source, held_out, size)
+  kept.mkdir(exist_ok=True)
+  trained.save(kept)
+  tasks.mark(kept / 'done.json', {'key': key})
+  return trained
+
+
+def _no_text(text_input: str, skipped: dict[str, str]) -> str:
+  message = f'--data.input={text_input} holds no text'
+  if skipped:
+    name, reason = next(iter(skipped.items()))
     message += (
-      f': {len(source.skipped)} parts were left out, the first {name} '
-      f'({reason})'
+      f': {len(skipped)} parts were left out, the first {name} ({reason})'
     )
   return message + '.'

@@ -1,148 +1,229 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cuts a stream of tokens into records and records into shards.
+"""Writes shards: records of tokens, and the list of documents beside them.
 
 One record bundles many tokens (`group_size:1`): reading one at random then
 costs one read of a useful size. A record with a conversation in it has one byte
 more for each token, behind all tokens: the flags of `pipelines.pack`.
 """
 
+import bisect
 import contextlib
 import dataclasses
+import functools
 import os
 import pathlib
-import zlib
 from collections.abc import Iterator
 
 import numpy as np
 from array_record.python import array_record_module
 
 from pipelines import documents, errors, manifest, pack
-from pipelines.prepare import tokenize
+from pipelines.prepare import layout, tasks, units
 
 _OPTIONS = 'group_size:1,zstd:3'
+_OPEN = 256  # Units that are open at once.
+_ROWS = 2**12  # Documents that are looked up at once.
 
 
-class SplitWriter:
-  """Writes the shards of one split into a folder."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Shards:
+  """What all shards of a call have in common.
 
-  def __init__(
-    self,
-    folder: pathlib.Path,
-    name: str,
-    *,
-    dtype: str,
-    record_tokens: int,
-    shard_tokens: int,
-    window_tokens: int,
-    pad_id: int,
-  ):
-    self._folder = folder
-    self._name = name
-    self._window = window_tokens
-    self._pad_id = pad_id
-    self._record = np.empty(record_tokens, np.dtype(dtype).newbyteorder('<'))
-    self._flags = np.empty(record_tokens, np.uint8)
-    self._fill = 0
-    self._masked = False  # The record that is being filled.
-    self._uncounted = None  # Tokens; a number once there is a conversation.
-    self._shard_records = max(1, shard_tokens // record_tokens)
-    self._records = []  # Of each shard.
-    self._writer: array_record_module.ArrayRecordWriter | None = None
-    self._documents: dict[int, list[tuple[int, ...]]] = {}  # By shard.
-    self._row: tuple[int, ...] = ()  # Of the last one: start, file, line.
-    self._hash = documents.TextHash()
-    self._tokens = self._bytes = 0
-    self._zlib = zlib.compressobj(9) if name == 'val' else None
-    self._zlib_bytes = 0
+  Attributes:
+    folder: where they go; it holds the units.
+    layout: folder of the layout; done shards are marked there.
+    units: names of the units, by which documents know them.
+    dtype: of tokens on disk.
+    record_tokens: of a record.
+    shard_tokens: of a shard, about.
+    pad_id: fills what is empty.
+    tokens: of each split.
+    masked: splits that hold conversations.
+  """
 
-  def add(self, piece: tokenize.Encoded) -> None:
-    """Appends a piece of a document."""
-    text = piece.text.encode()
-    self._bytes += len(text)
-    if self._zlib:
-      self._zlib_bytes += len(self._zlib.compress(text))
-    flags = np.full(len(piece.ids), pack.COUNTS, np.uint8)
-    masked = piece.counts is not None
-    if masked:
-      flags[:] = piece.counts * np.uint8(pack.COUNTS)
-      room = -self._fill % self._window
-      if room < len(flags) <= self._window:
-        empty = np.full(room, pack.EMPTY, np.uint8)
-        self._append(np.full(room, self._pad_id), empty, masked)
-    flags[:1] |= pack.BEGINS * piece.begins
-    if piece.begins:
-      self._end_document()
-      self._row = self._tokens, *piece.place
-      self._hash = documents.TextHash()
-    self._hash.add((piece.whole or piece.text).encode())
-    self._append(piece.ids, flags, masked)
+  folder: pathlib.Path
+  layout: pathlib.Path
+  units: tuple[str, ...]
+  dtype: str
+  record_tokens: int
+  shard_tokens: int
+  pad_id: int
+  tokens: dict[str, int]
+  masked: frozenset[str]
 
-  def _append(self, rest: np.ndarray, flags: np.ndarray, masked: bool) -> None:
-    self._tokens += len(rest)
-    if masked:
-      uncounted = np.sum(flags & pack.COUNTS == 0)
-      self._uncounted = (self._uncounted or 0) + uncounted
-    while len(rest):
-      taken = rest[: len(self._record) - self._fill]
-      here = slice(self._fill, self._fill + len(taken))
-      self._record[here], self._flags[here] = taken, flags[: len(taken)]
-      self._masked |= masked
-      self._fill += len(taken)
-      rest, flags = rest[len(taken) :], flags[len(taken) :]
+  def stops(self, split: str) -> list[int]:
+    """The token at which each shard of a split ends."""
+    records = max(1, self.shard_tokens // self.record_tokens)
+    each, total = records * self.record_tokens, self.tokens[split]
+    return [min(total, stop) for stop in range(each, total + each, each)]
+
+  def tasks(self) -> list[tuple[str, int]]:
+    """All shards: split and number."""
+    return [(s, i) for s in self.tokens for i in range(len(self.stops(s)))]
+
+  def mark(self, split: str, index: int) -> pathlib.Path:
+    """Says that a shard is done."""
+    return self.layout / f'{split}-{index:05d}.json'
+
+  def done(self, split: str, index: int) -> manifest.Shard | None:
+    """What is known of a shard; None: it is not done."""
+    found = tasks.marked(self.mark(split, index))
+    return None if found is None else manifest.Shard(**found)
+
+
+def write(task: tuple[str, int], shards: Shards) -> None:
+  """Writes a shard and its sidecar, unless they are there.
+
+  Raises:
+    DataError: exit code 3, if the disk is full.
+  """
+  split, index = task
+  if shards.done(split, index):
+    return
+  stops = shards.stops(split)
+  start = stops[index - 1] if index else 0
+  name = f'{split}-{index:05d}-of-{len(stops):05d}{manifest.SUFFIX}'
+  path = shards.folder / f'{name}.{os.getpid()}'
+  rows = _rows(shards, split, start, stops[index])
+  count = _Writer(path, shards, split in shards.masked).write(
+    start, stops[index], rows
+  )
+  listed = _documents(shards, split, start, stops[index])
+  shard = manifest.Shard(
+    name=name,
+    bytes=path.stat().st_size,
+    sha256=manifest.file_sha256(path),
+    records=count,
+    documents=len(listed),
+  )
+  sidecar = path.with_name(f'{path.name}{manifest.DOCUMENTS_SUFFIX}')
+  with open(sidecar, 'wb') as file:
+    file.write(listed.tobytes())
+    file.flush()
+    os.fsync(file.fileno())
+  shard = dataclasses.replace(
+    shard, documents_sha256=manifest.file_sha256(sidecar)
+  )
+  os.rename(sidecar, manifest.documents_path(shards.folder, shard))
+  os.rename(path, shards.folder / name)
+  tasks.mark(shards.mark(split, index), dataclasses.asdict(shard))
+
+
+def _rows(
+  shards: Shards, split: str, start: int, stop: int
+) -> Iterator[tuple[int, int, int, int, int]]:
+  """Yields start, offset, tokens, unit, masked of what is in [start, stop)."""
+  rows = layout.read(shards.layout, split)
+  first = max(0, bisect.bisect_right(rows, start, key=_start) - 1)
+  last = bisect.bisect_left(rows, stop, key=_start)
+  for i in range(first, last, _ROWS):
+    part = rows[i : min(i + _ROWS, last)]
+    yield from zip(
+      *(part[f].tolist() for f in ('start', 'offset', 'tokens', 'unit')),
+      part['masked'].tolist(),
+      strict=True,
+    )
+
+
+def _documents(shards: Shards, split: str, start: int, stop: int) -> np.ndarray:
+  """The sidecar: documents that begin in [start, stop)."""
+  rows = layout.read(shards.layout, split)
+  first = bisect.bisect_left(rows, start, key=_start)
+  part = rows[first : bisect.bisect_left(rows, stop, key=_start)]
+  found = np.empty(len(part), documents.ROW)
+  for field in documents.ROW.names:
+    found[field] = part[field]
+  return found
+
+
+def _start(row: np.void) -> int:
+  return int(row['start'])
+
+
+class _Writer:
+  """Writes the records of one shard."""
+
+  def __init__(self, path: pathlib.Path, shards: Shards, masked: bool):
+    self._path, self._shards = path, shards
+    self._dtype = np.dtype(shards.dtype).newbyteorder('<')
+    self._record = np.empty(shards.record_tokens, self._dtype)
+    # Whether this record needs flags; None: no record of the split does.
+    self._flagged = False if masked else None
+    self._flags = np.empty(shards.record_tokens, np.uint8)
+    self._fill = self._count = 0
+    self._unit = functools.lru_cache(_OPEN)(self._open)
+    with self._one_sentence():
+      self._writer = array_record_module.ArrayRecordWriter(str(path), _OPTIONS)
+
+  def write(
+    self, start: int, stop: int, rows: Iterator[tuple[int, int, int, int, int]]
+  ) -> int:
+    """Writes tokens [start, stop) of the split; returns how many records."""
+    position = start
+    for begin, offset, tokens, unit, masked in rows:
+      if begin > position:
+        self._gap(min(begin, stop) - position)
+      first = max(0, start - begin)
+      last = min(tokens, stop - begin)
+      if last > first:
+        content, width = self._unit(unit), self._dtype.itemsize
+        ids = content[offset + first * width : offset + last * width]
+        flags = None
+        if masked:
+          behind = offset + tokens * width
+          flags = content[behind + first : behind + last]
+        self._append(ids.view(self._dtype), flags, first == 0)
+      position = max(position, begin + last)
+    if self._fill:
+      self._record[self._fill :] = self._shards.pad_id
+      self._flags[self._fill :] = 0
+      self._write_record()
+    with self._one_sentence():
+      self._writer.close()
+    with open(self._path, 'rb') as file:
+      os.fsync(file.fileno())
+    return self._count
+
+  def _gap(self, tokens: int) -> None:
+    ids = np.full(tokens, self._shards.pad_id, self._dtype)
+    self._append(ids, np.full(tokens, pack.EMPTY, np.uint8), False)
+
+  def _append(
+    self, ids: np.ndarray, flags: np.ndarray | None, begins: bool
+  ) -> None:
+    """Adds tokens; without `flags` all count, `begins` is of the first."""
+    done = 0
+    while done < len(ids):
+      taken = min(len(ids) - done, len(self._record) - self._fill)
+      here = slice(self._fill, self._fill + taken)
+      self._record[here] = ids[done : done + taken]
+      if self._flagged is not None:
+        if flags is None:
+          self._flags[here] = pack.COUNTS
+          self._flags[self._fill] |= pack.BEGINS * (begins and not done)
+        else:
+          self._flags[here] = flags[done : done + taken]
+          self._flagged = True
+      self._fill += taken
+      done += taken
       if self._fill == len(self._record):
         self._write_record()
 
-  def _end_document(self) -> None:
-    if self._row:
-      shard = self._row[0] // (len(self._record) * self._shard_records)
-      row = *self._row, int(self._hash)
-      self._documents.setdefault(shard, []).append(row)
-
-  def close(self) -> manifest.Split | None:
-    """Pads the last record and names the shards; None if there was no text."""
-    self._end_document()
-    if self._fill:
-      self._record[self._fill :] = self._pad_id
-      self._flags[self._fill :] = 0
-      self._write_record()
-    self._close_shard()
-    if not self._tokens:
-      return None
-    bits = None
-    if self._zlib:
-      bits = 8 * (self._zlib_bytes + len(self._zlib.flush())) / self._bytes
-    counted = self._tokens - int(self._uncounted or 0)
-    return manifest.Split(
-      documents=sum(map(len, self._documents.values())),
-      tokens=self._tokens,
-      counted_tokens=None if self._uncounted is None else counted,
-      bytes=self._bytes,
-      bytes_per_token=self._bytes / counted,
-      zlib_bits_per_byte=bits,
-      shards=tuple(map(self._name_shard, range(len(self._records)))),
-    )
-
   def _write_record(self) -> None:
-    if self._writer is None:
-      path = self._shard_path(len(self._records))
-      self._writer = array_record_module.ArrayRecordWriter(str(path), _OPTIONS)
-      self._records.append(0)
+    content = self._record.tobytes()
+    if self._flagged:
+      content += self._flags.tobytes()
+      self._flagged = False
     with self._one_sentence():
-      flags = self._flags.tobytes() if self._masked else b''
-      self._writer.write(self._record.tobytes() + flags)
-    self._fill, self._masked = 0, False
-    self._records[-1] += 1
-    if self._records[-1] == self._shard_records:
-      self._close_shard()
+      self._writer.write(content)
+    self._fill = 0
+    self._count += 1
 
-  def _close_shard(self) -> None:
-    if self._writer is None:
-      return
-    with self._one_sentence():
-      self._writer.close()
-    self._writer = None
-    with open(self._shard_path(len(self._records) - 1), 'rb') as f:
-      os.fsync(f.fileno())
+  def _open(self, unit: int) -> np.ndarray:
+    name = f'{self._shards.units[unit]}.tokens'
+    path = self._shards.folder / units.FOLDER / name
+    # Slices of a memmap are slower, for each is one again.
+    return np.asarray(np.memmap(path, np.uint8, 'r'))
 
   @contextlib.contextmanager
   def _one_sentence(self) -> Iterator[None]:
@@ -150,29 +231,7 @@ class SplitWriter:
     try:
       yield
     except RuntimeError as error:
-      path = self._shard_path(len(self._records) - 1)
       raise errors.DataError(
-        f'writing {path} failed, is the disk full? {error}',
+        f'writing {self._path} failed, is the disk full? {error}',
         errors.UNUSABLE,
       ) from error
-
-  def _shard_path(self, index: int) -> pathlib.Path:
-    return self._folder / f'{self._name}-{index:05d}'
-
-  def _name_shard(self, index: int) -> manifest.Shard:
-    path = self._shard_path(index).rename(
-      self._folder / f'{self._name}-{index:05d}-of-{len(self._records):05d}'
-      f'{manifest.SUFFIX}'
-    )
-    shard = manifest.Shard(
-      name=path.name,
-      bytes=path.stat().st_size,
-      sha256=manifest.file_sha256(path),
-      records=self._records[index],
-    )
-    rows = np.array(self._documents.get(index, []), documents.ROW)
-    path = manifest.documents_path(self._folder, shard)
-    path.write_bytes(rows.tobytes())
-    return dataclasses.replace(
-      shard, documents=len(rows), documents_sha256=manifest.file_sha256(path)
-    )

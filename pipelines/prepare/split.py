@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Iterable, Iterator
 
 from pipelines import errors
-from pipelines.prepare import rows
+from pipelines.prepare.input import rows
 
 TRAIN = 'train'
 VAL = 'val'

@@ -2,12 +2,14 @@
 """Trains the tokenizer and encodes text in batches."""
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
 from pipelines import tokenizer as tokenizer_lib
-from pipelines.prepare import read, rows, split
+from pipelines.prepare import engine as engine_lib
+from pipelines.prepare import split
+from pipelines.prepare.input import read, rows
 
 _BATCH = 2**22  # Characters; enough to keep all cores of the library busy.
 _TRAINING = 2**28  # Characters; more does not change a vocabulary.
@@ -45,20 +47,23 @@ def train_tokenizer(
 
 
 def encode(
-  source: read.Source,
+  documents: Iterable[rows.Document],
+  files: Mapping[str, int],
   held_out: split.HeldOut,
   tokenizer: tokenizer_lib.Tokenizer,
+  engine: engine_lib.Name = 'auto',
 ) -> Iterator[Encoded]:
-  """Encodes all documents, in order."""
-  files = {name: index for index, name in enumerate(source.files)}
+  """Encodes documents, in order; `files` numbers those that they are from."""
+  bos = np.array([tokenizer.bos_id], np.int32)
+  plain_text = engine_lib.choose(tokenizer, engine)
   parts = (
     (*part, document)
-    for document in source.documents()
+    for document in documents
     for part in held_out.parts(document)
   )
   for batch in _batches(parts):
     plain = [text for _, _, text, document in batch if not document.turns]
-    ids = iter(tokenizer.encode_batch(plain))
+    ids = iter(plain_text.encode_batch(plain))
     for name, begins, text, document in batch:
       place = files[document.name], document.index
       if document.turns:
@@ -68,7 +73,8 @@ def encode(
         continue
       piece = next(ids)
       if begins:
-        piece = np.insert(piece, 0, tokenizer.bos_id)
+        # `np.insert` costs as much as reading the text.
+        piece = np.concatenate([bos, piece])
       yield Encoded(name, begins, text, piece, place)
 
 

@@ -6,7 +6,16 @@ flag (`ModelConfig.d_model` is `--model.d_model`) and back. Nothing here imports
 jax: a wrong flag is reported before anything heavy loads.
 """
 
-from zaya_jax.config import aegis, fields, machine, model, modes, run, training
+from zaya_jax.config import (
+  aegis,
+  data,
+  fields,
+  machine,
+  model,
+  modes,
+  run,
+  training,
+)
 
 VERSION = '0.1.0'
 
@@ -14,7 +23,7 @@ UsageError = fields.UsageError
 ModelConfig = model.ModelConfig
 OF_THE_RUN = model.OF_THE_RUN
 CheckpointConfig = training.CheckpointConfig
-DataConfig = training.DataConfig
+DataConfig = data.DataConfig
 GuardConfig = training.GuardConfig
 LogConfig = training.LogConfig
 OptimConfig = training.OptimConfig

@@ -6,6 +6,7 @@ from collections.abc import Container, Sequence
 from typing import Any, Literal
 
 from zaya_jax.config import aegis as aegis_lib
+from zaya_jax.config import data as data_lib
 from zaya_jax.config import fields, flags, machine, modes, training
 from zaya_jax.config import model as model_lib
 from zaya_jax.config import phase as phase_lib
@@ -93,7 +94,7 @@ class Config(fields.Section, prefix=''):
     False, 'For --mode=report: serves the page, on this machine only.'
   )
   model: model_lib.ModelConfig = model_lib.ModelConfig()
-  data: training.DataConfig = training.DataConfig()
+  data: data_lib.DataConfig = data_lib.DataConfig()
   optim: training.OptimConfig = training.OptimConfig()
   guard: training.GuardConfig = training.GuardConfig()
   mesh: machine.MeshConfig = machine.MeshConfig()
@@ -190,7 +191,7 @@ class Config(fields.Section, prefix=''):
       if f.name not in model_lib.OF_THE_RUN
       and getattr(self.model, f.name) == f.default
     }
-    if self.data.tokenizer == training.DataConfig.tokenizer:
+    if self.data.tokenizer == data_lib.DataConfig.tokenizer:
       found.add('data.tokenizer')
     return found - self.given
 

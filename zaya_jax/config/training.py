@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of training: its text, optimizer, checkpoints and logs."""
+"""The settings of training: its optimizer, checkpoints and logs."""
 
 import dataclasses
 from typing import Literal
@@ -8,82 +8,6 @@ from zaya_jax.config import fields
 
 UsageError = fields.UsageError
 field = fields.field
-
-
-# Tokens of records that lie side by side (`pipelines.order`).
-MOST_JOINED = 131_072
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class DataConfig(fields.Section, prefix='data.'):
-  """Training data."""
-
-  input: str = field(
-    '',
-    'Training text: a folder, a .txt, .jsonl, .jsonl.zst or .parquet file, a '
-    "glob of these, or 'stdlib' (Python's standard library).",
-  )
-  dir: tuple[str, ...] = field(
-    (),
-    'Folders of prepared shards, each DIR or DIR@WEIGHT; default: '
-    'RUN_DIR/data, which is prepared from --data.input if it does not exist.',
-  )
-  text_field: str = field(
-    'text',
-    "Field or column with the text; a row without it may have 'messages'.",
-  )
-  tokenizer: str = field(
-    'bytes',
-    "'bytes', a Hugging Face tokenizer.json or its folder; with --restore, "
-    'the default is the tokenizer from there.',
-  )
-  train_tokenizer: int = field(
-    0,
-    'Vocabulary size of a BPE tokenizer to train while preparing; 0: none.',
-    minimum=0,
-  )
-  val_fraction: float = field(
-    0.02,
-    'Fraction of the documents held out for evaluation (of a single document, '
-    'its tail).',
-    minimum=0.0,
-    maximum=0.9,
-  )
-  record_tokens: int = field(32_768, 'Tokens per record of a shard.', minimum=2)
-  shard_tokens: int = field(
-    2**28, 'Approximate number of tokens per shard file.', minimum=1
-  )
-  seq_len: int = field(256, 'L: tokens per sequence.', minimum=2)
-  batch_size: int = field(16, 'B: sequences per global batch.', minimum=1)
-
-  def _joins(self) -> bool:
-    """Whether a sequence is several whole records of one group."""
-    records, rest = divmod(self.seq_len, self.record_tokens)
-    whole = rest == 0 and records & (records - 1) == 0
-    return whole and self.seq_len <= MOST_JOINED
-
-  def __post_init__(self) -> None:
-    super().__post_init__()
-    if self.record_tokens % self.seq_len and not self._joins():
-      fit = [
-        d for d in fields.divisors(self.record_tokens) if d <= self.seq_len
-      ]
-      raise UsageError(
-        f'--data.seq_len={self.seq_len} does not divide '
-        f'--data.record_tokens={self.record_tokens}; choose a divisor, for '
-        f'example {fit[-1]}, or 2, 4, 8, … times this number, up to '
-        f'{MOST_JOINED}.'
-      )
-    if self.train_tokenizer and self.tokenizer != 'bytes':
-      raise UsageError(
-        f'--data.train_tokenizer={self.train_tokenizer} and '
-        f'--data.tokenizer={self.tokenizer} exclude each other; drop one.'
-      )
-    if 0 < self.train_tokenizer < 259:
-      raise UsageError(
-        f'--data.train_tokenizer={self.train_tokenizer} must be at least '
-        '259: 256 bytes and three special tokens.'
-      )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

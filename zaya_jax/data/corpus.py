@@ -55,13 +55,18 @@ class Corpus:
     parts = mixture.parse(dirs)
     self.directories = [part.directory for part in parts]
     self._first = parts[0].directory
-    if config.data.input:
+    # A folder that is named says what to read; a preset's text does not.
+    self._is_made = bool(config.data.dir) and os.path.exists(
+      os.path.join(self._first, manifest_lib.FILE_NAME)
+    )
+    if config.data.input and not self._is_made:
       _check_planned_vocabulary(config, self._first)
       processes.first_says(
         lambda: bool(prepare.shards(config.data, self._first))
       )
     self.tokenizer = manifest_lib.load_tokenizer(self._first)
-    _check_tokenizer_flag(config.data, self._first)
+    if self._is_made:
+      _check_tokenizer_flag(config.data, self._first)
     _check_vocabulary(config, self.tokenizer.name, self.tokenizer.vocab_size)
     self.loader = loader_lib.make_train_loader(
       dirs,
@@ -72,6 +77,7 @@ class Corpus:
     )
     self.held_out = held_out.find(parts, self.loader.manifests)
     self.notes = [
+      *self._not_read(),
       *_read_often(config, parts, self.loader),
       *_not_held_out(parts, self.held_out),
     ]
@@ -107,6 +113,15 @@ class Corpus:
       max_batches=self._config.eval.batches,
       **self._shard,
     )
+
+  def _not_read(self) -> list[str]:
+    """Says that text is not prepared, for there are shards."""
+    if not (self._is_made and self._config.data.input):
+      return []
+    return [
+      f'{self._first} is there (--data.dir), so --data.input='
+      f'{self._config.data.input} is not read'
+    ]
 
   def check_tokenizer(self, sha256: str) -> None:
     """Refuses to go on with other tokens than those trained on.
@@ -168,8 +183,8 @@ def _check_planned_vocabulary(config: config_lib.Config, folder: str) -> None:
 
 def _check_tokenizer_flag(data: config_lib.DataConfig, folder: str) -> None:
   """Refuses shards that were made with another tokenizer than is named."""
-  # With --data.input, `prepare` has compared; 'bytes' may be just the default.
-  if not data.input and data.tokenizer != 'bytes':
+  # 'bytes' may be just the default.
+  if data.tokenizer != 'bytes':
     named = tokenizer_lib.load(data.tokenizer)
     manifest_lib.load(folder).check_tokenizer(named)
 

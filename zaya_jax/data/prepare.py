@@ -27,14 +27,25 @@ def main(config: config_lib.Config) -> None:
     DataError: if the text cannot be used.
   """
   output = _output(config)
-  made = shards(config.data, output)
+  made = shards(config.data, output, part=config.data.part_of())
+  if made is None:
+    print(
+      f'part {config.data.part} of {output} is done; when all parts are, the '
+      'same command without --data.part does the rest'
+    )
+    return
   print('\n'.join(_summary(made, output, config.data)))
 
 
-def shards(data: config_lib.DataConfig, output: str) -> manifest.Manifest:
+def shards(
+  data: config_lib.DataConfig,
+  output: str,
+  *,
+  part: tuple[int, int] | None = None,
+) -> manifest.Manifest | None:
   """Writes the shards of `data.input` to `output`, or finds them there.
 
-  Progress goes to stderr.
+  Progress goes to stderr. Of a `part`, nothing is returned.
 
   Raises:
     UsageError: if `--data.input` is empty.
@@ -61,11 +72,19 @@ def shards(data: config_lib.DataConfig, output: str) -> manifest.Manifest:
     record_tokens=data.record_tokens,
     shard_tokens=data.shard_tokens,
     window_tokens=min(data.seq_len, data.record_tokens),
+    val_tokens=data.val_tokens,
+    bad_rows=data.bad_rows,
+    dedup=data.dedup,
+    decontaminate=data.decontaminate,
+    trim=data.trim,
+    engine=data.engine,
+    workers=data.workers,
+    part=part,
     progress=progress,
   )
   if sys.stderr.isatty():
     print(' ' * _WIDTH, end='\r', file=sys.stderr, flush=True)
-  if seen:  # Not when the shards were there already.
+  if seen and made:  # Not when the shards were there already.
     print(_outcome(made), file=sys.stderr, flush=True)
   return made
 
@@ -78,7 +97,14 @@ def _outcome(made: manifest.Manifest) -> str:
   if made.num_skipped:
     name, why = next(iter(made.skipped.items()))
     line += f'; {made.num_skipped:,} left out, the first {name} ({why})'
+  if made.left_out:
+    line += '; ' + _left_out(made)
   return line
+
+
+def _left_out(made: manifest.Manifest) -> str:
+  counts = (made.left_out or {}).items()
+  return ', '.join(f'{count:,} {why}' for why, count in counts)
 
 
 def _output(config: config_lib.Config) -> str:
@@ -144,6 +170,8 @@ def _summary(
   ]
   if made.num_skipped > _NAMED:
     lines.append(f'  skipped    {made.num_skipped:,} files and rows in all')
+  if made.left_out:
+    lines.append(f'  left out   {_left_out(made)}')
   return [*lines, 'next:', f'  {_next(made, output, data)}']
 
 

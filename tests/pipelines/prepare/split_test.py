@@ -3,7 +3,8 @@
 import pytest
 
 from pipelines import errors
-from pipelines.prepare import rows, split
+from pipelines.prepare import split
+from pipelines.prepare.input import rows
 
 
 def _documents(texts):

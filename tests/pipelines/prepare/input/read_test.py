@@ -9,7 +9,7 @@ import pytest
 import zstandard
 
 from pipelines import errors
-from pipelines.prepare import read, rows
+from pipelines.prepare.input import read, rows
 
 
 def _texts(source):

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From units that are done to the folder of shards and its manifest."""
+
+import dataclasses
+import os
+import pathlib
+import zlib
+from collections.abc import Sequence
+
+from pipelines import errors, manifest
+from pipelines.prepare import bundle, layout, output, split, tasks, units
+from pipelines.prepare.input import read
+
+_ZLIB = 2**28  # Bytes of held-out text that zlib is measured on.
+
+
+def write(
+  folder: pathlib.Path,
+  found: Sequence[tuple[units.Unit, str]],
+  reports: Sequence[units.Report],
+  job: units.Job,
+  settings: manifest.Settings,
+  source: read.Source,
+  workers: int,
+) -> manifest.Manifest:
+  """Lays documents out, writes shards and manifest, and tidies up.
+
+  Args:
+    folder: holds the units, and becomes the result.
+    found: units and their names.
+    reports: of each.
+    job: what the units have in common.
+    settings: what was asked for.
+    source: the whole input.
+    workers: processes.
+
+  Raises:
+    DataError: if nothing is left to train on, or a shard cannot be written.
+  """
+  rules = layout.Rules(
+    window_tokens=settings.window,
+    dedup=settings.dedup,
+    val_tokens=settings.val_tokens,
+    one=job.held_out.tail_from is not None,
+  )
+  sizes = settings.record_tokens, settings.shard_tokens
+  work = output.work(folder, [*(name for _, name in found), rules, sizes])
+  sides, left_out = layout.write(folder, found, work, rules)
+  if not sides[split.TRAIN].tokens:
+    raise errors.DataError(
+      f'--data.input={settings.input} has no text to train on: all that is '
+      'not held out is left out '
+      f'({", ".join(f"{n} {why}" for why, n in left_out.items() if n)}).'
+    )
+  shards = bundle.Shards(
+    folder=folder,
+    layout=work,
+    units=tuple(name for _, name in found),
+    dtype=job.dtype,
+    record_tokens=settings.record_tokens,
+    shard_tokens=settings.shard_tokens,
+    pad_id=job.tokenizer.pad_id,
+    tokens={name: side.tokens for name, side in sides.items() if side.tokens},
+    masked=frozenset(name for name, side in sides.items() if side.masked),
+  )
+  for _ in tasks.run(bundle.write, shards.tasks(), shards, workers=workers):
+    pass
+  result = _manifest(reports, job, settings, source, shards, sides, left_out)
+  job.tokenizer.save(folder)
+  manifest.write(result, folder)
+  output.tidy(folder)
+  return result
+
+
+def _manifest(
+  reports: Sequence[units.Report],
+  job: units.Job,
+  settings: manifest.Settings,
+  source: read.Source,
+  shards: bundle.Shards,
+  sides: dict[str, layout.Side],
+  left_out: dict[str, int],
+) -> manifest.Manifest:
+  describes = read.describes(source.files)
+  left_out['bad rows'] = sum(r.bad for r in reports)
+  left_out['contaminated'] = sum(r.contaminated for r in reports)
+  skipped = {name: 'describes the data set' for name in describes}
+  for report in reports:
+    skipped |= report.skipped
+  used = sorted({name for report in reports for name in report.used})
+  masked = bool(shards.masked)
+  return manifest.Manifest(
+    format_version=manifest.DOCUMENTED,
+    settings=settings
+    if masked
+    else dataclasses.replace(settings, window_tokens=None),
+    input_sha256=source.sha256,
+    num_sources=len(used),
+    sources=tuple(used[: units.LISTED]),
+    num_skipped=len(describes) + sum(r.num_skipped for r in reports),
+    skipped=dict(list(skipped.items())[: units.LISTED]),
+    tokenizer=job.tokenizer.name,
+    tokenizer_sha256=job.tokenizer.sha256,
+    vocab_size=job.tokenizer.vocab_size,
+    pad_id=job.tokenizer.pad_id,
+    bos_id=job.tokenizer.bos_id,
+    eos_id=job.tokenizer.eos_id,
+    dtype=job.dtype,
+    record_tokens=settings.record_tokens,
+    splits={name: _split(name, sides[name], shards) for name in shards.tokens},
+    template_sha256=job.tokenizer.template_sha256 if masked else None,
+    files=manifest.write_files(source.files, shards.folder),
+    left_out={why: count for why, count in left_out.items() if count},
+  )
+
+
+def _split(
+  name: str, side: layout.Side, shards: bundle.Shards
+) -> manifest.Split:
+  bits = None
+  if name == split.VAL:
+    bits = _zlib_bits(shards, name)
+  return manifest.Split(
+    documents=side.documents,
+    tokens=side.tokens,
+    counted_tokens=side.counted if side.masked else None,
+    bytes=side.bytes,
+    bytes_per_token=side.bytes / side.counted,
+    zlib_bits_per_byte=bits,
+    shards=tuple(
+      shards.done(name, index) for index in range(len(shards.stops(name)))
+    ),
+  )
+
+
+def _zlib_bits(shards: bundle.Shards, name: str) -> float:
+  """Bits that zlib needs for a byte of the text of a split, in its order."""
+  compress = zlib.compressobj(9)
+  read_bytes = written = 0
+  files: dict[int, int] = {}
+  try:
+    for row in layout.read(shards.layout, name):
+      unit, size = int(row['unit']), int(row['bytes'])
+      if unit not in files:
+        path = shards.folder / units.FOLDER / f'{shards.units[unit]}.text'
+        files[unit] = os.open(path, os.O_RDONLY)
+      text = os.pread(files[unit], size, int(row['text']))
+      written += len(compress.compress(text))
+      read_bytes += size
+      if read_bytes >= _ZLIB:
+        break
+  finally:
+    for file in files.values():
+      os.close(file)
+  return 8 * (written + len(compress.flush())) / read_bytes

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where input lies: in a folder here, or behind a URL in an object store.
+
+What is behind a URL is copied to this machine when its turn comes, file by
+file: a connection that drops then costs one more try and no wrong text.
+"""
+
+import contextlib
+import dataclasses
+import os
+import pathlib
+import re
+import time
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from pipelines import errors
+
+_T = TypeVar('_T')
+_TRIES = 4
+_WAIT_S = 0.5  # Before the second try; twice as long before each further one.
+_URL = re.compile(r'[a-zA-Z][a-zA-Z0-9+.-]*://')
+
+
+@dataclasses.dataclass(frozen=True)
+class File:
+  """An input file.
+
+  Attributes:
+    path: of a file here, or a URL.
+    size: in bytes.
+    version: changes with the content, as far as the place tells.
+  """
+
+  path: str
+  size: int
+  version: str
+
+  @contextlib.contextmanager
+  def local(self, folder: pathlib.Path) -> Iterator[pathlib.Path]:
+    """A path of this machine to read; `folder` takes what must be copied."""
+    if not is_url(self.path):
+      yield pathlib.Path(self.path)
+      return
+    # One name per process: two may need the same file.
+    copy = folder / f'copy-{os.getpid()}'
+    fs, path = filesystem(self.path, '--data.input')
+    try:
+      attempt(lambda: _get(fs, path, copy, self.size), self.path)
+      yield copy
+    finally:
+      copy.unlink(missing_ok=True)
+
+
+def is_url(name: str | os.PathLike[str]) -> bool:
+  """Whether it names something in an object store: `gs://`, `s3://`, …."""
+  return bool(_URL.match(str(name)))
+
+
+def local_file(path: pathlib.Path) -> File:
+  """A file of this machine."""
+  stat = path.stat()
+  return File(str(path), stat.st_size, str(stat.st_mtime_ns))
+
+
+def filesystem(url: str, flag: str):
+  """The file system of a URL, and its path there.
+
+  Raises:
+    DataError: if there is no such kind of store, or its driver is missing.
+  """
+  import fsspec
+
+  try:
+    return fsspec.core.url_to_fs(url)
+  except ImportError as error:
+    raise errors.DataError(
+      f'{flag}={url}: reading it needs another package ({error}); pip install '
+      's3fs for s3://, gcsfs for gs://.'
+    ) from error
+  except Exception as error:  # Drivers have errors of their own.
+    raise errors.DataError(
+      f'{flag}={url} is not a place that can be read ({error}); give a folder '
+      'of this machine, or a URL of gs:// or s3://.'
+    ) from error
+
+
+def find(url: str) -> dict[str, File]:
+  """Name to file of all files under a URL or matching its glob."""
+  fs, path = filesystem(url, '--data.input')
+
+  def listed() -> dict[str, dict]:
+    fs.invalidate_cache()
+    if '*' in path or '?' in path:
+      return fs.glob(path, detail=True)
+    found = fs.find(path, detail=True)
+    return found or {path: fs.info(path)}
+
+  found = {
+    name: info
+    for name, info in attempt(listed, url).items()
+    if info.get('type', 'file') == 'file'
+  }
+  root = path.split('*')[0].rpartition('/')[0] if '*' in path else path
+  return {
+    os.path.relpath(name, root) if name != path else os.path.basename(name): (
+      File(fs.unstrip_protocol(name), info['size'], _version(info))
+    )
+    for name, info in found.items()
+  }
+
+
+def attempt(function: Callable[[], _T], url: str) -> _T:
+  """Calls a function of a store, again when a connection failed.
+
+  Raises:
+    DataError: if there is no such file, no permission, or no answer.
+  """
+  for tries in range(_TRIES):
+    try:
+      return function()
+    except FileNotFoundError as error:
+      raise errors.DataError(f'{url} does not exist.') from error
+    except Exception as error:  # Drivers have errors of their own.
+      what = f'{type(error).__name__}: {error}'.splitlines()[0]
+      if isinstance(error, PermissionError) or 'redential' in what:
+        raise errors.DataError(
+          f'{url} cannot be opened, for want of permission or credentials '
+          f'({what}); set those of its store in the environment.'
+        ) from error
+      last = what
+    time.sleep(_WAIT_S * 2**tries if tries + 1 < _TRIES else 0)
+  raise errors.DataError(
+    f'{url} did not answer {_TRIES} times ({last}); look at the network and '
+    'the store, then give the same command again.',
+    errors.UNUSABLE,
+  )
+
+
+def _get(fs, path: str, copy: pathlib.Path, size: int) -> None:
+  fs.get_file(path, str(copy))
+  if copy.stat().st_size != size:
+    raise OSError(f'{copy.stat().st_size} of {size} bytes came')
+
+
+def _version(info: dict) -> str:
+  keys = ('ETag', 'etag', 'md5Hash', 'generation', 'mtime', 'LastModified')
+  return str(next((info[key] for key in keys if key in info), ''))
