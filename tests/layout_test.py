@@ -51,6 +51,7 @@ NO_SOURCE = {
   'zaya_jax/report/browser_test.py': 'report/page.js in a browser',
   'zaya_jax/train/finetune_test.py': 'training that starts from a checkpoint',
   'zaya_jax/train/meshes_test.py': 'a step on every kind of mesh',
+  'zaya_jax/train/recipe_test.py': 'training by a recipe, from end to end',
 }
 
 # Larger than allowed today, and how large they may be at most.

@@ -91,10 +91,9 @@ def check(config: run.Config) -> None:
     check_division(config, _at_least(config), experts)
     return
   _check_sources(config, course.recipe)
-  for part in course.segments:
-    segments.naming_phase(
-      course.recipe, part.phase, _check_segment, config, part, experts
-    )
+  segments.in_each(
+    config, lambda part: check_division(part, _at_least(part), experts)
+  )
 
 
 def check_division(
@@ -133,11 +132,6 @@ def check_division(
       f'chunks and --data.seq_len={length} is no multiple of {chunks}; change '
       'either.'
     )
-
-
-def _check_segment(config, part, experts) -> None:
-  config = segments.segment_config(config, part)
-  check_division(config, _at_least(config), experts)
 
 
 def _at_least(config: run.Config) -> dict[str, Any]:

@@ -156,8 +156,11 @@ class Config(fields.Section, prefix=''):
   def to_flagfile(self) -> str:
     """Writes every setting; `from_flagfile` gives an equal config again.
 
-    What is left to `--restore` is not written.
+    What is left to `--restore` is not written. Of a segment of a recipe it is
+    the run that is written.
     """
+    if self.course and self.course.whole is not self:
+      return self.course.whole.to_flagfile()
     return flags.to_flagfile(self, self.inherited if self.restore else ())
 
   def in_steps(self, epoch_tokens: float | None = None) -> 'Config':

@@ -86,11 +86,13 @@ class Course:
     recipe: of the run.
     segments: all of them.
     index: of the segment whose settings hold; None: those of the flags.
+    whole: the settings of the run, some of which a segment changes.
   """
 
   recipe: recipe_lib.Recipe
   segments: tuple[Segment, ...]
   index: int | None = None
+  whole: Any = None
 
 
 def segments(config: Any) -> tuple[Segment, ...]:
@@ -128,10 +130,10 @@ def course(config: Any) -> Course | None:
   found: list[Segment] = []
   for phase in recipe.phases:
     found += _of_phase(config, recipe, phase, found)
-  made = Course(recipe=recipe, segments=tuple(found))
+  made = Course(recipe=recipe, segments=tuple(found), whole=config)
   for segment in found:
-    with_course = dataclasses.replace(config, course=made)
-    naming_phase(recipe, segment.phase, segment_config, with_course, segment)
+    whole = dataclasses.replace(config, course=made)
+    _naming_phase(recipe, segment.phase, segment_config, whole, segment)
   return made
 
 
@@ -150,7 +152,7 @@ def segment_config(config: Any, segment: Segment) -> Any:
   run_dir = config.run_dir
   flags['data.dir'] = tuple(s.folder(run_dir) for s in found.recipe.sources)
   flags['data.input'] = ''
-  changed = with_flags(config, flags)
+  changed = with_flags(found.whole, flags)
   return dataclasses.replace(
     changed,
     num_steps=found.segments[-1].stop_step,
@@ -163,6 +165,31 @@ def current(config: Any) -> Segment:
   index = config.course.index if config.course else 0
   assert index is not None, 'a config of a whole recipe has no segment'
   return segments(config)[index]
+
+
+def is_last(config: Any) -> bool:
+  """Whether the run ends with the segment whose settings these are."""
+  return current(config).index == len(segments(config)) - 1
+
+
+def tokens_left(config: Any, step: int) -> int:
+  """Tokens of the run after `step`, a step of the segment of `config`."""
+  here = current(config)
+  size = here.batch_size * here.seq_len
+  done = here.first_token + (step - here.first_step) * size
+  return segments(config)[-1].stop_token - done
+
+
+def before(config: Any, row: int) -> Any:
+  """The settings that held for the row before `row`.
+
+  Args:
+    config: of one segment of a run.
+    row: that is next.
+  """
+  if not config.course or not row:
+    return config
+  return segment_config(config, at(segments(config), row - 1))
 
 
 def at(found: Sequence[Segment], row: int) -> Segment:
@@ -205,9 +232,22 @@ def with_flags(config: Any, flags: dict[str, Any]) -> Any:
   return dataclasses.replace(config, **sections)
 
 
-def naming_phase(
-  recipe: recipe_lib.Recipe, phase: str, make: Callable[..., Any], *args: Any
-) -> Any:
+def in_each(config: Any, check: Callable[[Any], Any]) -> None:
+  """Calls `check` with the settings of each segment.
+
+  Raises:
+    UsageError: of `check`; in a recipe it names the phase.
+  """
+  found = course(config)
+  if not found:
+    check(config)
+    return
+  for segment in found.segments:
+    there = segment_config(dataclasses.replace(config, course=found), segment)
+    _naming_phase(found.recipe, segment.phase, check, there)
+
+
+def _naming_phase(recipe, phase, make, *args):
   """What `make` gives of `args`; its UsageErrors name file and phase."""
   try:
     return make(*args)
@@ -222,7 +262,7 @@ def _of_phase(config, recipe, phase, before) -> list[Segment]:
   flags = dict(phase.flags)
   if phase.batch:
     flags['data.batch_size'] = phase.batch[0][1]
-  data = naming_phase(recipe, phase.name, with_flags, config, flags).data
+  data = _naming_phase(recipe, phase.name, with_flags, config, flags).data
   ramp = phase.batch or ((0, data.batch_size),)
   ends = [*(place for place, _ in ramp[1:]), phase.tokens]
   share = sum(phase.mixture.values())

@@ -15,7 +15,8 @@ from pipelines import manifest as manifest_lib
 from pipelines import mixture
 from pipelines import tokenizer as tokenizer_lib
 from zaya_jax import config as config_lib
-from zaya_jax.data import held_out, prepare
+from zaya_jax.config import segments
+from zaya_jax.data import held_out, prepare, sources
 from zaya_jax.runtime import processes
 
 _OFTEN = 100  # Epochs that deserve a word.
@@ -51,8 +52,7 @@ class Corpus:
       'shard_index': shard[0],
       'shard_count': shard[1],
     }
-    dirs = config.data.dir or (os.path.join(config.run_dir, 'data'),)
-    parts = mixture.parse(dirs)
+    parts = sources.open_all(config)
     self.directories = [part.directory for part in parts]
     self._first = parts[0].directory
     # A folder that is named says what to read; a preset's text does not.
@@ -69,17 +69,20 @@ class Corpus:
       _check_tokenizer_flag(config.data, self._first)
     _check_vocabulary(config, self.tokenizer.name, self.tokenizer.vocab_size)
     self.loader = loader_lib.make_train_loader(
-      dirs,
+      sources.folders(config),
       seq_len=config.data.seq_len,
       batch_size=config.data.batch_size,
       seed=config.seed,
+      stretches=sources.stretches(config),
       **self._shard,
     )
-    self.held_out = held_out.find(parts, self.loader.manifests)
+    self._parts = parts
+    found = held_out.find(parts, self.loader.manifests)
+    self.held_out = [folder for folder in found if folder.weight]
     self.notes = [
       *self._not_read(),
       *_read_often(config, parts, self.loader),
-      *_not_held_out(parts, self.held_out),
+      *_not_held_out(parts, found),
     ]
 
   def __enter__(self) -> Self:
@@ -87,6 +90,16 @@ class Corpus:
 
   def __exit__(self, *unused) -> None:
     self.loader.close()
+
+  @property
+  def epoch_tokens(self) -> float:
+    """Tokens until the folder that is repeated most often was read once."""
+    total = sum(part.weight for part in self._parts)
+    return min(
+      float(data.splits['train'].tokens * total / part.weight)
+      for part, data in zip(self._parts, self.loader.manifests, strict=True)
+      if part.weight
+    )
 
   @property
   def has_chats(self) -> bool:
@@ -144,12 +157,12 @@ def _read_often(
   loader: loader_lib.Loader,
 ) -> list[str]:
   """Says which folder has so little text that it is learnt by heart."""
-  windows = config.num_steps * config.data.batch_size
+  rows = segments.segments(config)[-1].stop_row
   return [
     f'{part.directory} has {data.splits["train"].tokens:,} tokens to train on, '
     f'and {config.num_steps:,} steps read them {times:,.0f} times'
     for part, data, times in zip(
-      parts, loader.manifests, loader.epochs(windows), strict=True
+      parts, loader.manifests, loader.epochs(rows), strict=True
     )
     if times >= _OFTEN
   ]

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from zaya_jax import config as config_lib
+from zaya_jax.config import segments
 from zaya_jax.metrics import experts, journal
 from zaya_jax.runtime import clock, durable
 
@@ -49,6 +50,8 @@ class Recorder:
       trying: what fails inside is told, and the run goes on.
     """
     self._run_dir, self._trying = run_dir, trying
+    name = segments.current(config).phase
+    self._phase = {'phase': name} if name else {}
     self._open = contextlib.ExitStack()
     nowhere = pathlib.Path(os.devnull)
     self._journal = journal.Journal(
@@ -78,7 +81,8 @@ class Recorder:
     self, step: int, tokens: int, values: Mapping[str, float]
   ) -> dict[str, Any]:
     """Writes a row to metrics.jsonl and TensorBoard; returns it."""
-    row = {'step': step, 'tokens': tokens, **values, **clock.stamps()}
+    row = {'step': step, 'tokens': tokens, **self._phase, **values}
+    row |= clock.stamps()
     with self._trying('metrics.jsonl'):
       self._journal.write(row)
       if time.monotonic() > self._reopen_at:  # There is room again.

@@ -19,10 +19,12 @@ from typing import Any
 import numpy as np
 
 from zaya_jax import config as config_lib
+from zaya_jax.config import segments
 from zaya_jax.metrics import console, experts, recorder, summary, text, window
+from zaya_jax.metrics import course as course_lib
 from zaya_jax.model import flops
 
-_BEST, _ZLIB = 'val/bpb', 'val/zlib_bpb'
+_BEST = 'val/bpb'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +61,7 @@ class Reporter:
     start_step: int = 0,
     start_tokens: int = 0,
     process: int = 0,
+    again: bool = False,
   ):
     """Opens the files of a run.
 
@@ -76,6 +79,7 @@ class Reporter:
         which a killed process has left, are dropped.
       start_tokens: tokens trained on before.
       process: of several processes only 0 shows and records; each has a log.
+      again: the terminal shows this run already.
     """
     self._config = config
     self._run_dir = pathlib.Path(run_dir)
@@ -90,6 +94,7 @@ class Reporter:
       devices=f'{num_devices} x {device_kind}',
       peak_flops=self._peak,
     )
+    self._again = again
     self._step, self._tokens = start_step, start_tokens
     self._first = process == 0
     self._log = f'logs/process_{process:05d}.log' if process else 'log.txt'
@@ -116,7 +121,7 @@ class Reporter:
     )
     scored = [row for row in self._recorder.history if row.get(_BEST)]
     self._best = min(scored, key=lambda row: row[_BEST], default=None)
-    for line in self._opening:
+    for line in () if self._again else self._opening:
       self.note(line)
     self._mark = time.monotonic()
     return self
@@ -208,14 +213,10 @@ class Reporter:
     self.flush()
     row = self._recorder.row(step, self._tokens, values)
     place = text.place('eval', step, self._config.num_steps)
-    line = f'{place}  loss {values["val/loss"]:7.4f}'
-    if _BEST in values:
-      line += f'  bpb {values[_BEST]:.3f}'
-      if self._best is None or values[_BEST] < self._best[_BEST]:
-        self._best = row
-        line += '  best so far'
-    if _ZLIB in values:
-      line += f'  (zlib {values[_ZLIB]:.3f})'
+    best = self._best[_BEST] if self._best else math.inf
+    if is_best := values.get(_BEST, math.nan) < best:
+      self._best = row
+    line = f'{place}  {text.eval_line(values, is_best)}'
     self._console.line(line, style='cyan')
 
   def sample(self, step: int, prompt: str, continuation: str) -> None:
@@ -236,6 +237,20 @@ class Reporter:
   def note(self, line: str) -> None:
     """Shows one line, above the bar where there is one."""
     self._console.line(line, style='dim')
+
+  def begins(self, row: int, notes: Sequence[str]) -> None:
+    """Shows what the run is, unless it has been shown, and from which row."""
+    if not self._again:
+      for line in (*course_lib.overview(self._config), *notes):
+        self.note(line)
+    if self._config.course:
+      self._console.line('', bold=course_lib.entered(self._config, row))
+
+  def leaves(self) -> None:
+    """Says that a segment of the run is done and the next one follows."""
+    self.flush()
+    self._console.end_bar()
+    self.note(course_lib.left(self._config, self.train_loss))
 
   def finish(self, *, checkpoint: str | None, data: Sequence[str] = ()) -> None:
     """Shows what the run has come to and what to type next.
@@ -260,18 +275,15 @@ class Reporter:
 
   def _advance(self, loss: float) -> None:
     """Moves the progress bar."""
-    rate = text.short(self._window.tokens_per_second)
-    self._console.advance(
-      self._step,
-      self._config.num_steps,
-      f'loss {loss:.3f}',
-      f'{rate} tok/s',
-      f'eta {text.duration(self._eta_s())}',
-    )
+    rate = f'{text.short(self._window.tokens_per_second)} tok/s'
+    eta, total = text.duration(self._eta_s()), self._config.num_steps
+    numbers = f'loss {loss:.3f}', rate, f'eta {eta}'
+    self._console.advance(self._step, total, *numbers)
 
   def _eta_s(self) -> float:
     """Seconds to the last step, at the pace since the last row."""
-    return self._window.step_s * (self._config.num_steps - self._step)
+    left = segments.tokens_left(self._config, self._step)
+    return left / self._window.tokens_per_second
 
   def _write_step(self) -> None:
     """Makes one row and one line of the steps since the last."""

@@ -100,6 +100,8 @@ def _commands(config: config_lib.Config, run_dir: str, done: bool) -> list[str]:
   chat = ' --generate.chat' if how.chat else ''
   again = shlex.quote(f'--flagfile={run_dir}/config.flags')
   longer = f' --num_steps={2 * config.num_steps}' if done else ''
+  if done and config.course:
+    longer = f'  # after one more [[phase]] in {config.recipe}'
   repeats = f' --generate.no_repeat={how.no_repeat}' if how.no_repeat else ''
   commands = [
     f'{program} --mode=generate {where} {prompt}{chat}{repeats}',

@@ -29,6 +29,17 @@ def step_line(row: Mapping[str, float], *, total: int, eta_s: float) -> str:
   return '  '.join(part for part in parts if part)
 
 
+def eval_line(values: Mapping[str, float], best: bool) -> str:
+  """Held-out numbers, under the names of metrics.jsonl."""
+  parts = [
+    f'loss {values["val/loss"]:7.4f}',
+    _optional(values, 'val/bpb', 'bpb {:.3f}'),
+    'best so far' if best else '',
+    _optional(values, 'val/zlib_bpb', '(zlib {:.3f})'),
+  ]
+  return '  '.join(part for part in parts if part)
+
+
 def place(what: str, step: float, total: int) -> str:
   """`step   20/1000`, as wide for every step of a run."""
   return f'{what:<5} {int(step):>{len(str(total))}}/{total}'

@@ -14,8 +14,9 @@ from zaya_jax import metrics
 from zaya_jax.checkpoint import meta
 from zaya_jax.checkpoint.writing import fast as fast_lib
 from zaya_jax.checkpoint.writing import manager
+from zaya_jax.config import segments
 from zaya_jax.data import corpus as corpus_lib
-from zaya_jax.data import position
+from zaya_jax.data import history, position
 from zaya_jax.data.ledger import book as book_lib
 from zaya_jax.inference import generate, score
 from zaya_jax.inference import model as model_lib
@@ -34,7 +35,7 @@ class Pause:
     state: after it.
     measured: by it.
     tokens: trained on so far.
-    last: no step follows.
+    last: no step follows in the segment.
     stopping: a signal asks to end here.
   """
 
@@ -102,18 +103,20 @@ class Hooks:
     evals, samples = self._config.eval.every, self._config.log.sample_every
     saves, fast = self._config.checkpoint.every, self._fast
     goes_on = lambda now: not now.stopping  # Who asks to stop does not wait.
+    here = segments.current(self._config)
+    ends = lambda now: now.last and here.closes  # Of a phase, not of a size.
     return [
       Hook(self._tell_saved, lambda _: True, reads_state=False),
       Hook(self._copy, lambda now: bool(fast and fast.is_due(now.step))),
       Hook(self._save, lambda now: now.ends or now.at(saves)),
       Hook(
         self._evaluate,
-        lambda now: goes_on(now) and (now.last or now.at(evals)),
+        lambda now: goes_on(now) and (ends(now) or now.at(evals)),
       ),
       Hook(
         self._sample,
         lambda now: (
-          goes_on(now) and samples > 0 and (now.last or now.at(samples))
+          goes_on(now) and samples > 0 and (ends(now) or now.at(samples))
         ),
       ),
       Hook(self._write_page, lambda _: self._page.is_due(), reads_state=False),
@@ -164,6 +167,9 @@ class Hooks:
       tokens=now.tokens,
       metrics={'train/loss': self._report.train_loss},
     )
+    if course := self._config.course:
+      about['phase'] = segments.current(self._config).phase
+      about['recipe'] = history.record(course)
     return {**about, position.META: position.describe(self._corpus.loader)}
 
   def _evaluate(self, now):

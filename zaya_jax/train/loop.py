@@ -11,7 +11,7 @@ from ops import dispatch
 from zaya_jax import config as config_lib
 from zaya_jax import metrics
 from zaya_jax.checkpoint.writing import manager
-from zaya_jax.config import exit_codes
+from zaya_jax.config import exit_codes, segments
 from zaya_jax.data.ledger import book as book_lib
 from zaya_jax.optim import groups
 from zaya_jax.parallel import batch as batch_lib
@@ -32,7 +32,7 @@ class NumericsError(RuntimeError):
 
 
 class Loop:
-  """Training, from a state to `num_steps`.
+  """Training, from a state to the end of a segment of the run.
 
   Args:
     config: of the run.
@@ -65,14 +65,14 @@ class Loop:
     self._keep: Callable[[], None] | None = None
 
   def run(self, start: start_lib.Start, signal: stop.StopSignal) -> int:
-    """Runs to `num_steps` or to a signal; returns the exit code."""
-    data, last = self._config.data, self._config.num_steps
+    """Runs to the end or to a signal; returns the exit code."""
+    data, last = self._config.data, segments.current(self._config).stop_step
+    on = not segments.is_last(self._config)  # The next segment follows.
     state, total, measured = start.state, start.tokens, None
     tokens = data.batch_size * data.seq_len
     name = self._config.optim.name
     updated = groups.summary(state.params, optimizer=name)
-    for note in (*start.notes, *updated):
-      self._report.note(note)
+    self._report.begins(self._batches.state, (*start.notes, *updated))
     for step in range(start.step + 1, last + 1):
       began, window = time.monotonic(), self._batches.state
       beats.enter('data', step)
@@ -97,7 +97,7 @@ class Loop:
         measured=measured,
         tokens=total,
         last=step == last,
-        stopping=bool(name) and step < last,
+        stopping=bool(name) and (on or step < last),
       )
       self._pause(now)
       state = now.state
@@ -130,9 +130,14 @@ class Loop:
       hook.run(now)
 
   def _finish(self, start: start_lib.Start, *, done: bool) -> None:
-    beats.enter('end')
+    going_on = done and not segments.is_last(self._config)
+    if not going_on:
+      beats.enter('end')
     if start.fast:
       start.fast.close(done=done)
+    if going_on:
+      self._report.leaves()
+      return
     newest = self._saved.newest_saved()
     self._report.finish(
       checkpoint=None if newest is None else self._saved.directory(newest),

@@ -4,14 +4,17 @@
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Iterator
+import gc
+from collections.abc import Callable, Iterator
 
 from ops import dispatch
 from zaya_jax import config as config_lib
 from zaya_jax import metrics
 from zaya_jax.checkpoint import lock, seal_key
 from zaya_jax.checkpoint.writing import manager
+from zaya_jax.config import exit_codes, segments
 from zaya_jax.data import corpus as corpus_lib
+from zaya_jax.data import course as course_lib
 from zaya_jax.data.ledger import book as book_lib
 from zaya_jax.data.ledger import opening, terms
 from zaya_jax.model import flops
@@ -52,43 +55,85 @@ def train(config: config_lib.Config) -> int:
     open_(dispatch.use(**vars(config.ops)))
     open_(seal_key.trusting(config.checkpoint.seal_key_file))
     config = open_(session.join(config, _must_agree(config)))
-    config = inherit.settings(config)
+    config = inherit.settings(config.in_steps())
+    config = _check(config)
+    open_(_lock(config))
+    listen = functools.cache(lambda: open_(stop.StopSignal()))
+    code, more = _train_segment(config, listen)
+    while more and code == exit_codes.DONE:
+      gc.collect()  # The arrays of the segment before.
+      code, more = _train_segment(config, listen, again=True)
+    return code
+
+
+def _train_segment(
+  config: config_lib.Config,
+  listen: Callable[[], stop.StopSignal],
+  again: bool = False,
+) -> tuple[int, bool]:
+  """Goes on from the newest checkpoint to the end of a segment of the run.
+
+  Args:
+    config: of the run; without a recipe it has one segment.
+    listen: from when on a signal waits for the end of a step.
+    again: this process has trained a segment before.
+
+  Returns:
+    The exit code, and whether segments are left.
+  """
+  with contextlib.ExitStack() as stack:
+    open_ = stack.enter_context
+    config = course_lib.enter(config)
     mesh = mesh_lib.make_mesh(config.mesh)
-    state_lib.check(config, mesh)
     ways = ways_lib.Ways(config, mesh)
     init = state_lib.make_init(config)  # Of model and optimizer.
-    if config.ops != config_lib.OpsConfig():  # Named engines may not run.
-      traced.trace(config, mesh)
-    open_(_lock(config))
     corpus = open_(corpus_lib.Corpus(config, mesh_lib.data_shard(mesh)))
+    config = config.in_steps(corpus.epoch_tokens)
     config = _with_samples_like(corpus, config)
     saved = open_(manager.Manager(config.run_dir, config.checkpoint))
     start = start_lib.restore_or_init(config, mesh, init, corpus, saved)
+    notes = (*corpus.notes, *ways.notes(), *start.notes)
+    start = dataclasses.replace(start, notes=notes)
     config = start.config
     compiler = functools.partial(_compile, config, ways)
     _describe(config, mesh, corpus, start)
     page = open_(overview.Live(config, wanted=processes.process() == 0))
-    report = open_(_make_reporter(config, mesh, corpus, start))
-    for note in (*corpus.notes, *ways.notes()):
-      report.note(note)
+    report = open_(_make_reporter(config, mesh, corpus, start, again))
     guard = guard_lib.Guard(config, mesh, _incidents(config, report))
     book = _open_ledger(config, corpus, start, report)
     hooks = hooks_lib.Hooks(
       config, mesh, corpus, saved, start.fast, guard, report, page, book
     )
-    signal = open_(stop.StopSignal())
     loop = loop_lib.Loop(
       config, mesh, corpus.loader, compiler, guard, hooks, saved, report, book
     )
-    return loop.run(start, signal)
+    return loop.run(start, listen()), not segments.is_last(config)
+
+
+def _check(config) -> config_lib.Config:
+  """Whether the meshes of all segments can be made and divide what they must.
+
+  Returns:
+    The settings with the recipe as it is now, whatever becomes of its file.
+  """
+
+  def check_one(config):
+    mesh = mesh_lib.make_mesh(config.mesh)
+    state_lib.check(config, mesh)
+    ways_lib.Ways(config, mesh)  # It must fit.
+    if config.ops != config_lib.OpsConfig():  # Named engines may not run.
+      traced.trace(config, mesh)
+
+  config = dataclasses.replace(config, course=segments.course(config))
+  segments.in_each(config, check_one)
+  return config
 
 
 def _compile(config, ways, state, batch, note):
   """The step in the fastest way that fits."""
 
   def make(config):
-    optimizer = optimizer_lib.make_optimizer(config.optim, config.num_steps)
-    return step_lib.make_jitted(config, optimizer)
+    return step_lib.make_jitted(config, optimizer_lib.of_run(config))
 
   return ways.compile(make, config, (state, batch), note)
 
@@ -96,7 +141,9 @@ def _compile(config, ways, state, batch, note):
 def _must_agree(config) -> str:
   """The settings that all processes of a run must share, one a line."""
   place = config_lib.DistributedConfig()
-  return dataclasses.replace(config, distributed=place).to_flagfile()
+  course = segments.course(config)
+  text = course.recipe.text if course else ''
+  return dataclasses.replace(config, distributed=place).to_flagfile() + text
 
 
 def _with_samples_like(corpus, config) -> config_lib.Config:
@@ -131,7 +178,7 @@ def _describe(config, mesh, corpus, start) -> None:
   )
 
 
-def _make_reporter(config, mesh, corpus, start) -> metrics.Reporter:
+def _make_reporter(config, mesh, corpus, start, again) -> metrics.Reporter:
   count = flops.parameters(config.model)
   row, length = corpus.loader.state, config.data.seq_len
   return metrics.Reporter(
@@ -148,6 +195,7 @@ def _make_reporter(config, mesh, corpus, start) -> metrics.Reporter:
     start_step=start.step,
     start_tokens=start.tokens,
     process=processes.process(),
+    again=again,
   )
 
 

@@ -13,11 +13,14 @@ from zaya_jax.checkpoint import arrays, meta, seal
 from zaya_jax.checkpoint.reading import finder, reader
 from zaya_jax.checkpoint.writing import fast as fast_lib
 from zaya_jax.checkpoint.writing import manager
+from zaya_jax.config import segments
 from zaya_jax.data import corpus as corpus_lib
-from zaya_jax.data import position
+from zaya_jax.data import course as course_lib
+from zaya_jax.data import history, position
 from zaya_jax.data.ledger import book as book_lib
 from zaya_jax.hub import folder as hub_folder
 from zaya_jax.hub import names as hub_names
+from zaya_jax.optim import spikes
 from zaya_jax.runtime import beats, processes, run_files, supervised
 from zaya_jax.train import inherit
 from zaya_jax.train import state as state_lib
@@ -81,8 +84,9 @@ def restore_or_init(
       return Start(config=config, state=state, fast=fast)
     state, notes = _with_params_of(config, state, corpus, mesh)
     return Start(config=config, state=state, notes=tuple(notes), fast=fast)
-  _check_goes_on(config, newest)
   about = copy.meta if copy else meta.read(saved.directory(newest))
+  history.check(config, config.course, about)
+  _check_goes_on(config, newest)
   _check_arrays(config, about['arrays'])
   config, kept = inherit.schedule(config, about)
   changes = _changes(config, about, corpus)
@@ -90,11 +94,13 @@ def restore_or_init(
     state, corpus.loader.state = copy.state, about['data_index']
   else:
     state, corpus.loader.state, about = saved.restore(newest, abstract)
-  place = {'row': about['data_index'], 'ledger': about.get(book_lib.META)}
-  resumed = f'resumed at step {newest} (data index {corpus.loader.state:,})'
+  row = about['data_index']
+  state = _begin_segment(config, state, row, init, mesh)
+  place = {'row': row, 'ledger': about.get(book_lib.META)}
+  resumed = f'resumed at step {newest} (data index {row:,})'
   resumed += f' from {copy.where}' if copy else ''
   if skipped := supervised.batches_to_skip(newest):
-    corpus.loader.state += skipped * config.data.batch_size
+    corpus.loader.state = course_lib.next_row(config, row, skipped)
     resumed += f', {skipped} batches are left out'
   return Start(
     config=config,
@@ -109,7 +115,8 @@ def restore_or_init(
 
 def _changes(config, about, corpus) -> list[str]:
   """What is not as in the checkpoint; a run may go on with it."""
-  found = meta.check_same_model(about, config)
+  was = segments.before(config, about['data_index'])
+  found = meta.check_same_model(about, was)
   corpus.check_tokenizer(about['tokenizer_sha256'])
   position.check(
     config, about, corpus.loader, changes=found, versions=meta.versions()
@@ -117,6 +124,26 @@ def _changes(config, about, corpus) -> list[str]:
   if about['dataset_sha256'] != corpus.sha256:
     found.append('the shards: their content is not what it was')
   return found
+
+
+def _begin_segment(config, state, row, init, mesh) -> state_lib.TrainState:
+  """The state at the beginning of a segment, of that at the end of another.
+
+  The window of spikes begins anew: loss and gradient norm are those of other
+  data. So does the optimizer, where only parameters are to be kept.
+  """
+  here = segments.current(config)
+  if not here.index or row > here.first_row:
+    return state
+
+  def fresh():
+    if here.keep == 'all':
+      return {'recent': spikes.init()}
+    names = ('recent', 'opt_state', 'balance_state')
+    return {name: getattr(init(), name) for name in names}
+
+  with jax.set_mesh(mesh):
+    return dataclasses.replace(state, **jax.jit(fresh)())
 
 
 def _check_goes_on(config, newest) -> None:

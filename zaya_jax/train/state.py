@@ -60,7 +60,7 @@ def check(config: config_lib.Config, device_mesh: jax.sharding.Mesh) -> None:
 
 def make_init(config: config_lib.Config) -> Callable[[], TrainState]:
   """A function that makes the state of step 0; run it under jit."""
-  optimizer = optimizer_lib.make_optimizer(config.optim, config.num_steps)
+  optimizer = optimizer_lib.of_run(config)
 
   def init() -> TrainState:
     model_key, sample_key = jax.random.split(jax.random.key(config.seed))

@@ -70,9 +70,7 @@ def make_train_step(
       until `skip` or `release`; so the host, which reads late, can execute it
       again. Then `measured` has `HELD` and `LOSSES` too.
   """
-  optimizer = optimizer or optimizer_lib.make_optimizer(
-    config.optim, config.num_steps
-  )
+  optimizer = optimizer or optimizer_lib.of_run(config)
 
   def train_step(state: state_lib.TrainState, batch: gradients.Batch):
     loss, grads, load_NX, losses_D = gradients.each_and_sum(
@@ -82,8 +80,9 @@ def make_train_step(
     now_2 = jnp.stack([loss, grad_norm])
     good = _is_good(config, state.recent, now_2)
     apply = good & (state.held == 0)
+    parts = partition.divide(state.params)
     updates, opt_state = optimizer.params.update(
-      grads, state.opt_state, partition.divide(state.params), apply=apply
+      grads, state.opt_state, parts, apply=apply, step=state.step
     )
     buffers, balance_state = balance.update(
       optimizer.buffers,
@@ -104,7 +103,7 @@ def make_train_step(
     measured = {
       'train/loss': loss,
       'optim/grad_norm': grad_norm,
-      'optim/lr': optimizer.rate(state.step - state.skipped),
+      'optim/lr': optimizer.rate_of(state.step, state.skipped),
       DIGEST: digest.of_batch(batch),
       **_told(new, load_NX, config.model.num_experts),
     }

@@ -3,11 +3,13 @@
 
 import math
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from zaya_jax import config as config_lib
+from zaya_jax.config import phase, segments
 from zaya_jax.optim import schedule
 
 PEAK, FINAL, WARMUP, STEPS = 2e-3, 2e-4, 5, 25
@@ -80,3 +82,50 @@ def test_decay_longer_than_the_run_starts_after_warmup():
 
 def test_rate_of_zero_is_allowed():
   assert rates([0, 10, STEPS], lr=0.0, lr_final=0.0) == [0, 0, 0]
+
+
+RATES = [
+  phase.Rate(
+    before=0.0, start=6e-4, end=2e-4, shape='cosine', warmup=30 * 10**9,
+    tokens=8 * 10**12,
+  ),
+  phase.Rate(
+    before=2e-4, start=2e-4, end=0.0, shape='linear', warmup=0,
+    tokens=12 * 10**11,
+  ),
+  phase.Rate(
+    before=1e-2, start=3e-2, end=3e-2, shape='constant', warmup=999,
+    tokens=5000,
+  ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize('rate', RATES, ids=lambda rate: rate.shape)
+@pytest.mark.parametrize('batch_size', [1024, 4096])
+def test_rate_of_a_recipe_is_the_closed_form_in_tokens(rate, batch_size):
+  """Whatever the batch, after 32-bit steps and beyond 32-bit tokens."""
+  scale = rate.tokens / (8 * 10**12)
+  seq_len = max(1, int(4096 * scale))
+  size = batch_size * seq_len
+  segment = segments.Segment(
+    rows=0, steps=0, seq_len=seq_len, batch_size=batch_size, rate=rate,
+    phase_token=17 * size, first_step=29_803, first_row=17 * batch_size,
+  )  # fmt: skip
+  found = jax.jit(schedule.of_segment(segment))
+  # All of the phase, and the first step behind it.
+  for step in np.linspace(0, rate.tokens / size - 17, 41).astype(int):
+    tokens = (17 + int(step)) * size
+    wanted = rate.at(tokens)
+    got = found(jnp.int32(29_803 + step))
+    assert float(got) == pytest.approx(wanted, abs=1e-9)
+    row = segment.first_row + int(step) * batch_size
+    assert segment.learning_rate(row) == wanted
+
+
+def test_rate_of_a_recipe_sees_a_wrong_position():
+  rate, size = RATES[0], 4096 * 4096
+  segment = segments.Segment(
+    rows=0, steps=0, seq_len=4096, batch_size=4096, rate=rate, first_step=1
+  )
+  got = schedule.of_segment(segment)(jnp.int32(100_000))
+  assert abs(float(got) - rate.at(100_000 * size)) > 1e-10

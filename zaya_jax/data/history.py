@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The past of a recipe: what a run has trained by does not change any more.
+
+A checkpoint remembers the segments. What an edited recipe says of rows that
+were given out must be what was done with them; of later rows it may say
+anything.
+"""
+
+import dataclasses
+from typing import Any
+
+from zaya_jax import config as config_lib
+from zaya_jax.config import phase as phase_lib
+from zaya_jax.config import segments
+
+# Flags of a phase that decide what was trained; others say how.
+_FLAGS = ('model.rope_theta', 'optim.balance_lr')
+
+
+def record(course: segments.Course) -> dict[str, Any]:
+  """What a checkpoint remembers of a recipe, as JSON has it."""
+  names = [source.name for source in course.recipe.sources]
+  return {
+    'path': course.recipe.path,
+    'sources': names,
+    'segments': [_facts(names, s) for s in course.segments],
+  }
+
+
+def check(
+  config: config_lib.Config,
+  course: segments.Course | None,
+  about: dict[str, Any],
+) -> None:
+  """Refuses to go on by a recipe that says something else of the past.
+
+  Args:
+    config: of the run.
+    course: of the recipe now; None: the run has none.
+    about: the meta of the checkpoint to go on from.
+
+  Raises:
+    UsageError: naming the first phase that differs.
+  """
+  before = about.get('recipe')
+  if bool(before) != bool(course):
+    had = f'was trained by {before["path"]}' if before else 'had no recipe'
+    raise config_lib.UsageError(
+      f'--recipe={config.recipe}: the run in --run_dir={config.run_dir} {had}; '
+      'go on as it began, or take its parameters into another --run_dir with '
+      f'--restore={config.run_dir}.'
+    )
+  if not course or not before:
+    return
+  now, row = record(course), about['data_index']
+  known = len(before['sources'])
+  if now['sources'][:known] != before['sources']:
+    raise phase_lib.error(
+      course.recipe.path,
+      '',
+      '[sources]',
+      f' were {", ".join(before["sources"])}, in this order, when the run '
+      'began; put them back, and new ones behind them.',
+    )
+  begun = [s for s in before['segments'] if s['first_row'] < row]
+  for i, old in enumerate(begun):
+    new = now['segments'][i] if i < len(now['segments']) else {}
+    if key := _difference(old, new, row):
+      raise phase_lib.error(
+        course.recipe.path,
+        old['phase'],
+        key,
+        f' was {old.get(key)} and is {new.get(key, "missing")} now, and the '
+        f'run has trained by it up to token {about["tokens"]:,}; put it back, '
+        'and write what is to change as a phase behind it.',
+      )
+
+
+def _facts(names, segment) -> dict[str, Any]:
+  """What decides about the rows of a segment, under the keys of a recipe."""
+  rate = dataclasses.asdict(segment.rate)
+  if rate['shape'] == 'constant':  # It may last longer.
+    del rate['tokens'], rate['end']
+  if not rate['warmup']:
+    del rate['before']
+  shares = zip(names, segment.weights, strict=True)
+  return {
+    'phase': segment.phase,
+    'first_row': segment.first_row,
+    'tokens': segment.stop_token,
+    'stop_row': segment.stop_row,
+    'batch': segment.batch_size,
+    'data.seq_len': segment.seq_len,
+    'mixture': {name: str(share) for name, share in shares if share},
+    'lr': rate,
+    'keep': segment.keep,
+    'flags': {k: v for k, v in segment.flags if k in _FLAGS},
+  }
+
+
+def _difference(old, new, row) -> str:
+  """The first key in which the past differs, or ''."""
+  free = {'tokens', 'stop_row'}
+  for key in old:
+    if key not in free and old[key] != new.get(key):
+      return key
+  # The end of what is over; of what goes on, it must not be over already.
+  over = old['stop_row'] < row
+  same = old['stop_row'] == new['stop_row']
+  return '' if same or (not over and new['stop_row'] >= row) else 'tokens'
