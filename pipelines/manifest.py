@@ -55,8 +55,13 @@ def load(directory: str | os.PathLike[str]) -> Manifest:
   Raises:
     DataError: exit code 3, naming the file that is missing, added or damaged.
   """
+  if '://' in str(directory):
+    raise errors.DataError(
+      f'{directory} is not a folder of this machine; shards are read from one: '
+      'copy them there, or mount the store.'
+    )
   directory = pathlib.Path(directory)
-  manifest = _parse(directory / FILE_NAME)
+  manifest = read(directory / FILE_NAME)
   shards = [s for split in manifest.splits.values() for s in split.shards]
   for shard in shards:
     _check_shard(directory, shard)
@@ -67,6 +72,11 @@ def load(directory: str | os.PathLike[str]) -> Manifest:
     if path.name not in names:
       raise _unusable(path, f'is not listed in {FILE_NAME}; remove it')
   return manifest
+
+
+def read(path: pathlib.Path) -> Manifest:
+  """Reads a manifest, whatever lies beside it."""
+  return _parse(path)
 
 
 def verify(

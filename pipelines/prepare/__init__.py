@@ -7,6 +7,7 @@ input are encoded (`units`), documents are given their places (`layout`), shards
 are written (`bundle`). What is done survives; the same call goes on after it.
 """
 
+import functools
 import os
 import pathlib
 import shutil
@@ -24,7 +25,7 @@ from pipelines.prepare import (
 )
 from pipelines.prepare import engine as engine_lib
 from pipelines.prepare import output as output_lib
-from pipelines.prepare.input import read
+from pipelines.prepare.input import read, store
 
 _TRAINED = 'trained'  # Folder of the tokenizer that was trained.
 
@@ -69,7 +70,6 @@ def prepare(
     DataError: exit code 2 for wrong input or settings, 3 for damaged shards
       and for an output that cannot be written.
   """
-  output = pathlib.Path(os.path.abspath(output))
   settings = manifest.Settings(
     input=input,
     text_field=text_field,
@@ -85,10 +85,39 @@ def prepare(
     decontaminate=tuple(decontaminate),
     trim=trim,
   )
+  call = functools.partial(_Call, settings, engine, workers, part, progress)
+  if store.is_url(output):
+    return _upload(str(output), call)
+  return _here(pathlib.Path(os.path.abspath(output)), call)
+
+
+def _upload(
+  url: str, call: 'functools.partial[_Call]'
+) -> manifest.Manifest | None:
+  """Makes the folder here and copies it; a manifest there says it is whole."""
+  if part := call.args[3]:
+    raise errors.DataError(
+      f'--data.part={part[0]}/{part[1]}: parts meet in a folder, which '
+      f'--output={url} is not; give one that all machines see.'
+    )
+  found = output_lib.existing_there(url, call.args[0])
+  if found:
+    return found
+  folder = output_lib.staging(url)
+  result = _here(folder, call)
+  store.upload(folder, url, manifest.FILE_NAME)
+  shutil.rmtree(folder)
+  return result
+
+
+def _here(
+  output: pathlib.Path, call: 'functools.partial[_Call]'
+) -> manifest.Manifest | None:
+  settings, part = call.args[0], call.args[3]
   if (output / manifest.FILE_NAME).exists():
     return output_lib.existing(output, settings)
-  output_lib.check(output, input)
-  return _make(output, _Call(settings, engine, workers, part, progress), part)
+  output_lib.check(output, settings.input)
+  return _make(output, call(), part)
 
 
 def _make(

@@ -8,6 +8,7 @@ import hashlib
 import os
 import pathlib
 import shutil
+import tempfile
 from collections.abc import Iterator
 from typing import Any, TextIO
 
@@ -58,6 +59,37 @@ def existing(
     found.check_tokenizer(named)
     found.check_template(named)
   return found
+
+
+def existing_there(
+  url: str, settings: manifest.Settings
+) -> manifest.Manifest | None:
+  """Like `existing`, of what is behind a URL; None: there is nothing.
+
+  Raises:
+    DataError: exit code 2, if it is another, or the store cannot be reached.
+  """
+  fs, place = store.filesystem(url, '--output')
+  path = f'{place}/{manifest.FILE_NAME}'
+  if not store.attempt(lambda: fs.exists(path), url):
+    return None
+  with tempfile.TemporaryDirectory() as folder:
+    copy = pathlib.Path(folder, manifest.FILE_NAME)
+    store.attempt(lambda: fs.get_file(path, str(copy)), url)
+    found = manifest.read(copy)
+  if dataclasses.replace(found.settings, window_tokens=0) != (
+    dataclasses.replace(settings, window_tokens=0)
+  ):
+    raise errors.DataError(
+      f'--output={url} was prepared with other settings; choose another place.'
+    )
+  return found
+
+
+def staging(url: str) -> pathlib.Path:
+  """The folder of this machine where what goes to a URL is made."""
+  name = hashlib.sha256(url.encode()).hexdigest()[:16]
+  return pathlib.Path(tempfile.gettempdir(), f'zaya-prepare-{name}')
 
 
 def check(output: pathlib.Path, text_input: str) -> None:

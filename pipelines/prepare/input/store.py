@@ -7,6 +7,8 @@ file: a connection that drops then costs one more try and no wrong text.
 
 import contextlib
 import dataclasses
+import functools
+import logging
 import os
 import pathlib
 import re
@@ -17,7 +19,7 @@ from typing import TypeVar
 from pipelines import errors
 
 _T = TypeVar('_T')
-_TRIES = 4
+_TRIES = 3  # Drivers try again themselves, too.
 _WAIT_S = 0.5  # Before the second try; twice as long before each further one.
 _URL = re.compile(r'[a-zA-Z][a-zA-Z0-9+.-]*://')
 
@@ -71,6 +73,8 @@ def filesystem(url: str, flag: str):
   """
   import fsspec
 
+  # It writes a page for each try.
+  logging.getLogger('gcsfs').setLevel(logging.CRITICAL)
   try:
     return fsspec.core.url_to_fs(url)
   except ImportError as error:
@@ -135,6 +139,16 @@ def attempt(function: Callable[[], _T], url: str) -> _T:
     'the store, then give the same command again.',
     errors.UNUSABLE,
   )
+
+
+def upload(folder: pathlib.Path, url: str, last: str) -> None:
+  """Copies the files of a folder to a place of a store, one of them `last`."""
+  fs, place = filesystem(url, '--output')
+  names = sorted(path.name for path in folder.iterdir())
+  attempt(lambda: fs.makedirs(place, exist_ok=True), url)
+  for name in sorted(names, key=lambda name: name == last):
+    put = functools.partial(fs.put_file, str(folder / name), f'{place}/{name}')
+    attempt(put, f'{url}/{name}')
 
 
 def _get(fs, path: str, copy: pathlib.Path, size: int) -> None:

@@ -282,6 +282,27 @@ def test_bad_line_late_in_the_input_leaves_nothing(tmp_path):
   assert [p.name for p in tmp_path.iterdir()] == ['a.jsonl']
 
 
+def test_bad_rows_up_to_a_share_are_left_out(tmp_path):
+  path = tmp_path / 'a.jsonl'
+  rows = [f'{{"text": "text {i}"}}\n' for i in range(100)]
+  path.write_text(''.join([*rows[:7], 'oops\n', *rows[8:]]))
+  data = prepare.prepare(str(path), tmp_path / 'out', bad_rows=0.01, **SMALL)
+  assert sum(s.documents for s in data.splits.values()) == 99
+  assert data.left_out == {'bad rows': 1}
+  assert list(data.skipped) == ['a.jsonl:8']
+  for share in (0.0, 0.009):
+    _refused(
+      'line 8 is not JSON' if not share else '1 of 100 rows .* a.jsonl:8',
+      2,
+      str(path),
+      tmp_path / 'none',
+      bad_rows=share,
+      **SMALL,
+    )
+  # What was read stays for a call that allows more.
+  assert not (tmp_path / 'none').exists()
+
+
 def test_killed_process_leaves_nothing_that_looks_finished(tmp_path, corpus):
   out = tmp_path / 'out'
   status = _run(

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
+import gzip
 import io
 import json
 
@@ -9,7 +10,7 @@ import pytest
 import zstandard
 
 from pipelines import errors
-from pipelines.prepare.input import read, rows
+from pipelines.prepare.input import read, rows, stream
 
 
 def _texts(source):
@@ -56,7 +57,13 @@ def test_formats_give_the_same_texts(tmp_path):
     b''.join(map(zstandard.compress, frames))
   )
   pq.write_table(pa.table({'text': texts}), tmp_path / 'a.parquet')
-  for name in ('a.jsonl', 'a.jsonl.zst', 'a.parquet'):
+  (tmp_path / 'a.jsonl.gz').write_bytes(gzip.compress(lines.encode()))
+  (tmp_path / 'a.json.gz').write_bytes(gzip.compress(lines.encode()))
+  (tmp_path / 'a.json').write_text(lines)
+  for name in (
+    *('a.jsonl', 'a.jsonl.zst', 'a.jsonl.gz', 'a.json', 'a.json.gz'),
+    'a.parquet',
+  ):
     assert list(_read(tmp_path / name).values()) == texts
 
 
@@ -130,6 +137,89 @@ def test_parquet_faults_are_named(tmp_path):
   _refused(path, "row 2: field 'text'")
   path.write_bytes(b'PAR1 no')
   _refused(path, 'not a readable parquet file')
+
+
+@pytest.mark.parametrize(
+  'content, texts',
+  [
+    ('{"text": "row"}', ['row']),
+    ('{"text": "row"}\n{"text": "two"}\n', ['row', 'two']),
+    ('{"name": "x", "version": 1}', ['{"name": "x", "version": 1}']),
+    ('{\n  "text": "one"\n}', ['{\n  "text": "one"\n}']),
+    ('[1, 2]', ['[1, 2]']),
+    ('{"a": 1} and so on', ['{"a": 1} and so on']),
+  ],
+)
+def test_json_is_rows_where_its_lines_are(tmp_path, content, texts):
+  (tmp_path / 'a.json').write_text(content)
+  assert list(_read(tmp_path / 'a.json').values()) == texts
+
+
+def test_lines_of_a_json_without_the_field_are_named(tmp_path):
+  (tmp_path / 'a.json').write_text('{"body": "x"}\n{"body": "y"}\n')
+  _refused(tmp_path / 'a.json', "line 1 has no field 'text'.*body")
+
+
+def test_packed_text_is_one_document(tmp_path):
+  (tmp_path / 'a.txt.gz').write_bytes(gzip.compress(b'one\ntwo'))
+  (tmp_path / 'b.txt.zst').write_bytes(zstandard.compress(b'three'))
+  assert list(_read(tmp_path).values()) == ['one\ntwo', 'three']
+
+
+@pytest.mark.parametrize('harm', [lambda c: c[:-9], lambda c: b'not gzip'])
+def test_damaged_gz_is_refused(tmp_path, harm):
+  path = tmp_path / 'a.jsonl.gz'
+  path.write_bytes(harm(gzip.compress(b'{"text": "x"}\n' * 1000)))
+  _refused(path, 'a.jsonl.gz is not a whole gzip file')
+
+
+def test_what_describes_a_data_set_is_left_out(tmp_path):
+  for name in ('README.md', 'dataset_infos.json', 'notes.md'):
+    (tmp_path / name).write_text('about it')
+  assert len(_read(tmp_path)) == 3  # Three texts, as far as one can see.
+  (tmp_path / 'a.jsonl').write_text('{"text": "x"}')
+  source = read.Source(str(tmp_path), 'text')
+  assert set(_texts(source)) == {'a.jsonl:1', 'notes.md:0'}
+  reason = 'describes the data set'
+  assert source.skipped == {
+    'README.md': reason,
+    'dataset_infos.json': reason,
+  }
+
+
+def test_bad_rows_are_counted_and_named_where_they_may_be(tmp_path):
+  path = tmp_path / 'a.jsonl'
+  path.write_text('{"text": "x"}\noops\n{"body": 1}\n\n{"text": "y"}\n')
+  source = read.Source(str(path), 'text', skip_bad=True)
+  assert list(_texts(source).values()) == ['x', 'y']
+  assert (source.rows.count, source.rows.bad) == (4, 2)
+  assert list(source.skipped) == ['a.jsonl:2', 'a.jsonl:3']
+  assert 'line 2 is not JSON' in source.skipped['a.jsonl:2']
+
+
+@pytest.mark.parametrize('name', ['a.jsonl', 'a.jsonl.gz'])
+def test_giant_line_is_a_bad_row_and_is_not_held(tmp_path, monkeypatch, name):
+  monkeypatch.setattr(stream, '_LONGEST', 100)
+  monkeypatch.setattr(stream, '_BLOCK', 64)
+  path = tmp_path / name
+  lines = ['{"text": "x"}', '{"text": "%s"}' % ('y' * 1000), '{"text": "z"}']
+  content = '\n'.join(lines).encode()
+  path.write_bytes(gzip.compress(content) if name[-1] == 'z' else content)
+  _refused(path, f'{name} line 2 is longer than')
+  source = read.Source(str(path), 'text', skip_bad=True)
+  assert list(_texts(source).values()) == ['x', 'z']
+  held = [line for line in stream.lines(path, name) if line]
+  assert max(map(len, held)) <= 100
+
+
+@pytest.mark.parametrize('block', [1, 3, 2**20])
+@pytest.mark.parametrize('end', ['', '\n'])
+def test_lines_are_those_of_the_text(tmp_path, monkeypatch, block, end):
+  monkeypatch.setattr(stream, '_BLOCK', block)
+  path = tmp_path / 'a'
+  path.write_bytes(b'one\n\nthree \r\nfour' + end.encode())
+  expected = [b'one', b'', b'three \r', b'four']
+  assert list(stream.lines(path, 'a')) == expected
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Text behind URLs: in memory, and in a real object store on this machine."""
+
+import json
+import uuid
+
+import fsspec
+import pytest
+
+from pipelines import errors, manifest, prepare
+from pipelines.prepare import output
+from pipelines.prepare.input import read, store
+
+SMALL = {'record_tokens': 64, 'val_fraction': 0.2}
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch, tmp_path):
+  monkeypatch.setattr(store.time, 'sleep', lambda seconds: None)
+  monkeypatch.setattr(output, 'staging', lambda url: tmp_path / 'staging')
+
+
+def _fill(root):
+  """The same files here or there."""
+  fs, place = fsspec.core.url_to_fs(str(root))
+  fs.makedirs(f'{place}/sub', exist_ok=True)
+  lines = ''.join(json.dumps({'text': f'text {i}'}) + '\n' for i in range(50))
+  fs.pipe_file(f'{place}/a.jsonl', lines.encode())
+  fs.pipe_file(f'{place}/sub/b.txt', b'some text\n' * 20)
+  fs.pipe_file(f'{place}/README.md', b'of the data set')
+  return str(root)
+
+
+@pytest.fixture
+def remote():
+  return _fill(f'memory://{uuid.uuid4()}/corpus')
+
+
+def _same(one, other):
+  assert one.splits == other.splits
+  assert (one.sources, one.skipped) == (other.sources, other.skipped)
+
+
+def test_text_behind_a_url_gives_what_text_here_gives(tmp_path, remote):
+  here = prepare.prepare(_fill(tmp_path / 'corpus'), tmp_path / 'a', **SMALL)
+  there = prepare.prepare(remote, tmp_path / 'b', workers=1, **SMALL)
+  _same(here, there)
+  assert there.sources == ('a.jsonl', 'sub/b.txt')
+  assert there.skipped == {'README.md': 'describes the data set'}
+
+
+def test_glob_and_single_file_behind_a_url(remote):
+  assert list(read.find(f'{remote}/*.jsonl')) == ['a.jsonl']
+  assert list(read.find(f'{remote}/sub/b.txt')) == ['b.txt']
+
+
+@pytest.mark.parametrize(
+  'url, sentence',
+  [
+    ('memory://nowhere/x', 'does not exist'),
+    ('foo://x/y', 'not a place that can be read'),
+  ],
+)
+def test_wrong_url_is_named(tmp_path, url, sentence):
+  with pytest.raises(errors.DataError, match=sentence) as caught:
+    prepare.prepare(url, tmp_path / 'out')
+  assert caught.value.exit_code == 2
+  assert list(tmp_path.iterdir()) == []
+
+
+def test_connection_that_drops_is_tried_again(tmp_path, remote, monkeypatch):
+  calls, true = [], store._get
+
+  def drops(fs, path, copy, size):
+    calls.append(path)
+    if len(calls) % 3:
+      copy.write_text('half of it')
+      raise ConnectionResetError('reset by peer')
+    true(fs, path, copy, size)
+
+  monkeypatch.setattr(store, '_get', drops)
+  data = prepare.prepare(remote, tmp_path / 'out', **SMALL)
+  assert data.num_sources == 2
+
+
+def test_connection_that_stays_away_is_one_sentence(
+  tmp_path, remote, monkeypatch
+):
+  def drops(*args):
+    raise ConnectionResetError('reset by peer')
+
+  monkeypatch.setattr(store, '_get', drops)
+  with pytest.raises(errors.DataError, match='did not answer 3 ti') as caught:
+    prepare.prepare(remote, tmp_path / 'out', **SMALL)
+  assert caught.value.exit_code == 3
+  assert 'reset by peer' in str(caught.value)
+  assert list(tmp_path.iterdir()) == []
+
+
+def test_cut_copy_is_not_taken_for_the_file(tmp_path, remote, monkeypatch):
+  file = read.find(remote)['a.jsonl']
+  cut = store.File(file.path, file.size + 1, file.version)
+  with pytest.raises(errors.DataError, match=f'{file.size} of {file.size + 1}'):
+    with cut.local(tmp_path):
+      pass
+  assert list(tmp_path.iterdir()) == []
+
+
+def test_missing_credentials_are_named(remote, monkeypatch):
+  def refuse(*args):
+    raise PermissionError('no key')
+
+  for error in (PermissionError('no key'), RuntimeError('NoCredentials')):
+
+    def raises(error=error):
+      raise error
+
+    with pytest.raises(errors.DataError, match='want of perm') as caught:
+      store.attempt(raises, remote)
+    assert caught.value.exit_code == 2
+
+
+def test_missing_driver_is_named(monkeypatch):
+  def missing(url):
+    raise ImportError('Install s3fs to access S3')
+
+  monkeypatch.setattr(fsspec.core, 'url_to_fs', missing)
+  with pytest.raises(errors.DataError, match='pip install s3fs') as caught:
+    read.find('s3://bucket/x')
+  assert caught.value.exit_code == 2
+
+
+def test_output_behind_a_url_is_no_folder_here(tmp_path, remote, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  url = f'memory://{uuid.uuid4()}/out'
+  data = prepare.prepare(remote, url, **SMALL)
+  assert list(tmp_path.iterdir()) == []
+  fs, place = fsspec.core.url_to_fs(url)
+  fs.get(place, str(tmp_path / 'copy'), recursive=True)
+  assert manifest.verify(tmp_path / 'copy') == data
+  # The same call finds it, another is refused.
+  assert prepare.prepare(remote, url, **SMALL) == data
+  with pytest.raises(errors.DataError, match='other settings'):
+    prepare.prepare(remote, url, **{**SMALL, 'record_tokens': 32})
+  with pytest.raises(errors.DataError, match='parts meet in a folder'):
+    prepare.prepare(remote, url, part=(0, 2), **SMALL)
+
+
+def test_upload_that_fails_goes_on_with_what_is_prepared(
+  tmp_path, remote, monkeypatch
+):
+  url = f'memory://{uuid.uuid4()}/out'
+  fs, place = fsspec.core.url_to_fs(url)
+  true = store.attempt
+
+  def fails(function, name):
+    if name.endswith('files.jsonl'):
+      raise errors.DataError('no answer', errors.UNUSABLE)
+    return true(function, name)
+
+  with monkeypatch.context() as patch:
+    patch.setattr(store, 'attempt', fails)
+    with pytest.raises(errors.DataError, match='no answer'):
+      prepare.prepare(remote, url, **SMALL)
+  assert not fs.exists(f'{place}/manifest.json')
+  monkeypatch.setattr(prepare, '_make', None)
+  prepare.prepare(remote, url, **SMALL)
+  assert fs.exists(f'{place}/manifest.json')
+
+
+def test_shards_behind_a_url_are_refused():
+  with pytest.raises(errors.DataError, match='copy them there') as caught:
+    manifest.load('s3://bucket/shards')
+  assert caught.value.exit_code == 2
+
+
+@pytest.mark.long
+def test_real_object_store(tmp_path, monkeypatch):
+  # Neither is in requirements-dev.txt: botocore wants an older dateutil than
+  # the client of Kubernetes does.
+  pytest.importorskip('s3fs')
+  moto = pytest.importorskip('moto.server')
+  server = moto.ThreadedMotoServer(ip_address='127.0.0.1', port=0)
+  server.start()
+  try:
+    host, port = server.get_host_and_port()
+    monkeypatch.setenv('AWS_ENDPOINT_URL', f'http://{host}:{port}')
+    monkeypatch.setenv('AWS_ACCESS_KEY_ID', 'key')
+    monkeypatch.setenv('AWS_SECRET_ACCESS_KEY', 'secret')
+    fs = fsspec.filesystem('s3', skip_instance_cache=True)
+    fs.mkdir('bucket')
+    there = prepare.prepare(
+      _fill('s3://bucket/corpus'), 's3://bucket/out', **SMALL
+    )
+    here = prepare.prepare(_fill(tmp_path / 'corpus'), tmp_path / 'a', **SMALL)
+    _same(here, there)
+    with pytest.raises(errors.DataError, match='does not exist'):
+      read.find('s3://bucket/nothing')
+  finally:
+    server.stop()
+  fs.clear_instance_cache()
+  with pytest.raises(errors.DataError, match='did not answer'):
+    prepare.prepare('s3://bucket/corpus', tmp_path / 'b', **SMALL)
