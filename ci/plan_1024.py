@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles one step of ZAYA1 for 1,024 MI300X, at 4k and at 32k tokens.
+"""Compiles the steps of ZAYA1's recipe for 1,024 MI300X, at 4k and at 32k.
 
     make plan-1024
 
 No GPU is needed. Ends with 1 if a contract of the compiled step is broken, or
-if both together take longer, or more memory of this machine, than they may.
+if all together take longer, or more memory of this machine, than they may.
 """
 
 import pathlib
@@ -12,23 +12,17 @@ import sys
 import time
 
 from zaya_jax import config as config_lib
-from zaya_jax.plan import planner
+from zaya_jax.plan import phases, planner
 
-FLAGFILE = pathlib.Path(__file__).parents[1] / 'configs' / 'zaya1_8b.flags'
+CONFIGS = pathlib.Path(__file__).parents[1] / 'configs'
 SECONDS, GIGABYTES = 180, 8
-# The same 16.8M tokens a step.
-LONG = (
-  '--data.seq_len=32768', '--data.batch_size=512', '--model.rope_theta=1e6',
-  '--mesh.context=2',
-)  # fmt: skip
-RUNS = {'4k': (), '32k, --mesh.context=2': LONG}
 
 
 def main() -> int:
   """Prints one block for each run; returns the exit code."""
   start, most, broken = time.monotonic(), 0.0, 0
-  for name, words in RUNS.items():
-    found = plan(words)
+  for name, config in phases.kinds(recipe()).items():
+    found = planner.compile_step(config, planner.make(config))
     most = max(most, found['host_bytes'] / 1e9)
     broken += show(name, found)
   seconds = time.monotonic() - start
@@ -39,24 +33,23 @@ def main() -> int:
   return int(broken > 0 or seconds > SECONDS or most > GIGABYTES)
 
 
-def plan(words):
-  """What the compiler says of a run, beside the formulas."""
-  config = config_lib.Config.parse(
+def recipe() -> config_lib.Config:
+  """The published phases of ZAYA1-8B."""
+  return config_lib.Config.parse(
     [
-      f'--flagfile={FLAGFILE}',
+      f'--flagfile={CONFIGS / "zaya1_8b.flags"}',
+      f'--recipe={CONFIGS / "zaya1.toml"}',
       '--plan.devices=1024',
       '--plan.compile=rocm',
-      *words,
     ]
   )
-  return planner.compile_step(config, planner.make(config))
 
 
 def show(name, found) -> int:
   """Prints a run; returns how many contracts are broken."""
   print(
-    f'ZAYA1-8B on 1,024 MI300X at {name}: compiled in {found["seconds"]:.0f} s '
-    f'with {found["host_bytes"] / 1e9:.2f} GB'
+    f'ZAYA1-8B on 1,024 MI300X, phase {name}: compiled in '
+    f'{found["seconds"]:.0f} s with {found["host_bytes"] / 1e9:.2f} GB'
   )
   print(f'  {"bytes of a device":<22}{"formula":>16}{"compiler":>16}')
   for what, (formula, real) in found['compare'].items():

@@ -95,7 +95,7 @@ class Documents:
     return [
       Document(
         int(row['start']),
-        self._names[row['file']],
+        self.names[row['file']],
         int(row['line']),
         int(row['hash']),
       )
@@ -119,7 +119,8 @@ class Documents:
     return np.frombuffer(_content(path, found.documents_sha256), ROW)
 
   @functools.cached_property
-  def _names(self) -> list[str]:
+  def names(self) -> list[str]:
+    """All input files, by the number that rows have for them."""
     path = self._directory / manifest.FILES_NAME
     content = _content(path, self._files.sha256)
     return [json.loads(line) for line in content.splitlines()]

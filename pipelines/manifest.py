@@ -49,34 +49,65 @@ def write_files(names: Iterable[str], directory: pathlib.Path) -> Files:
   return Files(count=count, bytes=size, sha256=file_sha256(path))
 
 
-def load(directory: str | os.PathLike[str]) -> Manifest:
-  """Reads a manifest and checks names and sizes of all files.
+def read(directory: str | os.PathLike[str]) -> Manifest:
+  """Reads a manifest, once as long as it stays as is, and nothing else.
 
   Raises:
-    DataError: exit code 3, naming the file that is missing, added or damaged.
+    DataError: exit code 3, if it is missing or damaged.
   """
   if '://' in str(directory):
     raise errors.DataError(
       f'{directory} is not a folder of this machine; shards are read from one: '
       'copy them there, or mount the store.'
     )
-  directory = pathlib.Path(directory)
-  manifest = read(directory / FILE_NAME)
-  shards = [s for split in manifest.splits.values() for s in split.shards]
-  for shard in shards:
-    _check_shard(directory, shard)
-  if manifest.files:
-    _check_file(directory / FILES_NAME, manifest.files.bytes)
-  names = {shard.name for shard in shards}
-  for path in sorted(directory.glob(f'*{SUFFIX}')):
-    if path.name not in names:
-      raise _unusable(path, f'is not listed in {FILE_NAME}; remove it')
+  return read_file(pathlib.Path(directory) / FILE_NAME)
+
+
+def read_file(path: pathlib.Path) -> Manifest:
+  """Like `read`, of a file of any name."""
+  if not path.is_file():
+    raise _unusable(
+      path, f'is missing: not a folder of prepared data{_prepare_again(path)}'
+    )
+  stat = path.stat()
+  return _parse(path, stat.st_size, stat.st_mtime_ns, stat.st_ino)
+
+
+def load(directory: str | os.PathLike[str]) -> Manifest:
+  """Reads a manifest and checks names and sizes of all files.
+
+  Raises:
+    DataError: exit code 3, naming the file that is missing, added or damaged.
+  """
+  manifest = read(directory)
+  scan(directory, manifest)
   return manifest
 
 
-def read(path: pathlib.Path) -> Manifest:
-  """Reads a manifest, whatever lies beside it."""
-  return _parse(path)
+def scan(
+  directory: str | os.PathLike[str], manifest: Manifest
+) -> dict[str, os.DirEntry[str]]:
+  """The files that a manifest lists, by name, all there with their sizes.
+
+  Raises:
+    DataError: exit code 3, naming the file that is missing, added or damaged.
+  """
+  directory = pathlib.Path(directory)
+  with os.scandir(directory) as entries:
+    there = {entry.name: entry for entry in entries}
+  found = {}
+  for name, size in _sizes(manifest):
+    if pathlib.PurePath(name).name != name:
+      raise _unusable(
+        directory / name, 'leads out of the folder of its manifest'
+      )
+    found[name] = _checked(directory, name, there.get(name), size)
+  for name in sorted(there.keys() - found.keys()):
+    if name.endswith(SUFFIX):
+      raise _unusable(
+        directory / name, f'is not listed in {FILE_NAME}; remove it'
+      )
+  return found
 
 
 def verify(
@@ -90,23 +121,28 @@ def verify(
     parts: number of shares; several processes hash one each.
   """
   manifest = load(directory)
-  shards = [s for split in manifest.splits.values() for s in split.shards]
-  for shard in shards[part::parts]:
-    check_sha256(pathlib.Path(directory) / shard.name, shard.sha256)
-    if shard.documents is not None:
-      path = documents_path(directory, shard)
-      check_sha256(path, shard.documents_sha256)
-  if manifest.files:
-    check_sha256(pathlib.Path(directory, FILES_NAME), manifest.files.sha256)
+  for name, sha256 in list(hashes(manifest).items())[part::parts]:
+    check_sha256(pathlib.Path(directory, name), sha256)
   return manifest
+
+
+def hashes(manifest: Manifest) -> dict[str, str]:
+  """The sha256 of each file that a manifest lists, by name."""
+  found = {}
+  for shard in _shards(manifest):
+    found[shard.name] = shard.sha256
+    if shard.documents_sha256:
+      found[_documents_name(shard)] = shard.documents_sha256
+  if manifest.files:
+    found[FILES_NAME] = manifest.files.sha256
+  return found
 
 
 def documents_path(
   directory: str | os.PathLike[str], shard: Shard
 ) -> pathlib.Path:
   """The sidecar of a shard."""
-  stem = shard.name.removesuffix(SUFFIX)
-  return pathlib.Path(directory, stem + DOCUMENTS_SUFFIX)
+  return pathlib.Path(directory, _documents_name(shard))
 
 
 def check_sha256(path: pathlib.Path, expected: str) -> None:
@@ -123,7 +159,7 @@ def load_tokenizer(
 ) -> tokenizer_base.Tokenizer:
   """Loads the tokenizer of a folder of prepared shards, checking its hash."""
   directory = pathlib.Path(directory)
-  manifest = load(directory)
+  manifest = read(directory)
   if manifest.tokenizer == 'bytes':
     result = tokenizer.load('bytes')
   else:
@@ -139,14 +175,7 @@ def load_tokenizer(
 
 
 def file_sha256(path: pathlib.Path) -> str:
-  """Hex digest of a file, read once per process as long as it stays as is."""
-  stat = path.stat()
-  return _file_sha256(path, stat.st_size, stat.st_mtime_ns, stat.st_ino)
-
-
-@functools.cache
-def _file_sha256(path: pathlib.Path, *version: int) -> str:
-  del version  # Only there to be part of the key.
+  """Hex digest of a file."""
   with open(path, 'rb') as f:
     return hashlib.file_digest(f, 'sha256').hexdigest()
 
@@ -166,11 +195,34 @@ def _unusable(path: pathlib.Path, what: str) -> errors.DataError:
   return errors.DataError(f'{path} {what}.', errors.UNUSABLE)
 
 
-def _parse(path: pathlib.Path) -> Manifest:
-  again = f'; prepare the data again into an empty folder: {path.parent}'
-  if not path.is_file():
-    raise _unusable(path, f'is missing: not a folder of prepared data{again}')
-  if path.stat().st_size > _MAX_BYTES:
+def _shards(manifest: Manifest) -> Iterable[Shard]:
+  for split in manifest.splits.values():
+    yield from split.shards
+
+
+def _documents_name(shard: Shard) -> str:
+  return shard.name.removesuffix(SUFFIX) + DOCUMENTS_SUFFIX
+
+
+def _sizes(manifest: Manifest) -> Iterable[tuple[str, int]]:
+  """Name and bytes of each file."""
+  for shard in _shards(manifest):
+    yield shard.name, shard.bytes
+    if shard.documents is not None:
+      yield _documents_name(shard), shard.documents * DOCUMENT_BYTES
+  if manifest.files:
+    yield FILES_NAME, manifest.files.bytes
+
+
+def _prepare_again(path: pathlib.Path) -> str:
+  return f'; prepare the data again into an empty folder: {path.parent}'
+
+
+@functools.lru_cache(64)
+def _parse(path: pathlib.Path, size: int, *version: int) -> Manifest:
+  del version  # Only there to be part of the key.
+  again = _prepare_again(path)
+  if size > _MAX_BYTES:
     raise _unusable(path, f'is larger than {_MAX_BYTES} bytes{again}')
   try:
     saved = json.loads(path.read_bytes())
@@ -181,6 +233,10 @@ def _parse(path: pathlib.Path) -> Manifest:
         f'has format version {saved["format_version"]}, this program '
         f'reads {PLAIN} to {DOCUMENTED}{again}',
       )
+    text = json.dumps(saved, sort_keys=True).encode()
+    if hashlib.sha256(text).hexdigest() != checksum:
+      raise _unusable(path, f'does not match its own checksum{again}')
+    del text
     result = typed_json.build(Manifest, saved)
   except (
     AttributeError,
@@ -191,30 +247,24 @@ def _parse(path: pathlib.Path) -> Manifest:
     json.JSONDecodeError,
   ) as error:
     raise _unusable(path, f'is damaged ({error}){again}') from error
-  if result.sha256 != checksum:
-    raise _unusable(path, f'does not match its own checksum{again}')
+  vars(result)['sha256'] = checksum  # It would write all of it once more.
   return result
 
 
-def _check_shard(directory: pathlib.Path, shard: Shard) -> None:
-  path = directory / shard.name
-  if pathlib.PurePath(shard.name).name != shard.name:
-    raise _unusable(path, 'leads out of the folder of its manifest')
-  _check_file(path, shard.bytes)
-  if shard.documents is not None:
-    _check_file(
-      documents_path(directory, shard), shard.documents * DOCUMENT_BYTES
-    )
-
-
-def _check_file(path: pathlib.Path, expected: int) -> None:
-  if path.is_symlink():
-    raise _unusable(path, 'is a symbolic link; shards must be files')
-  if not path.is_file():
-    raise _unusable(path, f'is listed in {FILE_NAME} but missing; {_AGAIN}')
-  size = path.stat().st_size
-  if size != expected:
-    raise _unusable(
-      path,
-      f'has {size} bytes, {FILE_NAME} says {expected}: damaged; {_AGAIN}',
-    )
+def _checked(
+  directory: pathlib.Path,
+  name: str,
+  entry: os.DirEntry[str] | None,
+  expected: int,
+) -> os.DirEntry[str]:
+  """The entry, of a file of that size."""
+  if entry and entry.is_file(follow_symlinks=False):
+    size = entry.stat(follow_symlinks=False).st_size
+    if size == expected:
+      return entry
+    what = f'has {size} bytes, {FILE_NAME} says {expected}: damaged; {_AGAIN}'
+  elif entry and entry.is_symlink():
+    what = 'is a symbolic link; shards must be files'
+  else:
+    what = f'is listed in {FILE_NAME} but missing; {_AGAIN}'
+  raise _unusable(directory / name, what)

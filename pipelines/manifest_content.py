@@ -2,13 +2,14 @@
 """What a manifest says, as dataclasses."""
 
 import dataclasses
+import functools
 import hashlib
 import json
 
 from pipelines import errors, tokenizer_base, typed_json
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Shard:
   """One ArrayRecord file, and the documents that begin in it.
 
@@ -144,7 +145,7 @@ class Manifest:
   files: Files | None = None
   left_out: dict[str, int] | None = None
 
-  @property
+  @functools.cached_property
   def sha256(self) -> str:
     """Hex digest of the whole content: the identity of the data."""
     content = json.dumps(typed_json.plain(self), sort_keys=True)

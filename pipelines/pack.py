@@ -50,17 +50,46 @@ def model_inputs(
     within the window and 0 where there is no token; `positions` int32, from 0
     at the start of the window and of each document.
   """
-  there = windows >= 0
-  ids = np.where(there, windows & (EXCEPTION - 1), np.int32(pad_id))
-  tokens, here = ids[:, :-1], there[:, :-1]
-  starts = here & ((tokens == bos_id) ^ (windows[:, :-1] & EXCEPTION != 0))
+  rows, length = len(windows), windows.shape[1] - 1
+  ids, weights = windows, np.ones((rows, length), np.float32)
+  starts = windows[:, :-1] == bos_id
+  # Few windows hold more than ids: what costs time is done for these alone.
+  odd = np.flatnonzero((windows.view(np.uint32) >= EXCEPTION).any(axis=1))
+  if len(odd):
+    some = windows[odd]
+    there = some >= 0
+    ids = windows.copy()
+    ids[odd] = np.where(there, some & (EXCEPTION - 1), np.int32(pad_id))
+    weights[odd] = (there & (some & UNCOUNTED == 0))[:, 1:]
+    exception = some[:, :-1] & EXCEPTION != 0
+    starts[odd] = there[:, :-1] & ((ids[odd, :-1] == bos_id) ^ exception)
   starts[:, 0] = True
-  place = np.arange(tokens.shape[1], dtype=np.int32)
-  begin = np.maximum.accumulate(starts * place, axis=1)
+  segments, positions = _segments(starts)
+  if len(odd):
+    segments[odd] *= there[:, :-1]
+    positions[odd] *= there[:, :-1]
   return {
-    'tokens': tokens,
+    'tokens': ids[:, :-1],
     'targets': ids[:, 1:],
-    'weights': (there & (windows & UNCOUNTED == 0))[:, 1:].astype(np.float32),
-    'segment_ids': np.cumsum(starts, axis=1, dtype=np.int32) * here,
-    'positions': (place - begin) * here,
+    'weights': weights,
+    'segment_ids': segments,
+    'positions': positions,
   }
+
+
+def _segments(starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """Numbers of segments, from 1, and places in them; both int32 [B, L].
+
+  Args:
+    starts: where they begin, bool [B, L]; one does at each row's start.
+  """
+  rows, length = starts.shape
+  at = np.flatnonzero(starts).astype(np.int32)
+  sizes = np.diff(np.append(at, starts.size))
+  row = at // length
+  number = (
+    np.arange(1, len(at) + 1) - np.searchsorted(row, np.arange(rows))[row]
+  )
+  segments = np.repeat(number.astype(np.int32), sizes)
+  positions = np.arange(starts.size, dtype=np.int32) - np.repeat(at, sizes)
+  return segments.reshape(starts.shape), positions.reshape(starts.shape)

@@ -2,6 +2,7 @@
 """Dataclasses to what JSON can hold, and back with every type checked."""
 
 import dataclasses
+import functools
 import types
 import typing
 from typing import Any
@@ -22,14 +23,12 @@ def plain(value: Any) -> Any:
 
 def build(kind: Any, value: Any) -> Any:
   """Turns parsed JSON into `kind`, refusing other types."""
+  if type(value) is kind:  # Nearly always.
+    return value
   origin, arguments = typing.get_origin(kind), typing.get_args(kind)
   if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-    hints = typing.get_type_hints(kind)
-    missing = dataclasses.MISSING
-    optional = {
-      f.name for f in dataclasses.fields(kind) if f.default is not missing
-    }
-    if wrong := (set(hints) ^ set(value)) - (optional & set(hints)):
+    hints, optional = _fields(kind)
+    if wrong := (set(hints) ^ set(value)) - optional:
       raise KeyError(f'fields {sorted(wrong)}')
     return kind(**{name: build(hints[name], value[name]) for name in value})
   if origin is tuple:
@@ -43,7 +42,15 @@ def build(kind: Any, value: Any) -> Any:
     return None if value is None else build(arguments[0], value)
   if origin is typing.Literal and value in arguments:
     return value
-  if type(value) is not kind:
-    name = getattr(kind, '__name__', kind)
-    raise TypeError(f'{value!r} is not of type {name}')
-  return value
+  name = getattr(kind, '__name__', kind)
+  raise TypeError(f'{value!r} is not of type {name}')
+
+
+@functools.cache
+def _fields(kind: Any) -> tuple[dict[str, Any], set[str]]:
+  """Types of a dataclass by name, and the names that have a default."""
+  missing = dataclasses.MISSING
+  optional = {
+    f.name for f in dataclasses.fields(kind) if f.default is not missing
+  }
+  return typing.get_type_hints(kind), optional

@@ -43,6 +43,7 @@ from zaya_jax.runtime import clock, log, rank, supervised
 _MODES = {
   'train': 'zaya_jax.train.run:train',
   'prepare': 'zaya_jax.data.prepare:main',
+  'data': 'zaya_jax.data.contents:main',
   'eval': 'zaya_jax.inference.evaluate:main',
   'generate': 'zaya_jax.inference.generate:main',
   'checkpoints': 'zaya_jax.checkpoint.actions.listing:main',

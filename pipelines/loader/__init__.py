@@ -14,7 +14,7 @@ import numpy as np
 
 from pipelines import errors, manifest, mixture, order, pack, sources
 from pipelines.loader import in_order
-from pipelines.sources import ahead, cache
+from pipelines.sources import ahead, cache, stamp
 
 Batch = in_order.Batch
 eval_batches = in_order.eval_batches
@@ -155,13 +155,11 @@ def make_train_loader(
   batch_size: int,
   seed: int,
   stretches: Sequence[order.Stretch] = (),
+  manifests: Sequence[manifest.Manifest] = (),
   shard_index: int = 0,
   shard_count: int = 1,
 ) -> Loader:
   """Makes the loader of the train splits, each epoch in another order.
-
-  Opening checks the sha256 of the shards; of several processes each checks its
-  share of them.
 
   Args:
     dirs: folders of prepared shards, each 'DIR' or 'DIR@WEIGHT'.
@@ -170,6 +168,8 @@ def make_train_loader(
     seed: of the order.
     stretches: of the whole run, with weights of these folders; none: one
       without end, with the weights in `dirs`.
+    manifests: of the folders, whose files have been checked; none: they are
+      checked now.
     shard_index: which process this is.
     shard_count: number of processes; divides B.
 
@@ -178,23 +178,23 @@ def make_train_loader(
   """
   in_order.check_shards(batch_size, shard_count)
   mixed = mixture.parse(dirs)
-  data = [
-    manifest.verify(p.directory, part=shard_index, parts=shard_count)
-    for p in mixed
-  ]
+  data = manifests or [stamp.open_folder(p.directory) for p in mixed]
   mixture.check_same_tokenizer(mixed, data)
+  whole = order.Stretch(None, seq_len, tuple(p.weight for p in mixed))
+  stretches = stretches or [whole]
   kept = cache.Cache(_CACHE_BYTES)
-  parts = [
-    sources.WindowSource(p.directory, 'train', seq_len, d, kept)
-    for p, d in zip(mixed, data, strict=True)
-  ]
-  for part, folder in zip(parts, mixed, strict=True):
+  parts = []
+  for i, (folder, about) in enumerate(zip(mixed, data, strict=True)):
+    reads = any(s.weights[i] for s in stretches if s.seq_len == seq_len)
+    # A window of what is not read now need not be as long.
+    length = seq_len if reads else about.record_tokens
+    part = sources.WindowSource(folder.directory, 'train', length, about, kept)
     if not len(part):
       raise errors.DataError(
         f'{folder.directory} has a single token to train on; give more text.'
       )
-  whole = order.Stretch(None, seq_len, tuple(p.weight for p in mixed))
-  rows = order.Order([p.extent for p in parts], stretches or [whole], seed)
+    parts.append(part)
+  rows = order.Order([p.extent for p in parts], stretches, seed)
   return Loader(
     parts,
     rows,

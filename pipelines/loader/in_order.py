@@ -8,7 +8,7 @@ import numpy as np
 
 from pipelines import errors, manifest, order, pack, sources
 from pipelines import tokenizer as tokenizer_lib
-from pipelines.sources import ahead
+from pipelines.sources import ahead, stamp
 
 Batch = dict[str, np.ndarray]  # See `pack.model_inputs`.
 
@@ -44,7 +44,7 @@ def eval_batches(
   """
   check_shards(batch_size, shard_count)
   if data is None:
-    data = manifest.verify(directory, part=shard_index, parts=shard_count)
+    data = stamp.open_folder(directory)
   source = sources.WindowSource(directory, split, seq_len, data)
   batches = -(-len(source) // batch_size)
   mine = order.rows(batch_size, shard_index, shard_count)

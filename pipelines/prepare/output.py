@@ -76,7 +76,7 @@ def existing_there(
   with tempfile.TemporaryDirectory() as folder:
     copy = pathlib.Path(folder, manifest.FILE_NAME)
     store.attempt(lambda: fs.get_file(path, str(copy)), url)
-    found = manifest.read(copy)
+    found = manifest.read_file(copy)
   if dataclasses.replace(found.settings, window_tokens=0) != (
     dataclasses.replace(settings, window_tokens=0)
   ):

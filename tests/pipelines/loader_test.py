@@ -235,6 +235,19 @@ def test_phases_read_each_token_once(shards):
     next(batches)
 
 
+def test_source_that_is_not_read_may_have_other_records(tmp_path, shards):
+  (tmp_path / 'z.txt').write_text('z' * 2000)
+  prepare.prepare(str(tmp_path / 'z.txt'), tmp_path / 'z', record_tokens=100)
+  folders = [str(shards), str(tmp_path / 'z')]
+  phases = [order.Stretch(4, L, (1, 0)), order.Stretch(4, 100, (0, 1))]
+  how = {'batch_size': 4, 'seed': 0, 'stretches': phases}
+  with loader.make_train_loader(folders, seq_len=L, **how) as batches:
+    assert next(batches)['tokens'].shape == (4, L)
+  with loader.make_train_loader(folders, seq_len=100, **how) as batches:
+    batches.state = 4
+    assert next(batches)['tokens'].shape == (4, 100)
+
+
 def test_rows_of_another_length_are_no_batch(shards):
   phases = [order.Stretch(2, L, (1,)), order.Stretch(None, 32, (1,))]
   with _train(shards, stretches=phases) as batches:

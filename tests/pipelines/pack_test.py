@@ -41,6 +41,37 @@ def test_padding_is_segment_zero():
   assert inputs['positions'].tolist() == [[0, 1, 0, 0], [0] * 4]
 
 
+def test_rows_are_independent():
+  """Plain ones and others, together and alone; against the definition."""
+  rng = np.random.default_rng(0)
+  windows = rng.integers(0, 10, (40, 13)).astype(np.int32)
+  windows[10:] |= (rng.random((30, 13)) < 0.2) * np.int32(pack.UNCOUNTED)
+  windows[20:] |= (rng.random((20, 13)) < 0.2) * np.int32(pack.EXCEPTION)
+  windows[30:][rng.random((10, 13)) < 0.2] = pack.NO_TOKEN
+  rng.shuffle(windows)
+  together = _inputs(windows)
+  for i, window in enumerate(windows):
+    alone = _inputs([window])
+    segment = position = 0
+    for j in range(12):
+      here, token = window[j] >= 0, window[j] & (pack.EXCEPTION - 1)
+      begins = (token == BOS) != bool(window[j] & pack.EXCEPTION)
+      if j == 0 or (here and begins):
+        segment, position = segment + 1, 0
+      target = window[j + 1]
+      counts = target >= 0 and not target & pack.UNCOUNTED
+      expected = {
+        'tokens': token if here else PAD,
+        'targets': target & (pack.EXCEPTION - 1) if target >= 0 else PAD,
+        'weights': float(counts),
+        'segment_ids': segment * here,
+        'positions': position * here,
+      }
+      for name, value in expected.items():
+        assert together[name][i, j] == alone[name][0, j] == value
+      position += 1
+
+
 def test_types():
   kinds = {name: array.dtype for name, array in _inputs([[1, 2, 3]]).items()}
   assert kinds.pop('weights') == np.float32

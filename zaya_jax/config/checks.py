@@ -52,6 +52,7 @@ _MODES = {
     needs=(('data.input',), ('output', 'data.dir', 'run_dir')),
     reads=('data.input', 'data.tokenizer'),
   ),
+  'data': _Mode(needs=(('source', 'data.dir', 'run_dir'),)),
   'eval': _Mode(needs=(_READ,), reads=(_READ, 'eval.text', 'eval.task_dir')),
   'generate': _Mode(needs=(_READ,), reads=(_READ, 'generate.prompts')),
   'checkpoints': _Mode(needs=(_READ,), reads=(_READ, 'checkpoint.other')),
@@ -199,6 +200,8 @@ def _check_there(flag: str, path: str) -> None:
   what, is_folder = _KINDS[flag]
   if not path or (flag, path) == ('data.input', 'stdlib'):
     return
+  if flag == 'data.input' and _is_url(path):
+    return  # Only its store knows.
   if not os.path.exists(path):
     if flag == 'data.input' and glob.glob(path, recursive=True):
       return
@@ -222,11 +225,22 @@ def _check_output(config: run.Config, mode: _Mode) -> None:
       folder = os.path.dirname(folder)
     while not os.path.lexists(folder):
       folder = os.path.dirname(folder)
+    if flag == 'output' and config.mode == 'prepare' and _is_url(path):
+      continue
+    if _is_url(path):
+      raise fields.UsageError(
+        f'--{flag}={path} is no place of this machine; --mode=prepare alone '
+        'writes to a URL.'
+      )
     if path and not os.path.isdir(folder):
       raise fields.UsageError(
         f'--{flag}={path} cannot be written: {folder} is not a folder; choose '
         'another.'
       )
+
+
+def _is_url(path: str) -> bool:
+  return '://' in path
 
 
 def _choice(group: tuple[str, ...]) -> str:

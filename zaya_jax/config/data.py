@@ -85,6 +85,11 @@ class DataConfig(fields.Section, prefix='data.'):
     'I/N: does part I, from 0, of the N parts of preparing; the same command '
     'without it does what is left.',
   )
+  verify: bool = field(
+    False,
+    'Compares the hashes of all shards, also of those that were compared '
+    'before and have not been written since.',
+  )
   record_tokens: int = field(32_768, 'Tokens per record of a shard.', minimum=2)
   shard_tokens: int = field(
     2**28, 'Approximate number of tokens per shard file.', minimum=1

@@ -16,6 +16,7 @@ field = fields.field
 _MODES = Literal[
   'train',
   'prepare',
+  'data',
   'eval',
   'generate',
   'checkpoints',
@@ -238,7 +239,10 @@ def _settle(values: Any, direct: Container[str]) -> None:
     values: of absl's flags; lengths that do not count are reset.
     direct: names of the flags that stand on the command line itself.
   """
-  named = [n for n in ('recipe', 'num_steps', *_LENGTHS) if n in direct]
+  names = ('recipe', 'num_steps', *_LENGTHS)
+  # --tokens= says nothing; 0 steps are some.
+  says = lambda name: name == 'num_steps' or bool(values[name].value)
+  named = [name for name in names if name in direct and says(name)]
   if named and values['recipe'].value and 'recipe' not in named:
     named = ['recipe', *named]  # Of a flagfile.
   if len(named) > 1:

@@ -16,7 +16,7 @@ from pipelines import mixture
 from pipelines import tokenizer as tokenizer_lib
 from zaya_jax import config as config_lib
 from zaya_jax.config import segments
-from zaya_jax.data import held_out, prepare, sources
+from zaya_jax.data import held_out, opening, prepare, sources
 from zaya_jax.runtime import processes
 
 _OFTEN = 100  # Epochs that deserve a word.
@@ -68,8 +68,12 @@ class Corpus:
     if self._is_made:
       _check_tokenizer_flag(config.data, self._first)
     _check_vocabulary(config, self.tokenizer.name, self.tokenizer.vocab_size)
+    manifests, self.notes = opening.manifests(
+      self.directories, verify=config.data.verify
+    )
     self.loader = loader_lib.make_train_loader(
       sources.folders(config),
+      manifests=manifests,
       seq_len=config.data.seq_len,
       batch_size=config.data.batch_size,
       seed=config.seed,
@@ -79,7 +83,7 @@ class Corpus:
     self._parts = parts
     found = held_out.find(parts, self.loader.manifests)
     self.held_out = [folder for folder in found if folder.weight]
-    self.notes = [
+    self.notes += [
       *self._not_read(),
       *_read_often(config, parts, self.loader),
       *_not_held_out(parts, found),
@@ -199,7 +203,7 @@ def _check_tokenizer_flag(data: config_lib.DataConfig, folder: str) -> None:
   # 'bytes' may be just the default.
   if data.tokenizer != 'bytes':
     named = tokenizer_lib.load(data.tokenizer)
-    manifest_lib.load(folder).check_tokenizer(named)
+    manifest_lib.read(folder).check_tokenizer(named)
 
 
 def _check_vocabulary(config: config_lib.Config, name: str, size: int) -> None:

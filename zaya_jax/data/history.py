@@ -6,7 +6,6 @@ were given out must be what was done with them; of later rows it may say
 anything.
 """
 
-import dataclasses
 from typing import Any
 
 from zaya_jax import config as config_lib
@@ -66,11 +65,15 @@ def check(
   for i, old in enumerate(begun):
     new = now['segments'][i] if i < len(now['segments']) else {}
     if key := _difference(old, new, row):
+      name, *below = key.split('.', 1)
+      was, is_ = old[name], new.get(name, 'missing')
+      if below:
+        was, is_ = (x.get(below[0], 'not given') for x in (was, is_))
       raise phase_lib.error(
         course.recipe.path,
         old['phase'],
         key,
-        f' was {old.get(key)} and is {new.get(key, "missing")} now, and the '
+        f' was {was} and is {is_} now, and the '
         f'run has trained by it up to token {about["tokens"]:,}; put it back, '
         'and write what is to change as a phase behind it.',
       )
@@ -78,11 +81,12 @@ def check(
 
 def _facts(names, segment) -> dict[str, Any]:
   """What decides about the rows of a segment, under the keys of a recipe."""
-  rate = dataclasses.asdict(segment.rate)
-  if rate['shape'] == 'constant':  # It may last longer.
-    del rate['tokens'], rate['end']
-  if not rate['warmup']:
-    del rate['before']
+  rate = segment.rate
+  rates = {'from': rate.start, 'shape': rate.shape, 'warmup': rate.warmup}
+  if rate.shape != 'constant':  # Which may last longer.
+    rates |= {'to': rate.end, 'tokens': rate.tokens}
+  if rate.warmup:
+    rates['before'] = rate.before
   shares = zip(names, segment.weights, strict=True)
   return {
     'phase': segment.phase,
@@ -90,9 +94,9 @@ def _facts(names, segment) -> dict[str, Any]:
     'tokens': segment.stop_token,
     'stop_row': segment.stop_row,
     'batch': segment.batch_size,
-    'data.seq_len': segment.seq_len,
+    'length': segment.seq_len,
     'mixture': {name: str(share) for name, share in shares if share},
-    'lr': rate,
+    'lr': rates,
     'keep': segment.keep,
     'flags': {k: v for k, v in segment.flags if k in _FLAGS},
   }
@@ -102,7 +106,12 @@ def _difference(old, new, row) -> str:
   """The first key in which the past differs, or ''."""
   free = {'tokens', 'stop_row'}
   for key in old:
-    if key not in free and old[key] != new.get(key):
+    if key not in free and old[key] != (now := new.get(key)):
+      if isinstance(old[key], dict) and isinstance(now, dict):
+        names = (name for name in {**old[key], **now})
+        return (
+          f'{key}.{next(n for n in names if old[key].get(n) != now.get(n))}'
+        )
       return key
   # The end of what is over; of what goes on, it must not be over already.
   over = old['stop_row'] < row

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pipelines import manifest, mixture
 from pipelines import prepare as pipeline
 from zaya_jax import config as config_lib
+from zaya_jax.data import opening
 from zaya_jax.metrics import summary, text
 
 _WIDTH = 60  # Columns of the line that shows progress.
@@ -34,6 +35,8 @@ def main(config: config_lib.Config) -> None:
       'same command without --data.part does the rest'
     )
     return
+  if config.data.verify:
+    opening.manifests([output], verify=True)
   print('\n'.join(_summary(made, output, config.data)))
 
 

@@ -27,7 +27,7 @@ def open_all(config: config_lib.Config) -> list[mixture.Part]:
   if not config.course:
     return mixture.parse(folders(config))
   _prepare(config)
-  check(config.course, [manifest.load(d) for d in config.data.dir])
+  check(config.course, [manifest.read(d) for d in config.data.dir])
   weights = segments.current(config).weights
   return [
     mixture.Part(directory=directory, weight=weight)

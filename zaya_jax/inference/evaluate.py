@@ -17,11 +17,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from pipelines import loader, manifest, mixture
+from pipelines import loader, mixture
 from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import errors
 from zaya_jax.checkpoint.reading import finder
-from zaya_jax.data import held_out
+from zaya_jax.data import held_out, opening
 from zaya_jax.hub import folder as hub_folder
 from zaya_jax.inference import load as load_lib
 from zaya_jax.inference import model as model_lib
@@ -180,7 +180,9 @@ def _folders(
       '--data.dir=DIR of shards that its tokenizer made.'
     )
   parts = mixture.parse(chosen or (os.path.join(trained.run_dir, 'data'),))
-  data = [manifest.verify(part.directory) for part in parts]
+  data, _ = opening.manifests(
+    [part.directory for part in parts], verify=config.data.verify
+  )
   mixture.check_same_tokenizer(parts, data)
   folders = held_out.find(parts, data)
   if not folders:

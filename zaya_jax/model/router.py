@@ -70,15 +70,17 @@ class Router(nnx.Module):
       h_BLD: [B, L, D] normed residual stream.
       state_BLR: [B, L, R] float32 router state of the layer before, or zeros.
     """
+    inner = _linear
     if h_BLD.dtype == jnp.bfloat16:
+      inner = _with_fast_gradients
       own_BLR = two_parts.linear(h_BLD, self.down[...])
       own_BLR += self.down_bias[...][None, None]
     else:
       own_BLR = _linear(h_BLD.astype(jnp.float32), self.down, self.down_bias)
     state_BLR = self.mix(own_BLR, state_BLR)
     a_BLR = layers.rms_norm(state_BLR, self.norm, self.eps)
-    a_BLR = gelu(_linear(a_BLR, self.fc1, self.fc1_bias))
-    a_BLR = gelu(_linear(a_BLR, self.fc2, self.fc2_bias))
+    a_BLR = gelu(inner(a_BLR, self.fc1, self.fc1_bias))
+    a_BLR = gelu(inner(a_BLR, self.fc2, self.fc2_bias))
     probs_BLX = softmax(_linear(a_BLR, self.out))
     choice_BL, weight_BL = choose(probs_BLX, self.balance_bias[...])
     return Routes(
@@ -88,6 +90,10 @@ class Router(nnx.Module):
   def mix(self, own_BLR: jax.Array, previous_BLR: jax.Array) -> jax.Array:
     """Depth averaging: own + eda * previous."""
     return own_BLR + self.eda[...][None, None] * previous_BLR
+
+
+def _with_fast_gradients(x_BLD, w, bias):
+  return two_parts.gradients_of(x_BLD, w[...]) + bias[...][None, None]
 
 
 def softmax(logits_BLX: jax.Array) -> jax.Array:

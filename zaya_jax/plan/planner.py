@@ -8,6 +8,7 @@ from typing import Any
 from zaya_jax import config as config_lib
 from zaya_jax.model import flops as flops_lib
 from zaya_jax.parallel import placement
+from zaya_jax.plan import phases
 from zaya_jax.plan.compile import contracts, rocm
 from zaya_jax.plan.cost import (
   auto,
@@ -18,6 +19,7 @@ from zaya_jax.plan.cost import (
   timing,
 )
 from zaya_jax.plan.cost import collectives as collectives_lib
+from zaya_jax.plan.show import phases as phases_show
 from zaya_jax.plan.show import picture, tables
 from zaya_jax.runtime import chips as chips_lib
 
@@ -36,13 +38,24 @@ def main(config: config_lib.Config) -> None:
     CompileError: if the step does not compile.
   """
   outputs = [pathlib.Path(p) for p in config.output.split(',') if p]
-  plan = make(config)
-  if config.plan.compile == 'rocm':
-    plan['compiled'] = compile_step(config, plan)
-  tables.show(plan)
+  config, compiles = config.in_steps(), config.plan.compile == 'rocm'
+  if config.recipe:
+    plan = phases.make(config, make)
+    if compiles:
+      plan['compiled'] = {
+        name: compile_step(kind, make(kind))
+        for name, kind in phases.kinds(config).items()
+      }
+    show, draw = phases_show.show, phases_show.draw
+  else:
+    plan = make(config)
+    if compiles:
+      plan['compiled'] = compile_step(config, plan)
+    show, draw = tables.show, picture.draw
+  show(plan)
   for path in outputs:
     svg = path.suffix == '.svg'
-    text = picture.draw(plan) if svg else json.dumps(plan, indent=2) + '\n'
+    text = draw(plan) if svg else json.dumps(plan, indent=2) + '\n'
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f'{path.name}.partial')
     partial.write_text(text, encoding='utf-8')

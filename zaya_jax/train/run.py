@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from ops import dispatch
 from zaya_jax import config as config_lib
 from zaya_jax import metrics
-from zaya_jax.checkpoint import fingerprint, lock, prints, seal_key
+from zaya_jax.checkpoint import fingerprint, lock, seal, seal_key
 from zaya_jax.checkpoint.writing import manager
 from zaya_jax.config import exit_codes, segments
 from zaya_jax.data import corpus as corpus_lib
@@ -204,7 +204,7 @@ def _tell_optimizer(config, start, report) -> None:
   """Says, of a recipe, with which optimizer's state a segment begins."""
   if config.course:
     found = fingerprint.to_json(fingerprint.of_tree(start.state))
-    report.note(f'optimizer state {prints.short(found, "opt_state")}')
+    report.note(f'optimizer state {seal.short_print(found, "opt_state")}')
 
 
 def _open_ledger(config, corpus, start, report) -> book_lib.Book:

@@ -2,9 +2,11 @@
 """Where shards go and what the user is told to type next."""
 
 import json
+import os
 
 import pytest
 
+from pipelines import errors
 from tests.support import chats
 from zaya_jax import config
 from zaya_jax.data import prepare
@@ -40,6 +42,20 @@ def test_weight_of_a_folder_is_not_part_of_its_name(tmp_path):
 def test_without_a_folder_the_run_directory_has_them(tmp_path):
   prepare.main(_config(tmp_path, run_dir=str(tmp_path / 'run')))
   assert (tmp_path / 'run' / 'data' / 'manifest.json').exists()
+
+
+def test_flipped_bit_is_found_where_it_is_asked_for(tmp_path):
+  settings = _config(tmp_path, output=str(tmp_path / 'a'), verify=True)
+  prepare.main(settings)
+  shard = next((tmp_path / 'a').glob('train-*.array_record'))
+  before, content = shard.stat(), bytearray(shard.read_bytes())
+  content[-1] ^= 1
+  with open(shard, 'r+b') as file:  # The same file, as old as before.
+    file.write(content)
+  os.utime(shard, ns=(before.st_atime_ns, before.st_mtime_ns))
+  prepare.main(_config(tmp_path, output=str(tmp_path / 'a')))
+  with pytest.raises(errors.DataError, match=f'{shard.name} differs'):
+    prepare.main(settings)
 
 
 def test_next_command_fits_the_shards(tmp_path, capsys):

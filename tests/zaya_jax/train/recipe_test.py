@@ -155,12 +155,12 @@ def test_an_edited_past_is_refused_and_a_future_is_not(
   run = folder / 'edited'
   shutil.copytree(straight(recipe()), run)
   for old, new, message in (
-    ('0.7', '0.6', 'phase "one", mixture was'),
+    ('0.7', '0.6', 'phase "one", mixture.times was 7/10 and is 2/3 now'),
     ('"0:2"', '"0:3"', 'phase "one", batch was 2'),
-    ('1e-2', '2e-2', 'phase "one", lr was'),
-    ('380', '700', 'phase "two", lr was'),
-    ('= 190', '= 250', 'phase "one", tokens was'),
-    ('1e5', '1e6', 'phase "two", flags was'),
+    ('1e-2', '2e-2', 'phase "one", lr.from was 0.01 and is 0.02 now'),
+    ('380', '700', 'phase "two", lr.tokens was 380'),
+    ('= 190', '= 250', 'phase "one", lr.tokens was 190'),
+    ('1e5', '1e6', 'phase "two", flags.model.rope_theta was 1'),
   ):
     assert train(recipe('all', {old: new}), run) == 2
     assert message in capsys.readouterr().err

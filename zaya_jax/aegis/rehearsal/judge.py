@@ -14,7 +14,7 @@ from typing import Any
 
 from pipelines import order
 from zaya_jax.aegis.rehearsal import miniature, play
-from zaya_jax.checkpoint import folders, prints, seal
+from zaya_jax.checkpoint import folders, seal
 
 _JUMP = 0.5  # Nats that a change of the RoPE base may cost.
 _RATE = 1e-7  # Of a learning rate, and of 1.
@@ -147,7 +147,7 @@ def optimizer(plan: miniature.Plan, run: play.Play) -> str:
   kept = [s for s in plan.segments[1:] if s.keep == 'all']
   for segment in kept:
     body = seal.read(_checkpoint(run, segment.first_step))
-    saved = prints.short(body['fingerprint'], 'opt_state')
+    saved = seal.short_print(body['fingerprint'], 'opt_state')
     _true(
       saved in told,
       f'no segment began with optimizer state {saved} of step '
@@ -155,13 +155,13 @@ def optimizer(plan: miniature.Plan, run: play.Play) -> str:
     )
     # It is not that of another step.
     others = {
-      prints.short(seal.read(path)['fingerprint'], 'opt_state')
+      seal.short_print(seal.read(path)['fingerprint'], 'opt_state')
       for path in _checkpoints(run)
       if folders.step_of(path) != segment.first_step
     }
     _true(saved not in others, 'the optimizer does not change')
   begun = {
-    prints.short(seal.read(path)['fingerprint'], 'opt_state')
+    seal.short_print(seal.read(path)['fingerprint'], 'opt_state')
     for path in _checkpoints(run)
   }
   strange = [word for word in told if word not in begun]

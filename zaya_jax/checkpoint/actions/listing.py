@@ -66,8 +66,8 @@ def entry(directory: str) -> dict[str, Any]:
 
   Returns:
     step, bytes, sealed, valid, and, as far as it can be read: time, tokens,
-    data_index, train/loss, val/loss, val/bpb, params_hash, state_hash; reason
-    if not valid.
+    data_index, phase of a recipe, train/loss, val/loss, val/bpb, params_hash,
+    state_hash; reason if not valid.
   """
   found: dict[str, Any] = {
     'step': folders.step_of(directory),
@@ -90,6 +90,7 @@ def _content(directory: str) -> dict[str, Any]:
   return {
     'tokens': about.get('tokens'),
     'data_index': about['data_index'],
+    **({'phase': about['phase']} if 'phase' in about else {}),
     **{name: metrics[name] for name in known},
     'params_hash': hashing.params_hash(hashes),
     'state_hash': hashing.state_hash(hashes),

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The plan as tables: bold titles, quiet lines, numbers right."""
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import rich.console
@@ -9,27 +10,38 @@ import rich.table
 from zaya_jax.metrics import text
 
 _WIDTH = 100  # Columns in a pipe or a file; a terminal has its own.
+Table = tuple[str, Sequence[str], Sequence[Sequence[str]]]  # Title, columns.
 
 
 def show(plan: dict[str, Any]) -> None:
   """Prints the plan of `planner.make`."""
-  console = rich.console.Console(highlight=False, markup=False)
-  if not console.is_terminal:
-    console = rich.console.Console(highlight=False, markup=False, width=_WIDTH)
-  for title, columns, rows in (
-    _summary(plan),
-    _flops(plan),
-    _memory(plan),
-    _collectives(plan),
-    _time(plan),
-    *_compiled(plan),
-    _rules('sizes on MI300X', plan['lint']),
-  ):
-    if rows:
-      _table(console, title, columns, rows)
+  console = print_all(
+    (
+      _summary(plan),
+      _flops(plan),
+      _memory(plan),
+      _collectives(plan),
+      _time(plan),
+      *_compiled(plan),
+      rules('sizes on MI300X', plan['lint']),
+    )
+  )
   console.print('assumptions', style='bold')
   for sentence in plan['assumptions']:
     console.print(f'  {sentence}', style='dim')
+
+
+def print_all(
+  found: Iterable[Table], width: int = _WIDTH
+) -> rich.console.Console:
+  """Prints tables that have rows; returns where."""
+  console = rich.console.Console(highlight=False, markup=False)
+  if not console.is_terminal:
+    console = rich.console.Console(highlight=False, markup=False, width=width)
+  for title, columns, rows in found:
+    if rows:
+      _table(console, title, columns, rows)
+  return console
 
 
 def _table(console, title, columns, rows):
@@ -148,7 +160,7 @@ def _compiled(plan):
     columns,
     rows,
   )
-  yield _rules('contracts of the compiled step', found['contracts'])
+  yield rules('contracts of the compiled step', found['contracts'])
   kernels = [
     (name, f'{k["sites"]:,}', f'{k["launches"]:,}')
     for name, k in found['kernels'].items()
@@ -156,7 +168,8 @@ def _compiled(plan):
   yield 'kernels of a step', ('', 'in the text', 'launches, at least'), kernels
 
 
-def _rules(title, found):
+def rules(title: str, found: Sequence[dict[str, Any]]) -> Table:
+  """What a step or its sizes must be, and what is."""
   rows = [
     (
       'ok' if f['good'] else 'CHANGE',

@@ -11,7 +11,7 @@ from pipelines import order
 from pipelines.order import shuffle
 from zaya_jax import config as config_lib
 from zaya_jax.aegis.rehearsal import judge, miniature, play
-from zaya_jax.checkpoint import prints, seal
+from zaya_jax.checkpoint import seal
 from zaya_jax.config import segments
 
 RECIPE = """
@@ -127,7 +127,7 @@ class Run:
     self.log = '\n'.join(said) + '\n'
 
   def word(self, number):
-    return prints.short({'opt_state/mu': f'{number:016x}'}, 'opt_state')
+    return seal.short_print({'opt_state/mu': f'{number:016x}'}, 'opt_state')
 
   def save(self, step, number):
     folder = self.run_dir / 'checkpoints' / str(step)

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`verified.json`: which files of a folder have had their hashes compared.
+
+To hash all shards takes minutes at each start of a large run. A file that is
+the same as when its hash was compared, by its number in the file system and
+the time of its last change, is not hashed again: names, sizes and these are
+looked at. Records are compared with hashes of their own when they are read.
+"""
+
+import json
+import os
+import pathlib
+from collections.abc import Iterable
+
+from pipelines import manifest
+
+FILE_NAME = 'verified.json'
+
+
+def open_folder(directory: str | os.PathLike[str]) -> manifest.Manifest:
+  """Reads a manifest and compares hashes that were not compared yet.
+
+  Raises:
+    DataError: exit code 3, naming the file that is missing, added or damaged.
+  """
+  names = unverified(directory)
+  compare(directory, names)
+  if names:
+    write(directory)
+  return manifest.read(directory)
+
+
+def unverified(directory: str | os.PathLike[str]) -> list[str]:
+  """Checks names and sizes of all files; says whose hashes to compare.
+
+  Raises:
+    DataError: exit code 3, naming the file that is missing, added or damaged.
+  """
+  data = manifest.read(directory)
+  files = manifest.scan(directory, data)
+  known = _read(directory, data)
+  return [
+    name for name, entry in files.items() if known.get(name) != _version(entry)
+  ]
+
+
+def compare(directory: str | os.PathLike[str], names: Iterable[str]) -> None:
+  """Compares the hashes of files with those of the manifest.
+
+  Raises:
+    DataError: exit code 3, naming the file that differs.
+  """
+  hashes = manifest.hashes(manifest.read(directory))
+  for name in names:
+    manifest.check_sha256(pathlib.Path(directory, name), hashes[name])
+
+
+def write(directory: str | os.PathLike[str]) -> bool:
+  """Remembers that all hashes were compared; False, if it cannot be kept."""
+  data = manifest.read(directory)
+  files = manifest.scan(directory, data)
+  content = {
+    'manifest': data.sha256,
+    'files': {name: _version(entry) for name, entry in files.items()},
+  }
+  path = pathlib.Path(directory, FILE_NAME)
+  # Of its own for each process: several runs may open a folder at once.
+  partial = path.with_name(f'{FILE_NAME}.{os.getpid()}.partial')
+  try:
+    partial.write_text(json.dumps(content), encoding='utf-8')
+    partial.replace(path)
+  except OSError:
+    return False
+  return True
+
+
+def _read(
+  directory: str | os.PathLike[str], data: manifest.Manifest
+) -> dict[str, list[int]]:
+  """What is remembered, of this manifest."""
+  try:
+    content = json.loads(pathlib.Path(directory, FILE_NAME).read_bytes())
+    same = content['manifest'] == data.sha256
+    return dict(content['files']) if same else {}
+  except (OSError, ValueError, KeyError, TypeError):
+    return {}  # Then all hashes are compared.
+
+
+def _version(entry: os.DirEntry[str]) -> list[int]:
+  return [entry.inode(), entry.stat(follow_symlinks=False).st_mtime_ns]
