@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The folders that a run reads: those of --data.dir, or of its recipe."""
 
+import dataclasses
 import functools
 import os
 from collections.abc import Sequence
@@ -32,6 +33,26 @@ def open_all(config: config_lib.Config) -> list[mixture.Part]:
   return [
     mixture.Part(directory=directory, weight=weight)
     for directory, weight in zip(config.data.dir, weights, strict=True)
+  ]
+
+
+def of_the_whole(
+  config: config_lib.Config, parts: Sequence[mixture.Part]
+) -> list[mixture.Part]:
+  """`parts` with their shares of the tokens of all phases.
+
+  By these the held-out loss is a mean: it means the same in every phase.
+  """
+  if not config.course:
+    return list(parts)
+  return [
+    dataclasses.replace(
+      part,
+      weight=sum(
+        s.rows * s.seq_len * s.weights[i] for s in config.course.segments
+      ),
+    )
+    for i, part in enumerate(parts)
   ]
 
 
