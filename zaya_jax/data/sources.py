@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from pipelines import manifest, mixture, order
 from zaya_jax import config as config_lib
+from zaya_jax.checkpoint import folders as folders_lib
 from zaya_jax.config import phase as phase_lib
 from zaya_jax.config import segments
 from zaya_jax.data import prepare
@@ -130,12 +131,19 @@ def check(
 
 
 def _prepare(config) -> None:
-  """Prepares the sources that are texts; process 0 does."""
+  """Prepares the sources that are texts; process 0 does.
+
+  A run that goes on reads its shards: their text may have changed, or be gone.
+  """
   whole = config.course.whole
+  begun = bool(folders_lib.steps(folders_lib.root(config.run_dir)))
 
   def make_one(source):
+    folder = source.folder(config.run_dir)
+    if begun and os.path.exists(os.path.join(folder, manifest.FILE_NAME)):
+      return True
     data = segments.with_flags(whole, {'data.input': source.input}).data
-    return bool(prepare.shards(data, source.folder(config.run_dir)))
+    return bool(prepare.shards(data, folder))
 
   for source in config.course.recipe.sources:
     if source.input:

@@ -59,10 +59,11 @@ def train(config: config_lib.Config) -> int:
     config = _check(config)
     open_(_lock(config))
     listen = functools.cache(lambda: open_(stop.StopSignal()))
-    code, more = _train_segment(config, listen)
+    code, more = _train_segment(inherit.length(config), listen)
     while more and code == exit_codes.DONE:
       gc.collect()  # The arrays of the segment before.
-      code, more = _train_segment(config, listen, again=True)
+      part = inherit.timed(config) if config.hours else config
+      code, more = _train_segment(part, listen, again=True)
     return code
 
 
