@@ -4,8 +4,9 @@
     python -m benchmarks.data_prepare [--megabytes=160] [--files=8]
 
 Python's own library in rows of 3,000 characters, by a BPE of 32,768 that is
-trained on it. Each line is a process of its own: CPU seconds of it and of its
-workers, and wall seconds. datatrove runs beside it where it is installed; it
+trained on it. Each line is a process of its own: its CPU seconds, which are not
+known of workers, and wall seconds, which mean little beside other programs.
+datatrove runs beside it where it is installed; it
 makes files of tokens. Windows: lengths of conversations are lognormal.
 """
 
@@ -86,7 +87,7 @@ def speeds(root: pathlib.Path, megabytes: int, files: int) -> list[dict]:
         workers=workers,
       )
     )
-    measured = _run([sys.executable, str(script)], source)
+    measured = _run([sys.executable, str(script)], source, workers)
     found.append({'engine': engine, 'workers': workers, **measured})
     shutil.rmtree(root / 'out')
   if importlib.util.find_spec('datatrove'):
@@ -141,7 +142,9 @@ def _corpus(
   return str(folder)
 
 
-def _run(command: Sequence[str], source: str) -> dict[str, float]:
+def _run(
+  command: Sequence[str], source: str, workers: int = 1
+) -> dict[str, float | None]:
   """Megabytes of text a second: of CPU time, and of wall time."""
   size = sum(
     len(json.loads(line)['text'].encode())
@@ -159,9 +162,9 @@ def _run(command: Sequence[str], source: str) -> dict[str, float]:
   )
   return {
     'megabytes': size / 1e6,
-    'cpu_s': used,
+    'cpu_s': used if workers == 1 else None,
     'wall_s': wall,
-    'mb_per_cpu_s': size / 1e6 / used,
+    'mb_per_cpu_s': size / 1e6 / used if workers == 1 else None,
     'mb_per_wall_s': size / 1e6 / wall,
     'load': os.getloadavg()[0],
   }
