@@ -24,7 +24,7 @@ from zaya_jax import config as config_lib
 from zaya_jax.optim import optimizer as optimizer_lib
 from zaya_jax.parallel import batch as batch_lib
 from zaya_jax.parallel import mesh as mesh_lib
-from zaya_jax.train import digest
+from zaya_jax.train import digest, ways
 from zaya_jax.train import state as state_lib
 from zaya_jax.train import step as step_lib
 
@@ -51,6 +51,7 @@ def main() -> None:
 def measure(config: config_lib.Config, turns: int) -> dict:
   """Times of a step with and without a digest, in seconds."""
   mesh = mesh_lib.make_mesh(config.mesh)
+  config = ways.Ways(config, mesh).apply(config)  # As the run would be.
   rng = np.random.default_rng(0)
   shape = config.data.batch_size, config.data.seq_len
   ids = lambda: rng.integers(0, config.model.vocab_size, shape, np.int32)
