@@ -17,7 +17,7 @@ ROCM := .venv-rocm
 python := $(if $(filter python3.%,$(name)),PYENV_VERSION=$(name:python%=%)) $(PYTHON)
 
 .PHONY: help quickstart test test-long test-newest mutants lint format parity \
-  cluster-test rocm-venv rocm-kernels plan-1024 bazel-test bazel-test-all notebooks docs \
+  cluster-test rehearsal rocm-venv rocm-kernels plan-1024 bazel-test bazel-test-all notebooks docs \
   lock clean
 
 help:
@@ -30,6 +30,7 @@ help:
 	@echo 'make format      let ruff write the format'
 	@echo 'make parity      compare with the Hugging Face model (installs PyTorch)'
 	@echo 'make cluster-test  Slurm, sshd, poor networks and disks; needs root, Debian'
+	@echo 'make rehearsal   the recipe of ZAYA1 in miniature, with kills, 5 minutes'
 	@echo 'make rocm-venv   the compiler for --plan.compile=rocm; needs gcc, no GPU'
 	@echo 'make rocm-kernels our HIP kernels, for that compiler; needs clang-19'
 	@echo 'make plan-1024   a step of ZAYA1-8B compiled for 1,024 MI300X; no GPU'
@@ -93,6 +94,11 @@ parity: $(PARITY)/.parity
 # Namespaces of Linux with daemons of Debian; the tests say what is missing.
 cluster-test: $(VENV)/.dev
 	@$(VENV)/bin/python -m pytest tests/cluster $(ARGS)
+
+# With supervision, kills around each save, 1, 2, 4 and 2 processes, an export.
+rehearsal: $(VENV)/.core
+	@$(VENV)/bin/python -m zaya_jax.main --mode=rehearse \
+	  --flagfile=configs/zaya1_8b.flags --recipe=configs/zaya1.toml $(ARGS)
 
 rocm-venv: $(ROCM)/.compiler
 

@@ -131,11 +131,12 @@ def select(
     )
   passed_over = []
   for engine in engines:
-    reason = engine.unsupported(*args, **kwargs)
+    reason = None
+    if named == 'auto' and here not in engine.platforms:
+      reason = f'on {here} only when named'  # Whether or not it could run.
+    reason = reason or engine.unsupported(*args, **kwargs)
     if reason is None and named == 'auto':
       reason = engine.slower(*args, **kwargs)
-      if here not in engine.platforms:
-        reason = f'on {here} only when named'
     if reason is None:
       choice = Choice(op, engine.name, tuple(passed_over))
       _choices.setdefault((op, engine.name), choice)

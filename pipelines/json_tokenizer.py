@@ -79,6 +79,10 @@ class _JsonTokenizer(base.Tokenizer):
   beside: Mapping[str, bytes] = dataclasses.field(repr=False)
   inner: tokenizers.Tokenizer = dataclasses.field(repr=False)
 
+  def __reduce__(self):
+    # The library forgets, when pickled, that special tokens are text.
+    return from_json, (self.serialized, self.name, self.beside)
+
   def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
     encodings = self.inner.encode_batch_fast(
       list(texts), add_special_tokens=False

@@ -50,7 +50,8 @@ class Split:
       record.
     bytes: of the text in UTF-8; of conversations, of what counts in the loss.
     bytes_per_token: of the tokens that count in the loss.
-    zlib_bits_per_byte: what `zlib -9` needs for these bytes; val only.
+    zlib_bits_per_byte: what `zlib -9` needs for the first 16 MiB of these; val
+      only.
     shards: files, in order.
     counted_tokens: tokens that count in the loss; None: all, and no record has
       a mask.

@@ -154,6 +154,46 @@ def test_batch_job_is_queued_again_only_where_that_helps(sbatch, code):
   assert found == (code, 'requeue 77\n' if again else '')
 
 
+@pytest.mark.parametrize(
+  'env, part',
+  [
+    ({}, []),
+    ({'SLURM_ARRAY_TASK_ID': '0'}, ['--data.part=0/4']),
+    ({'SLURM_ARRAY_TASK_ID': '3'}, ['--data.part=3/4']),
+    (
+      {'SLURM_ARRAY_TASK_ID': '7', 'SLURM_ARRAY_TASK_MIN': '1',
+       'SLURM_ARRAY_TASK_STEP': '2'},
+      ['--data.part=3/4'],
+    ),
+  ],
+)  # fmt: skip
+def test_array_of_jobs_prepares_in_parts(tmp_path, env, part):
+  python = tmp_path / 'python'
+  python.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+  python.chmod(0o755)
+  done = subprocess.run(
+    ['bash', str(DEPLOY / 'prepare.sbatch'), '--data.input=a b', '--output=c'],
+    env={
+      'PATH': os.environ['PATH'],
+      'ZAYA_PYTHON': str(python),
+      'ZAYA_DIR': str(tmp_path),
+      'SLURM_CPUS_PER_TASK': '16',
+      'SLURM_ARRAY_TASK_MIN': '0',
+      'SLURM_ARRAY_TASK_COUNT': '4',
+      **env,
+    },
+    capture_output=True,
+    text=True,
+    check=True,
+  )
+  words = done.stdout.splitlines()[2:]
+  assert words == [
+    '--mode=prepare', '--data.workers=16', '--data.input=a b', '--output=c',
+    *part,
+  ]  # fmt: skip
+  config_lib.Config.parse(words)
+
+
 def test_batch_job_is_not_queued_for_ever(sbatch):
   assert sbatch('exit 75', SLURM_RESTART_COUNT='100') == (75, '')
 

@@ -32,12 +32,16 @@ RESULTS = {
     continued=continued.tolist(), count=count, held=held, memory=memory,
     speed=speed.tolist(),
     expert=specs(meshes['fsdp 2, expert 4'])['layers/experts/down'])""",
+  '05_a_whole_run': """dict(
+    steps=steps, evals=evals, answers=answers, documents=documents,
+    forged=forged, refused=refused, totals=totals)""",
 }
 FIGURES = {
   '01_train_zaya': 3,
   '02_inside_cca_and_router': 4,
   '03_muon': 2,
   '04_scale_on_a_laptop': 4,
+  '05_a_whole_run': 2,
 }
 
 
@@ -177,3 +181,31 @@ def test_scale_on_a_laptop(tmp_path):
   assert all(planned < other for other in others)
   assert found['speed'] == sorted(found['speed'])
   assert found['expert']['spec'] == [None, 'expert', 'fsdp', None]
+
+
+@pytest.mark.long
+def test_a_whole_run(tmp_path):
+  found = run('05_a_whole_run', tmp_path, *xla.fast_compile())
+  steps, evals = found['steps'], found['evals']
+  assert [row['phase'] for row in steps] == sorted(
+    (row['phase'] for row in steps), key=['python', 'mixed', 'long'].index
+  )
+  # What nobody has trained on is not learnt, and what comes late is.
+  sums = {phase: [] for phase in ('python', 'mixed', 'long')}
+  for row in evals:
+    sums[row['phase']].append(row['val/bpb/sums'])
+  assert min(sums['python']) > 3 > sums['mixed'][-1]
+  assert steps[-1]['optim/lr'] < 1e-3 < steps[0]['optim/lr'] + 1e-2
+  checks = {
+    row['check']: row['valid'] for row in found['answers'] if 'check' in row
+  }
+  assert checks == dict.fromkeys(('chain', 'rows', 'shards', 'content'), True)
+  assert {row['source'] for row in found['documents']} == {'python', 'sums'}
+  assert any('sums.jsonl:' in row['document'] for row in found['documents'])
+  assert [row['check'] for row in found['forged']] == ['chain']
+  assert 'phase "python"' in found['refused']
+  tokens = {
+    (row['phase'], row['source']): row['tokens'] for row in found['totals']
+  }
+  assert tokens['mixed', 'python'] == tokens['mixed', 'sums']
+  assert len(tokens) == 6

@@ -29,6 +29,7 @@ _LAZY = {
   '__version__': 'zaya_jax.config:VERSION',
   **{name: f'zaya_jax.config:{name}' for name in _CONFIG},
   'activations': 'zaya_jax.inference.load:activations',
+  'ledger': 'zaya_jax.data.ledger.mode:ask',
   'load': 'zaya_jax.inference.load:load',
   'plan_run': 'zaya_jax.plan.planner:make',
 }

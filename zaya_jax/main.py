@@ -54,6 +54,7 @@ _MODES = {
   'bench': 'zaya_jax.bench.mode:main',
   'report': 'zaya_jax.report.mode:main',
   'ledger': 'zaya_jax.data.ledger.mode:main',
+  'rehearse': 'zaya_jax.aegis.rehearsal.mode:main',
   'supervise': 'zaya_jax.aegis.mode:main',
 }
 _ROUTER = 'zaya_jax.inference.microscope:main'

@@ -86,7 +86,7 @@ def write(
   left_out: collections.Counter[str] = collections.Counter()
   files = {name: open(to / name, 'wb') for name in sides}
   packers = {
-    name: _Packer(side, rules.window_tokens) for name, side in sides.items()
+    name: Packer(side, rules.window_tokens) for name, side in sides.items()
   }
   held = 0
   try:
@@ -177,7 +177,7 @@ def _without_repeats(
   return kept, held_out
 
 
-class _Packer:
+class Packer:
   """Gives documents their places: plain text behind each other, windows full.
 
   Conversations wait in a buffer, until best-fit-decreasing bins are full.

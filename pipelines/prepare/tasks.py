@@ -60,8 +60,7 @@ def run(
     return
   with concurrent.futures.ProcessPoolExecutor(
     min(workers, len(tasks)),
-    # What a fork would copy of this process may hold locks.
-    multiprocessing.get_context('spawn'),
+    _context(),
     _begin,
     (function, common),
   ) as pool:
@@ -78,6 +77,16 @@ def run(
       ) from error
     finally:
       pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _context() -> multiprocessing.context.BaseContext:
+  """Forks of a process that has imported what is needed, and nothing else.
+
+  A fork of this one would copy the locks that its threads hold.
+  """
+  context = multiprocessing.get_context('forkserver')
+  context.set_forkserver_preload(['pipelines.prepare'])
+  return context
 
 
 _work: list[Callable[[Any], None]] = []

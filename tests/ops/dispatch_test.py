@@ -41,3 +41,17 @@ def test_the_reason_is_told():
     notes = '\n'.join(dispatch.notes())
   assert 'told: xla, not triton: tuned for 16 bits, not float32' in notes
   assert 'told: xla, not hip: on cuda only when named' in notes
+
+
+def test_of_an_engine_for_another_platform_only_that_is_told():
+  cannot = dispatch.Engine(
+    'hip', lambda x: 'hip', lambda x: 'no library; build it', ('rocm',)
+  )
+  for platform, told in (
+    ('cuda', 'on cuda only when named'),
+    ('rocm', 'no library; build it'),
+  ):
+    with dispatch.compile_for(platform):
+      dispatch.select(f'built_{platform}', (cannot, ENGINES[-1]), WIDE)
+      notes = '\n'.join(dispatch.notes())
+    assert f'built_{platform}: xla, not hip: {told}' in notes

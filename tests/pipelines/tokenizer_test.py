@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 
 import json
+import pickle
 
 import numpy as np
 import pytest
@@ -66,6 +67,15 @@ def test_stream_never_shows_half_a_character(bpe):
     parts = [stream.push(i) for i in each.encode(TEXT).tolist()]
     assert all('\ufffd' not in part for part in parts)
     assert ''.join(parts) + stream.flush() == TEXT
+
+
+def test_tokenizer_of_another_process_is_the_same():
+  made = tokenizer.train_bpe(['abc abc'], 260)
+  again = pickle.loads(pickle.dumps(made))
+  text = 'abc <eos> <pad>'
+  assert again.encode(text).tolist() == made.encode(text).tolist()
+  assert made.eos_id not in made.encode(text)
+  assert (again.sha256, again.name) == (made.sha256, made.name)
 
 
 def test_stream_of_a_json_tokenizer_flushes_what_is_broken():

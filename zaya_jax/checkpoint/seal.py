@@ -174,6 +174,17 @@ def identity(body: Mapping[str, Any]) -> str:
   return hashlib.sha256(whole).hexdigest()
 
 
+def short_print(prints: Mapping[str, str], field: str) -> str:
+  """12 digits for the values of a field of a state, on whatever mesh.
+
+  Args:
+    prints: the fingerprints of its arrays by path.
+    field: for example 'opt_state'.
+  """
+  own = {k: v for k, v in prints.items() if k.split('/')[0] == field}
+  return hashlib.sha256(_canonical(own)).hexdigest()[:12]
+
+
 def key_id(directory: str) -> str | None:
   """The id of the key of a seal, '' if that has none; None: it has no key."""
   whole = load_json(directory, NAME)

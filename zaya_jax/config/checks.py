@@ -63,6 +63,7 @@ _MODES = {
   'bench': _Mode(ends=('.json',)),
   'report': _Mode(needs=(_READ,), reads=(_READ,), ends=('.html',)),
   'ledger': _Mode(needs=(_READ,), reads=(_READ,)),
+  'rehearse': _Mode(needs=(('recipe',),)),
 }
 
 

@@ -28,6 +28,7 @@ _MODES = Literal[
   'supervise',
   'report',
   'ledger',
+  'rehearse',
 ]
 
 # Lengths in place of --num_steps, and what says that they are not.

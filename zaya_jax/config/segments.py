@@ -15,6 +15,10 @@ from zaya_jax.config import fields
 from zaya_jax.config import phase as phase_lib
 from zaya_jax.config import recipe as recipe_lib
 
+# Steps of a schedule whose end is not known yet: a run of --hours, as long as
+# its speed is measured.
+UNTIMED = 2**30
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Segment:
@@ -169,6 +173,8 @@ def current(config: Any) -> Segment:
 
 def is_last(config: Any) -> bool:
   """Whether the run ends with the segment whose settings these are."""
+  if config.optim.schedule_steps == UNTIMED:
+    return False
   return current(config).index == len(segments(config)) - 1
 
 
@@ -181,12 +187,7 @@ def tokens_left(config: Any, step: int) -> int:
 
 
 def before(config: Any, row: int) -> Any:
-  """The settings that held for the row before `row`.
-
-  Args:
-    config: of one segment of a run.
-    row: that is next.
-  """
+  """The settings that held for the row before `row`, which is next."""
   if not config.course or not row:
     return config
   return segment_config(config, at(segments(config), row - 1))
@@ -233,11 +234,7 @@ def with_flags(config: Any, flags: dict[str, Any]) -> Any:
 
 
 def in_each(config: Any, check: Callable[[Any], Any]) -> None:
-  """Calls `check` with the settings of each segment.
-
-  Raises:
-    UsageError: of `check`; in a recipe it names the phase.
-  """
+  """Calls `check` with the settings of each segment; errors name the phase."""
   found = course(config)
   if not found:
     check(config)

@@ -81,7 +81,8 @@ class Corpus:
       **self._shard,
     )
     self._parts = parts
-    found = held_out.find(parts, self.loader.manifests)
+    whole = sources.of_the_whole(config, parts)
+    found = held_out.find(whole, self.loader.manifests)
     self.held_out = [folder for folder in found if folder.weight]
     self.notes += [
       *self._not_read(),

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The folders that a run reads: those of --data.dir, or of its recipe."""
 
+import dataclasses
 import functools
 import os
 from collections.abc import Sequence
 
 from pipelines import manifest, mixture, order
 from zaya_jax import config as config_lib
+from zaya_jax.checkpoint import folders as folders_lib
 from zaya_jax.config import phase as phase_lib
 from zaya_jax.config import segments
 from zaya_jax.data import prepare
@@ -32,6 +34,26 @@ def open_all(config: config_lib.Config) -> list[mixture.Part]:
   return [
     mixture.Part(directory=directory, weight=weight)
     for directory, weight in zip(config.data.dir, weights, strict=True)
+  ]
+
+
+def of_the_whole(
+  config: config_lib.Config, parts: Sequence[mixture.Part]
+) -> list[mixture.Part]:
+  """`parts` with their shares of the tokens of all phases.
+
+  By these the held-out loss is a mean: it means the same in every phase.
+  """
+  if not config.course:
+    return list(parts)
+  return [
+    dataclasses.replace(
+      part,
+      weight=sum(
+        s.rows * s.seq_len * s.weights[i] for s in config.course.segments
+      ),
+    )
+    for i, part in enumerate(parts)
   ]
 
 
@@ -109,12 +131,19 @@ def check(
 
 
 def _prepare(config) -> None:
-  """Prepares the sources that are texts; process 0 does."""
+  """Prepares the sources that are texts; process 0 does.
+
+  A run that goes on reads its shards: their text may have changed, or be gone.
+  """
   whole = config.course.whole
+  begun = bool(folders_lib.steps(folders_lib.root(config.run_dir)))
 
   def make_one(source):
+    folder = source.folder(config.run_dir)
+    if begun and os.path.exists(os.path.join(folder, manifest.FILE_NAME)):
+      return True
     data = segments.with_flags(whole, {'data.input': source.input}).data
-    return bool(prepare.shards(data, source.folder(config.run_dir)))
+    return bool(prepare.shards(data, folder))
 
   for source in config.course.recipe.sources:
     if source.input:

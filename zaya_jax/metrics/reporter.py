@@ -119,7 +119,7 @@ class Reporter:
         trying=self._console.trying,
       )
     )
-    scored = [row for row in self._recorder.history if row.get(_BEST)]
+    scored = self._recorder.evaluations(_BEST)
     self._best = min(scored, key=lambda row: row[_BEST], default=None)
     for line in () if self._again else self._opening:
       self.note(line)
@@ -230,9 +230,10 @@ class Reporter:
     self.flush()
     self._recorder.row(step, self._tokens, {'time/checkpoint_s': seconds})
 
-  def trying(self, name: str) -> contextlib.AbstractContextManager[None]:
-    """Inside, the file `name` may fail; it is told once."""
-    return self._console.trying(name)
+  @property
+  def trying(self) -> recorder.Trying:
+    """A context in which a file, by its name, may fail; it is told once."""
+    return self._console.trying
 
   def note(self, line: str) -> None:
     """Shows one line, above the bar where there is one."""
@@ -250,7 +251,8 @@ class Reporter:
     """Says that a segment of the run is done and the next one follows."""
     self.flush()
     self._console.end_bar()
-    self.note(course_lib.left(self._config, self.train_loss))
+    if self._config.course:
+      self.note(course_lib.left(self._config, self.train_loss))
 
   def finish(self, *, checkpoint: str | None, data: Sequence[str] = ()) -> None:
     """Shows what the run has come to and what to type next.

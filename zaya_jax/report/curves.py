@@ -48,8 +48,8 @@ TABLE = (
     curves={'train/loss': 'train', 'val/loss': 'held out'},
     caption='Next-token cross-entropy: of training the mean of the steps '
     'between two points, of held-out text the whole of it. Vertical lines are '
-    'incidents and restarts. The axis may leave out the first, highest losses; '
-    'a double click shows them.',
+    'incidents, restarts and phases. The axis may leave out the first, highest '
+    'losses; a double click shows them.',
     robust=True,
     marks=True,
   ),

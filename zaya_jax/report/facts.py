@@ -66,6 +66,12 @@ def _best(run: records.Run) -> str:
   return '{:.3f} at step {:,.0f}'.format(*min(scored)) + beside
 
 
+def _phases(run: records.Run) -> str:
+  """Those that the run has begun, in their order."""
+  names = dict.fromkeys(row.get('phase') for row in run.rows)
+  return ', '.join(name for name in names if isinstance(name, str))
+
+
 def _tokens(run: records.Run) -> str:
   tokens = _newest(run, 'tokens', '.0f')
   return tokens and text.short(float(tokens))
@@ -158,6 +164,7 @@ _FACTS = {
   'held-out bits per byte': _best,
   'training loss': lambda run: _newest(run, 'train/loss', '.4f'),
   'tokens trained on': _tokens,
+  'phases': _phases,
   'throughput': _rate,
   'start': _start,
   'duration': _duration,

@@ -70,16 +70,17 @@ def of_runs(runs: Sequence[records.Run]) -> list[Figure]:
 
 
 def _marks(runs, run) -> list[dict[str, Any]]:
-  """Vertical lines: incidents, and where a run went on for more steps."""
+  """Vertical lines: incidents, phases, where a run went on for more steps."""
   entries = incidents.of_run(run)
+  ends = [*incidents.continuations(run)[-_MARKS:], *incidents.phases(run)]
   return [
     {
       'x': entry['step'],
-      'kind': 'continued' if entry['kind'] == 'continued' else 'incident',
+      'kind': 'continued' if entry in ends else 'incident',
       'place': runs.index(run) if len(runs) > 1 else None,
       'text': _label(runs, run, f'{entry["kind"]}: {entry["seen"]}'[:200]),
     }
-    for entry in (*entries[-_MARKS:], *incidents.continuations(run)[-_MARKS:])
+    for entry in (*entries[-_MARKS:], *ends)
     if entry['step'] is not None
   ]
 

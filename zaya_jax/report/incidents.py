@@ -33,6 +33,18 @@ def continuations(run: records.Run) -> list[dict[str, Any]]:
   return [one for one in _starts(run) if one['kind'] == 'continued']
 
 
+def phases(run: records.Run) -> list[dict[str, Any]]:
+  """Where each phase of a recipe but the first began, likewise."""
+  rows = [row for row in run.rows if isinstance(row.get('phase'), str)]
+  return [
+    _entry(
+      old['step'], _time(new.get('time/unix_s')), 'phase', new['phase'], ''
+    )
+    for old, new in itertools.pairwise(rows)
+    if old['phase'] != new['phase']
+  ]
+
+
 def _starts(run):
   """Each process after the first, at the step at which it resumed.
 

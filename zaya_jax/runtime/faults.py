@@ -107,14 +107,16 @@ def _await_generation(old: int, newest: pathlib.Path) -> None:
 
 
 def _poison() -> None:
-  """Puts NaN into the next batch."""
+  """Puts NaN into the next batch, where its targets count."""
   from zaya_jax.parallel import batch as batch_lib
 
   put = batch_lib.put_batch
 
   def once(mesh, batch):
     batch_lib.put_batch = put
-    return put(mesh, {**batch, 'weights': batch['weights'] * float('nan')})
+    weights = batch['weights'].copy()
+    weights[weights != 0] = float('nan')
+    return put(mesh, {**batch, 'weights': weights})
 
   batch_lib.put_batch = once
 

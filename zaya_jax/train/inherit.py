@@ -2,15 +2,21 @@
 """What a run that starts from another model, or goes on, need not be told."""
 
 import dataclasses
+import json
 import os
+import pathlib
 from typing import Any
 
 from pipelines import tokenizer as tokenizer_lib
 from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import folders, meta
 from zaya_jax.checkpoint.reading import finder, resuming
+from zaya_jax.config import segments
 from zaya_jax.hub import folder as hub_folder
 from zaya_jax.optim import schedule as schedule_lib
+from zaya_jax.runtime import clock, processes
+
+_MEASURED = 20  # Steps that tell the speed of a run.
 
 # Settings that a run may change: the arrays of its source fit all the same.
 _FREE = {
@@ -55,6 +61,44 @@ def settings(config: config_lib.Config) -> config_lib.Config:
   model = dataclasses.replace(model, **_said(config)).computed_as(config.model)
   given = config.given | open_  # Nothing is left open.
   return dataclasses.replace(config, model=model, data=data, given=given)
+
+
+def length(config: config_lib.Config) -> config_lib.Config:
+  """The steps of a run whose length is in hours.
+
+  Those that its newest checkpoint knows; else some in which its speed is
+  measured, at the peak of the learning rate, until `timed` says the rest.
+  """
+  if not config.hours:
+    return config
+  own = folders.root(config.run_dir)
+  done = (resuming.newest(config.run_dir) if os.path.isdir(own) else None) or 0
+  if done:
+    before = meta.read(os.path.join(own, str(done)))['config']
+    ends = before['optim']['schedule_steps']
+    if before.get('hours') == config.hours and ends != segments.UNTIMED:
+      return _ending(config, before['num_steps'], ends)
+  steps = max(done, config.optim.warmup_steps) + _MEASURED
+  return _ending(config, steps, segments.UNTIMED)
+
+
+def timed(config: config_lib.Config) -> config_lib.Config:
+  """The steps that fit into the hours of a run, once its speed is known."""
+
+  def count() -> int:
+    lines = pathlib.Path(config.run_dir, 'metrics.jsonl').read_text()
+    rows = map(json.loads, lines.splitlines())
+    *_, last = (row for row in rows if row.get('time/step_s'))
+    left = 3600 * config.hours - clock.elapsed()
+    return last['step'] + max(1, int(left / last['time/step_s']))
+
+  steps = processes.first_says(count)
+  return _ending(config, steps, config.optim.schedule_steps or steps)
+
+
+def _ending(config, steps, schedule_steps) -> config_lib.Config:
+  optim = dataclasses.replace(config.optim, schedule_steps=schedule_steps)
+  return dataclasses.replace(config, num_steps=steps, optim=optim)
 
 
 def schedule(

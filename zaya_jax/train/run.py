@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from ops import dispatch
 from zaya_jax import config as config_lib
 from zaya_jax import metrics
-from zaya_jax.checkpoint import lock, seal_key
+from zaya_jax.checkpoint import fingerprint, lock, seal, seal_key
 from zaya_jax.checkpoint.writing import manager
 from zaya_jax.config import exit_codes, segments
 from zaya_jax.data import corpus as corpus_lib
@@ -59,10 +59,11 @@ def train(config: config_lib.Config) -> int:
     config = _check(config)
     open_(_lock(config))
     listen = functools.cache(lambda: open_(stop.StopSignal()))
-    code, more = _train_segment(config, listen)
+    code, more = _train_segment(inherit.length(config), listen)
     while more and code == exit_codes.DONE:
       gc.collect()  # The arrays of the segment before.
-      code, more = _train_segment(config, listen, again=True)
+      part = inherit.timed(config) if config.hours else config
+      code, more = _train_segment(part, listen, again=True)
     return code
 
 
@@ -99,6 +100,7 @@ def _train_segment(
     _describe(config, mesh, corpus, start)
     page = open_(overview.Live(config, wanted=processes.process() == 0))
     report = open_(_make_reporter(config, mesh, corpus, start, again))
+    _tell_optimizer(config, start, report)
     guard = guard_lib.Guard(config, mesh, _incidents(config, report))
     book = _open_ledger(config, corpus, start, report)
     hooks = hooks_lib.Hooks(
@@ -197,6 +199,13 @@ def _make_reporter(config, mesh, corpus, start, again) -> metrics.Reporter:
     process=processes.process(),
     again=again,
   )
+
+
+def _tell_optimizer(config, start, report) -> None:
+  """Says, of a recipe, with which optimizer's state a segment begins."""
+  if config.course:
+    found = fingerprint.to_json(fingerprint.of_tree(start.state))
+    report.note(f'optimizer state {seal.short_print(found, "opt_state")}')
 
 
 def _open_ledger(config, corpus, start, report) -> book_lib.Book:

@@ -137,10 +137,12 @@ def _begin_segment(config, state, row, init, mesh) -> state_lib.TrainState:
     return state
 
   def fresh():
-    if here.keep == 'all':
-      return {'recent': spikes.init()}
-    names = ('recent', 'opt_state', 'balance_state')
-    return {name: getattr(init(), name) for name in names}
+    found = {'recent': spikes.init()}
+    if here.keep == 'params':
+      new = init()
+      found['opt_state'] = new.opt_state
+      found['balance_state'] = new.balance_state
+    return found
 
   with jax.set_mesh(mesh):
     return dataclasses.replace(state, **jax.jit(fresh)())

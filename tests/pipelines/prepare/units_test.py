@@ -168,7 +168,7 @@ def test_changed_file_is_read_again_and_no_other(tmp_path, corpus, monkeypatch):
 
 @pytest.mark.long
 def test_workers_end_with_the_process_that_began_them(tmp_path, corpus):
-  (corpus / 'e.jsonl').write_text('{"text": "long"}\n' * 10**6)
+  (corpus / 'e.jsonl').write_text('{"text": "long"}\n' * 10**5)
   source = (
     'from pipelines import prepare\n'
     'if __name__ == "__main__":\n'

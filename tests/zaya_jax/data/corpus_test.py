@@ -3,16 +3,32 @@
 
 import dataclasses
 import os
+from fractions import Fraction
 
 import numpy as np
 import pytest
 
 import pipelines.prepare
-from pipelines import errors, tokenizer
+from pipelines import errors, mixture, tokenizer
 from zaya_jax import config as config_lib
-from zaya_jax.data import corpus
+from zaya_jax.config import segments
+from zaya_jax.data import corpus, sources
 
 TEXT = 'the cat sat on the mat, and the dog sat by the door. ' * 20
+_SHARES = """
+[sources]
+web = "data/web"
+sums = "data/sums"
+[[phase]]
+name = "a"
+tokens = 6400
+mixture = { web = 1 }
+lr = { from = 1e-3 }
+[[phase]]
+name = "b"
+tokens = 1600
+mixture = { web = 1, sums = 3 }
+"""
 
 
 @pytest.fixture
@@ -177,3 +193,24 @@ def test_run_goes_on_with_another_batch_size_where_it_was(tmp_path, text):
     assert data.loader.state == 14
     data.loader.state = 0
     assert not np.array_equal(next(data.loader)['tokens'], expected[:4])
+
+
+def test_held_out_loss_has_the_weights_of_the_whole_run_in_each_phase(tmp_path):
+  path = tmp_path / 'recipe.toml'
+  path.write_text(_SHARES)
+  data = config_lib.DataConfig(seq_len=16, batch_size=4)
+  config = config_lib.Config(recipe=str(path), data=data)
+  for segment in segments.segments(config):
+    own = segments.segment_config(config, segment)
+    parts = [
+      mixture.Part(directory=d, weight=w)
+      for d, w in zip(own.data.dir, segment.weights, strict=True)
+    ]
+    whole = sources.of_the_whole(own, parts)
+    assert [part.directory for part in whole] == ['data/web', 'data/sums']
+    assert [part.weight for part in whole] == [6400 + 400, 1200]
+
+
+def test_without_a_recipe_weights_are_those_of_the_flag():
+  parts = [mixture.Part(directory='a', weight=Fraction(3))]
+  assert sources.of_the_whole(config_lib.Config(), parts) == parts

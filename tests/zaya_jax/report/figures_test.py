@@ -27,6 +27,24 @@ def test_curves_and_marks_of_one_run(run):
   assert loss['marks'][0]['text'].startswith('skipped steps: 2 since step 120')
 
 
+def test_phases_are_marks_where_they_begin(tmp_path):
+  rows = [
+    {'step': step, 'train/loss': 2.0, 'phase': 'web' if step < 5 else 'mid'}
+    for step in range(1, 9)
+  ]
+  run = run_files.write(tmp_path / 'run')
+  run_files.lines(run / 'metrics.jsonl', rows)
+  (loss,) = _of(run)['loss'].choices
+  (mark,) = loss['marks']
+  assert (mark['x'], mark['kind'], mark['text']) == (
+    4,
+    'continued',
+    'phase: mid',
+  )
+  page = overview.make(overview.read([str(run)]))
+  assert ['phases', 'web, mid'] in page.summary
+
+
 def test_load_of_each_layer(run):
   layers = _of(run)['experts'].choices
   assert [choice['label'] for choice in layers] == [

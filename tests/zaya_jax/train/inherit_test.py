@@ -10,6 +10,8 @@ import pytest
 
 from tests.support import tuning
 from zaya_jax import config as config_lib
+from zaya_jax.config import segments
+from zaya_jax.runtime import clock
 from zaya_jax.train import inherit
 
 SOURCE = {'num_layers': 2, 'd_model': 16, 'rope_theta': 5e6, 'skip': 'zero'}
@@ -164,3 +166,23 @@ def test_what_was_given_is_no_setting():
   assert config.given == {'seed'}
   assert config == config_lib.Config(seed=3)
   assert 'given' not in json.dumps(config.as_dict())
+
+
+def test_hours_are_measured_and_then_counted(tmp_path, monkeypatch):
+  optim = config_lib.OptimConfig(warmup_steps=30)
+  config = config_lib.Config(run_dir=str(tmp_path), hours=2.0, optim=optim)
+  first = inherit.length(config)
+  assert first.num_steps == 50  # The warmup, and those that are measured.
+  assert not segments.is_last(first)
+  rows = [{'step': 1, 'time/step_s': 9.0}, {'step': 50, 'time/step_s': 0.5}]
+  (tmp_path / 'metrics.jsonl').write_text('\n'.join(map(json.dumps, rows)))
+  monkeypatch.setattr(clock, 'elapsed', lambda: 1200.0)
+  found = inherit.timed(config)
+  assert found.num_steps == 50 + (7200 - 1200) * 2
+  assert found.optim.schedule_steps == found.num_steps
+  assert segments.is_last(found)
+
+
+def test_without_hours_a_length_is_as_it_is_said():
+  config = config_lib.Config(num_steps=7)
+  assert inherit.length(config) is config

@@ -14,6 +14,7 @@ from tests.support import tiny
 from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import meta
 from zaya_jax.checkpoint.writing import manager
+from zaya_jax.config import segments
 from zaya_jax.data import position
 from zaya_jax.parallel import mesh as mesh_lib
 from zaya_jax.runtime import supervised
@@ -140,3 +141,44 @@ def test_rollback_leaves_out_batches(
   start, loader = go_on()
   assert loader.state == INDEX + batches * 8  # Windows of a batch.
   assert ('3 batches are left out' in start.notes[0]) == bool(batches)
+
+
+RECIPE = """
+[sources]
+web = "web"
+[[phase]]
+name = "one"
+tokens = 64
+lr = {{from = 1.0}}
+[[phase]]
+name = "two"
+tokens = 64
+keep = "{keep}"
+"""
+
+
+@pytest.mark.parametrize('keep', ['all', 'params'])
+@pytest.mark.parametrize('row', [4, 5, 8])
+def test_a_new_segment_begins_with_what_it_keeps(tmp_path, keep, row):
+  path = tmp_path / 'r.toml'
+  path.write_text(RECIPE.format(keep=keep))
+  data = config_lib.DataConfig(seq_len=16, batch_size=1)
+  config = config_lib.Config(recipe=str(path), data=data)
+  course = segments.course(config)
+  config = dataclasses.replace(config, course=course)
+  config = segments.segment_config(config, course.segments[1])
+  names = [field.name for field in dataclasses.fields(state_lib.TrainState)]
+  old, new = (
+    state_lib.TrainState(**{name: np.float32([x]) for name in names})
+    for x in (1, 2)
+  )
+  mesh = mesh_lib.make_mesh(config_lib.MeshConfig(replica=1))
+  found = start_lib._begin_segment(config, old, row, lambda: new, mesh)
+  changed = {n for n in names if getattr(found, n) is not getattr(old, n)}
+  if row > 4:  # Within the segment.
+    assert not changed
+    return
+  assert not np.any(found.recent) and found.recent.shape[0] == 2
+  optimizer = {'opt_state', 'balance_state'} if keep == 'params' else set()
+  assert changed == {'recent'} | optimizer
+  assert all(getattr(found, name) == 2 for name in optimizer)

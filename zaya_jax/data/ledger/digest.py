@@ -45,7 +45,7 @@ def of_batch(
     tokens and of those that are predicted and count, uint32 [2].
   """
   there = batch['segment_ids'] > 0
-  counts = batch['weights'] > 0
+  counts = batch['weights'] != 0  # NaN, of a drill, is not 0.
   begins = there & (batch['positions'] == 0)
   xp = np if isinstance(there, np.ndarray) else _jnp()
   words = (

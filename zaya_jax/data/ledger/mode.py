@@ -30,9 +30,7 @@ def main(config: config_lib.Config) -> int:
   """
   run_dir, show = config.source or config.run_dir, _printer()
   if config.ledger.step:
-    told = story.read(run_dir)
-    shards = content.Shards(run_dir, told.reads, config.data.dir)
-    for row in origin.of_step(told, shards, config.ledger.step):
+    for row in _documents(run_dir, config.ledger.step, config.data.dir):
       show(row)
     return exit_codes.DONE
   code = exit_codes.DONE
@@ -41,6 +39,26 @@ def main(config: config_lib.Config) -> int:
     if not row.get('valid', True):
       code = exit_codes.UNUSABLE
   return code
+
+
+def ask(
+  source: str, *, step: int = 0, verify: str = 'sample'
+) -> list[dict[str, Any]]:
+  """What --mode=ledger says of a run, for Python.
+
+  Args:
+    source: the run directory.
+    step: whose documents to list; 0: totals and checks.
+    verify: as `check`.
+
+  Returns:
+    A row for each document; or as `check`, which tells a failure by `valid`.
+
+  Raises:
+    LedgerError: if there is no ledger, or no such step.
+    DataError: if the shards of a step cannot be read.
+  """
+  return list(_documents(source, step) if step else check(source, verify))
 
 
 def check(
@@ -82,6 +100,13 @@ def check(
       yield _row('content', said=read(told, shards))
   except _WRONG as error:
     yield _row('content', reason=str(error))
+
+
+def _documents(run_dir, step, folders=()) -> Iterator[dict[str, Any]]:
+  """Yields where the rows of a step come from."""
+  told = story.read(run_dir)
+  shards = content.Shards(run_dir, told.reads, folders)
+  yield from origin.of_step(told, shards, step)
 
 
 def _printer() -> Callable[[dict[str, Any]], None]:

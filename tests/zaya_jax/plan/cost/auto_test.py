@@ -94,11 +94,12 @@ def test_what_is_said_is_kept(said):
 def test_next_way_is_the_first_that_fits_as_wrong_as_the_plan_was():
   found = ways()
   first, second, third, *_ = found
-  capacity = third.needs * 1.5
-  way, left = auto.next_way(found, first.needs * 1.5, capacity)
+  capacity = third.needs * 2
+  way, left = auto.next_way(found, first.needs * 2, capacity)
   assert way is third
   assert left[0] is third
   # With a plan that was right, the second is taken.
+  assert second.needs <= capacity
   assert auto.next_way(found, first.needs, second.needs)[0] is second
   last, left = auto.next_way(found, first.needs, 1.0)
   assert last is found[-1]
