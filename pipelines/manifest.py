@@ -86,27 +86,36 @@ def load(directory: str | os.PathLike[str]) -> Manifest:
 
 def scan(
   directory: str | os.PathLike[str], manifest: Manifest
-) -> dict[str, os.DirEntry[str]]:
-  """The files that a manifest lists, by name, all there with their sizes.
+) -> dict[str, tuple[int, int]]:
+  """Looks at the files that a manifest lists: all there with their sizes.
+
+  Returns:
+    By name, in the order of the manifest, what tells a file from another in its
+    place: its number in the file system, and when it was written, in ns.
 
   Raises:
     DataError: exit code 3, naming the file that is missing, added or damaged.
   """
   directory = pathlib.Path(directory)
-  with os.scandir(directory) as entries:
-    there = {entry.name: entry for entry in entries}
-  found = {}
-  for name, size in _sizes(manifest):
-    if pathlib.PurePath(name).name != name:
+  sizes = dict(_sizes(manifest))
+  for name in sizes:
+    if '/' in name or name in ('', '.', '..'):
       raise _unusable(
         directory / name, 'leads out of the folder of its manifest'
       )
-    found[name] = _checked(directory, name, there.get(name), size)
-  for name in sorted(there.keys() - found.keys()):
-    if name.endswith(SUFFIX):
-      raise _unusable(
-        directory / name, f'is not listed in {FILE_NAME}; remove it'
-      )
+  found = dict.fromkeys(sizes, (0, 0))
+  there = 0
+  with os.scandir(directory) as entries:
+    for entry in entries:
+      if entry.name in sizes:
+        found[entry.name] = _version(entry, sizes[entry.name])
+        there += 1
+      elif entry.name.endswith(SUFFIX):
+        raise _unusable(entry.path, f'is not listed in {FILE_NAME}; remove it')
+  if there < len(found):
+    name = next(name for name, version in found.items() if version == (0, 0))
+    what = f'is listed in {FILE_NAME} but missing; {_AGAIN}'
+    raise _unusable(directory / name, what)
   return found
 
 
@@ -191,7 +200,7 @@ def _write_lines(path: pathlib.Path, lines: Iterable[str]) -> int:
   return count
 
 
-def _unusable(path: pathlib.Path, what: str) -> errors.DataError:
+def _unusable(path: pathlib.Path | str, what: str) -> errors.DataError:
   return errors.DataError(f'{path} {what}.', errors.UNUSABLE)
 
 
@@ -225,7 +234,7 @@ def _parse(path: pathlib.Path, size: int, *version: int) -> Manifest:
   if size > _MAX_BYTES:
     raise _unusable(path, f'is larger than {_MAX_BYTES} bytes{again}')
   try:
-    saved = json.loads(path.read_bytes())
+    saved = json.loads(path.read_text(encoding='utf-8'))
     checksum = saved.pop('sha256')
     if saved['format_version'] not in (PLAIN, MASKED, DOCUMENTED):
       raise _unusable(
@@ -251,20 +260,15 @@ def _parse(path: pathlib.Path, size: int, *version: int) -> Manifest:
   return result
 
 
-def _checked(
-  directory: pathlib.Path,
-  name: str,
-  entry: os.DirEntry[str] | None,
-  expected: int,
-) -> os.DirEntry[str]:
-  """The entry, of a file of that size."""
-  if entry and entry.is_file(follow_symlinks=False):
-    size = entry.stat(follow_symlinks=False).st_size
-    if size == expected:
-      return entry
-    what = f'has {size} bytes, {FILE_NAME} says {expected}: damaged; {_AGAIN}'
-  elif entry and entry.is_symlink():
-    what = 'is a symbolic link; shards must be files'
-  else:
-    what = f'is listed in {FILE_NAME} but missing; {_AGAIN}'
-  raise _unusable(directory / name, what)
+def _version(entry: os.DirEntry[str], expected: int) -> tuple[int, int]:
+  """Number and time of a file that must have this size."""
+  if entry.is_symlink():
+    raise _unusable(entry.path, 'is a symbolic link; shards must be files')
+  stat = entry.stat(follow_symlinks=False)
+  if stat.st_size != expected or not entry.is_file():
+    raise _unusable(
+      entry.path,
+      f'has {stat.st_size} bytes, {FILE_NAME} says {expected}: damaged; '
+      f'{_AGAIN}',
+    )
+  return stat.st_ino, stat.st_mtime_ns

@@ -7,6 +7,7 @@ the time of its last change, is not hashed again: names, sizes and these are
 looked at. Records are compared with hashes of their own when they are read.
 """
 
+import itertools
 import json
 import os
 import pathlib
@@ -39,8 +40,12 @@ def unverified(directory: str | os.PathLike[str]) -> list[str]:
   data = manifest.read(directory)
   files = manifest.scan(directory, data)
   known = _read(directory, data)
+  if len(known) != 2 * len(files):
+    return list(files)
   return [
-    name for name, entry in files.items() if known.get(name) != _version(entry)
+    name
+    for name, number, time in zip(files, known[::2], known[1::2], strict=True)
+    if files[name] != (number, time)
   ]
 
 
@@ -61,7 +66,8 @@ def write(directory: str | os.PathLike[str]) -> bool:
   files = manifest.scan(directory, data)
   content = {
     'manifest': data.sha256,
-    'files': {name: _version(entry) for name, entry in files.items()},
+    # Number and time of each, in the order of the manifest.
+    'files': list(itertools.chain.from_iterable(files.values())),
   }
   path = pathlib.Path(directory, FILE_NAME)
   # Of its own for each process: several runs may open a folder at once.
@@ -76,15 +82,11 @@ def write(directory: str | os.PathLike[str]) -> bool:
 
 def _read(
   directory: str | os.PathLike[str], data: manifest.Manifest
-) -> dict[str, list[int]]:
-  """What is remembered, of this manifest."""
+) -> list[int]:
+  """What is remembered of the files of this manifest."""
   try:
     content = json.loads(pathlib.Path(directory, FILE_NAME).read_bytes())
     same = content['manifest'] == data.sha256
-    return dict(content['files']) if same else {}
+    return list(content['files']) if same else []
   except (OSError, ValueError, KeyError, TypeError):
-    return {}  # Then all hashes are compared.
-
-
-def _version(entry: os.DirEntry[str]) -> list[int]:
-  return [entry.inode(), entry.stat(follow_symlinks=False).st_mtime_ns]
+    return []  # Then all hashes are compared.

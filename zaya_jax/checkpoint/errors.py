@@ -5,7 +5,7 @@ import errno
 import os
 import re
 from collections.abc import Sequence
-from typing import Final, Literal
+from typing import Final
 
 from zaya_jax.config import exit_codes
 
@@ -32,7 +32,7 @@ class CheckpointError(RuntimeError):
       the same command may do later.
   """
 
-  def __init__(self, message: str, exit_code: Literal[2, 3, 75] = UNUSABLE):
+  def __init__(self, message: str, exit_code: int = UNUSABLE):
     super().__init__(message)
     self.exit_code: int = exit_code
 

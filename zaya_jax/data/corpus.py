@@ -65,7 +65,7 @@ class Corpus:
         lambda: bool(prepare.shards(config.data, self._first))
       )
     self.tokenizer = manifest_lib.load_tokenizer(self._first)
-    if self._is_made:
+    if self._is_made or not config.data.input:
       _check_tokenizer_flag(config.data, self._first)
     _check_vocabulary(config, self.tokenizer.name, self.tokenizer.vocab_size)
     manifests, self.notes = opening.manifests(

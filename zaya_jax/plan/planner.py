@@ -16,6 +16,7 @@ from zaya_jax.plan.cost import (
   lint,
   memory,
   newton_schulz,
+  storage,
   timing,
 )
 from zaya_jax.plan.cost import collectives as collectives_lib
@@ -23,9 +24,6 @@ from zaya_jax.plan.show import phases as phases_show
 from zaya_jax.plan.show import picture, tables
 from zaya_jax.runtime import chips as chips_lib
 
-_PAGE = 4096  # Bytes of a page of a file system.
-_IOPS = 70_000  # Of one store, as in the storage sizing published for ZAYA1.
-_TOKEN = 4  # Bytes on disk, of a vocabulary beyond 65,536.
 _DAY = 86_400
 
 
@@ -73,7 +71,7 @@ def make(config: config_lib.Config) -> dict[str, Any]:
   times = timing.plan(config, layout, chip, collectives)
   count = flops_lib.per_token(config.model, config.data.seq_len)
   saved = memory.checkpoint_bytes(config, layout)
-  pages = layout.step_tokens * _TOKEN / _PAGE  # Each is read once.
+  data = storage.reads(config, layout.step_tokens)
   found = []
   if config.plan.chip == 'mi300x':
     found = lint.check(config, layout, chip, collectives)
@@ -95,13 +93,7 @@ def make(config: config_lib.Config) -> dict[str, Any]:
     'time': _time(config, layout, chip, count.total, times),
     'checkpoint': {'bytes': saved, 'bytes_per_device': saved / layout.devices},
     'cache_bytes_per_token': memory.cache_bytes(config.model, chip.width),
-    'data': {
-      'bytes_per_step': layout.step_tokens * _TOKEN,
-      'pages_per_step': pages,
-      'iops': pages / times.step,
-      'iops_limit': _IOPS,
-      'step_s_at_limit': pages / _IOPS,
-    },
+    'data': {**data, 'iops': data['pages_per_step'] / times.step},
     'lint': [vars(f) for f in found],
     'assumptions': _assumptions(chip, config),
   }
@@ -208,6 +200,7 @@ def _assumptions(chip, config) -> list[str]:
     '(ZeRO-1), parameters over fsdp, experts over expert, tokens over all; '
     'each device holds the float32 gradient of its own tokens, as large as '
     'its parameters.',
-    f'Data: {_TOKEN} bytes per token in pages of {_PAGE}, each read once; '
-    'scattered reads multiply it by up to 8.',
+    f'Data: a window is a read of its whole record, compressed to '
+    f'{storage.PACKED:.0%}, in pages of {storage.PAGE}; nothing is read from '
+    'a cache.',
   ]

@@ -219,7 +219,9 @@ def _open_ledger(config, corpus, start, report) -> book_lib.Book:
     tell=report.note,
   )
   if (row := corpus.loader.state) > start.row:
-    book.leave_out(start.step, (start.row, row))
+    # They may be the rest of the segment before.
+    phase = segments.at(segments.segments(config), start.row).phase
+    book.leave_out(start.step, (start.row, row), phase)
   return book
 
 

@@ -126,6 +126,25 @@ def test_nothing_held_out_is_told(tmp_path, text):
     assert note.endswith('nothing is evaluated')
 
 
+def test_folder_that_is_named_is_read_whatever_text_a_preset_names(
+  tmp_path, text
+):
+  out = tmp_path / 'mine'
+  prepare(text, out, tokenizer='bytes')
+  config = make_config(
+    tmp_path, dir=(str(out),), input='stdlib', val_fraction=0.1
+  )
+  with corpus.Corpus(config) as data:
+    assert data.loader.manifests[0].settings.input == text
+    assert data.notes[0] == (
+      f'{out} is there (--data.dir), so --data.input=stdlib is not read'
+    )
+  # One that is not there yet is made of the text.
+  other = make_config(tmp_path, dir=(str(tmp_path / 'new'),), input=text)
+  with corpus.Corpus(other) as data:
+    assert data.loader.manifests[0].settings.input == text
+
+
 def test_folder_name_may_hold_an_at(tmp_path, text):
   config = make_config(tmp_path, input=text)
   config = dataclasses.replace(config, run_dir=str(tmp_path / 'me@home/run'))

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where shards go and what the user is told to type next."""
 
+import dataclasses
 import json
 import os
 
@@ -114,3 +115,34 @@ def test_training_is_told_what_was_left_out_once(tmp_path, capsys):
   assert '; 1 left out, the first picture (' in err
   prepare.shards(data, output)
   assert 'prepared' not in capsys.readouterr().err
+
+
+def test_parts_are_done_one_by_one(tmp_path, capsys):
+  out = tmp_path / 'out'
+  for part in ('0/2', '1/2'):
+    prepare.main(_config(tmp_path, output=str(out), part=part))
+    assert f'part {part} of {out} is done' in capsys.readouterr().out
+    assert not out.exists()
+  prepare.main(_config(tmp_path, output=str(out), part=''))
+  assert (out / 'manifest.json').exists()
+
+
+@pytest.mark.parametrize('part', ['2/2', '-1/2', 'one', '1', '0/0'])
+def test_part_that_is_none_is_refused(tmp_path, part):
+  with pytest.raises(config.UsageError, match=f'--data.part={part} must be'):
+    prepare.main(_config(tmp_path, output=str(tmp_path / 'a'), part=part))
+  assert not list(tmp_path.glob('a*'))
+
+
+def test_what_was_left_out_is_told(tmp_path, capsys):
+  (tmp_path / 'more').mkdir()
+  for i in range(4):
+    (tmp_path / 'more' / f'{i}.txt').write_text(TEXT if i < 3 else TEXT[:-9])
+  settings = _config(tmp_path, output=str(tmp_path / 'a'))
+  data = dataclasses.replace(
+    settings.data, input=str(tmp_path / 'more'), val_fraction=0.0
+  )
+  prepare.main(dataclasses.replace(settings, data=data))
+  told = capsys.readouterr()
+  assert '  left out   2 duplicates\n' in told.out
+  assert told.err.endswith('; 2 duplicates\n')

@@ -52,10 +52,12 @@ def test_checkpoint_and_storage_by_hand(plan):
   saved = 4 * (8_840_488_784 + 8_289_167_360 + 2 * 551_321_424)
   assert 0 < plan['checkpoint']['bytes'] - saved < 20_000
   data = plan['data']
-  # 2^24 tokens of 4 bytes in pages of 4 KiB.
-  assert data['pages_per_step'] == 16_384
-  assert data['step_s_at_limit'] == pytest.approx(0.234, abs=5e-4)
-  assert data['iops'] * plan['time']['step'] == pytest.approx(16_384)
+  # 4,096 windows, each from a record of 32,768 tokens of 4 bytes, of which 0.37
+  # are left: 11.84 pages of 4 KiB.
+  assert data['reads_per_step'] == 4_096
+  assert data['pages_per_step'] == 4_096 * 12
+  assert data['step_s_at_limit'] == pytest.approx(0.702, abs=5e-4)
+  assert data['iops'] * plan['time']['step'] == pytest.approx(4_096 * 12)
 
 
 def test_budget_follows_from_the_step(plan):

@@ -88,13 +88,22 @@ class Book:
     self._lines, self._head = self._lines + 1, chain.link(line)
     self._waiting.append(line)
 
-  def leave_out(self, step: int, rows: tuple[int, int]) -> None:
-    """Adds rows that are not trained on, after `step`."""
+  def leave_out(
+    self, step: int, rows: tuple[int, int], phase: str | None = None
+  ) -> None:
+    """Adds rows that are not trained on, after `step`.
+
+    Args:
+      step: done before.
+      rows: from which to which.
+      phase: of these rows; None: that of the terms.
+    """
     self._flush()
     self._close()
     line = _new('left_out', rows[0], step)
     line.rows[1] = rows[1]
-    self.add(self._line(line))
+    own = {} if phase is None else {'phase': phase}
+    self.add({**self._line(line), **own})
     self.write()
 
   def push(

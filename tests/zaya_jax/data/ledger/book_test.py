@@ -73,6 +73,8 @@ def test_refused_steps_and_rows_left_out_have_lines_of_their_own(tmp_path):
   ]  # fmt: skip
   assert [row['rows'] for row in found] == [[0, 4], [4, 12], [12, 20], [20, 28]]
   assert (found[3]['steps'], found[3]['tokens']) == ([5, 5], 0)
+  book.leave_out(5, (28, 30), 'before')  # The rest of the phase before.
+  assert [row['phase'] for row in rows_of(tmp_path)][3:] == ['one', 'before']
 
 
 def test_fast_copies_hold_lines_themselves(tmp_path):
