@@ -22,6 +22,7 @@ import numpy as np
 from benchmarks import record, tamper
 from pipelines import loader as loader_lib
 from pipelines import order, prepare
+from pipelines.sources import stamp
 from zaya_jax.checkpoint import folders, seal, seal_key
 from zaya_jax.data.ledger import book as book_lib
 from zaya_jax.data.ledger import chain, digest, mode, opening, terms
@@ -125,6 +126,8 @@ def make_run(run: pathlib.Path) -> None:
         if step % 4 == 0 or loader.state == end:
           known = book.head(write=True)
       row = end
+  for name in 'ab':  # A stamp is no part of the data.
+    (run / name / stamp.FILE_NAME).unlink(missing_ok=True)
   directory = run / 'checkpoints' / str(step)
   (directory / folders.META).mkdir(parents=True)
   about = {'arrays': {}, 'data_index': row, book_lib.META: known}
