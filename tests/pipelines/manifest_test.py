@@ -34,6 +34,19 @@ def test_whole_folder_is_accepted(shards):
   assert len(data.splits['train'].shards) > 1
 
 
+@pytest.mark.parametrize('what', ['size', 'time', 'file'])
+def test_manifest_that_has_changed_is_read_again(shards, what):
+  path = shards / manifest.FILE_NAME
+  manifest.load(shards)  # Known to this process from now on.
+  content, before = path.read_bytes(), path.stat()
+  if what == 'file':  # Of the same size and time.
+    path.rename(path.with_name('manifest.old'))
+  path.write_bytes(b'?' * (len(content) - (what == 'size')))
+  after = before.st_mtime_ns + (what == 'time')
+  os.utime(path, ns=(before.st_atime_ns, after))
+  _refused(manifest.load, shards, 'damaged')
+
+
 def test_missing_shard_is_named(shards):
   path = _shard(shards)
   path.unlink()

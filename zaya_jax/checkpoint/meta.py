@@ -79,11 +79,12 @@ def read(directory: str) -> dict[str, Any]:
 
 def model_config(meta: dict[str, Any]) -> config_lib.ModelConfig:
   """The model of a checkpoint, from its meta."""
-  model: dict[str, Any] = {
-    name: tuple(value) if isinstance(value, list) else value
-    for name, value in meta['config']['model'].items()
-  }
-  return config_lib.ModelConfig(**model)
+  return config_lib.ModelConfig(**_section(meta, 'model'))
+
+
+def data_config(meta: dict[str, Any]) -> config_lib.DataConfig:
+  """How a checkpoint's run, or the phase of it, has read its data."""
+  return config_lib.DataConfig(**_section(meta, 'data'))
 
 
 def check_same_model(
@@ -127,6 +128,14 @@ def versions() -> dict[str, str]:
   """Of Python and of packages that a run depends on, here."""
   found = {name: metadata.version(name) for name in _PACKAGES}
   return {'python': platform.python_version(), **found}
+
+
+def _section(meta, name) -> dict[str, Any]:
+  """The settings of one section, as the dataclasses have them."""
+  return {
+    key: tuple(value) if isinstance(value, list) else value
+    for key, value in meta['config'][name].items()
+  }
 
 
 def _changes(

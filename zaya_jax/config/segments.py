@@ -145,16 +145,18 @@ def segment_config(config: Any, segment: Segment) -> Any:
   """The settings that hold in one of `segments(config)`.
 
   Returns:
-    A `Config` with `course`; `num_steps` is of the whole run, and `data.dir`
-    are all sources of the recipe, in its order, without weights.
+    A `Config` with `course`; `num_steps` is of the whole run, `data.dir` are
+    the sources that the segment reads, with their weights.
   """
   found = course(config)
   if not found:
     return config
   flags = dict(segment.flags)
   flags['data.batch_size'] = segment.batch_size
-  run_dir = config.run_dir
-  flags['data.dir'] = tuple(s.folder(run_dir) for s in found.recipe.sources)
+  pairs = zip(found.recipe.sources, segment.weights, strict=True)
+  flags['data.dir'] = tuple(
+    f'{s.folder(config.run_dir)}@{float(w)!r}' for s, w in pairs if w
+  )
   flags['data.input'] = ''
   changed = with_flags(found.whole, flags)
   return dataclasses.replace(

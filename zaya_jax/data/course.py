@@ -46,11 +46,9 @@ def next_row(config: config_lib.Config, row: int, skipped: int) -> int:
     row: next, as the checkpoint says.
     skipped: batches to leave out; of a recipe, those of one segment alone.
   """
-  here = segments.current(config)
   if not config.course:
-    return row + skipped * here.batch_size
-  # Leaving out has led to this segment, or it does not lead out of it.
-  return max(here.first_row, _without(config.course, row, skipped))
+    return row + skipped * config.data.batch_size
+  return _without(config.course, row, skipped)
 
 
 def _without(course, row, skipped) -> int:

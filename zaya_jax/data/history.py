@@ -6,6 +6,7 @@ were given out must be what was done with them; of later rows it may say
 anything.
 """
 
+from fractions import Fraction
 from typing import Any
 
 from zaya_jax import config as config_lib
@@ -22,8 +23,27 @@ def record(course: segments.Course) -> dict[str, Any]:
   return {
     'path': course.recipe.path,
     'sources': names,
+    'folders': [
+      source.folder(course.whole.run_dir) for source in course.recipe.sources
+    ],
     'segments': [_facts(names, s) for s in course.segments],
   }
+
+
+def folders(known: dict[str, Any]) -> tuple[str, ...]:
+  """The sources of a `record` as --data.dir, by their tokens in the whole run.
+
+  So training weighs held-out losses (`sources.of_the_whole`).
+  """
+  found: dict[str, float] = {}
+  for segment in known['segments']:
+    tokens = (segment['stop_row'] - segment['first_row']) * segment['length']
+    for name, share in segment['mixture'].items():
+      found[name] = found.get(name, 0) + tokens * float(Fraction(share))
+  pairs = zip(known['sources'], known['folders'], strict=True)
+  return tuple(
+    f'{folder}@{found[name]!r}' for name, folder in pairs if name in found
+  )
 
 
 def check(

@@ -29,11 +29,12 @@ def open_all(config: config_lib.Config) -> list[mixture.Part]:
   if not config.course:
     return mixture.parse(folders(config))
   _prepare(config)
-  check(config.course, [manifest.read(d) for d in config.data.dir])
+  there = folders(config)
+  check(config.course, [manifest.read(folder) for folder in there])
   weights = segments.current(config).weights
   return [
     mixture.Part(directory=directory, weight=weight)
-    for directory, weight in zip(config.data.dir, weights, strict=True)
+    for directory, weight in zip(there, weights, strict=True)
   ]
 
 
@@ -59,6 +60,9 @@ def of_the_whole(
 
 def folders(config: config_lib.Config) -> tuple[str, ...]:
   """What the loader is to open: of a plain run with weights."""
+  if config.course:
+    sources = config.course.recipe.sources
+    return tuple(source.folder(config.run_dir) for source in sources)
   return config.data.dir or (os.path.join(config.run_dir, 'data'),)
 
 

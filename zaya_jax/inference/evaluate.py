@@ -19,9 +19,9 @@ import numpy as np
 
 from pipelines import loader, mixture
 from zaya_jax import config as config_lib
-from zaya_jax.checkpoint import errors
+from zaya_jax.checkpoint import errors, meta
 from zaya_jax.checkpoint.reading import finder
-from zaya_jax.data import held_out, opening
+from zaya_jax.data import held_out, history, opening
 from zaya_jax.hub import folder as hub_folder
 from zaya_jax.inference import load as load_lib
 from zaya_jax.inference import model as model_lib
@@ -134,10 +134,18 @@ def _config_of(source: str) -> config_lib.Config | None:
   """The settings of a run; None for a Hugging Face folder."""
   if hub_folder.is_folder(source):
     return None
-  run_dir = os.path.dirname(os.path.dirname(finder.resolve(source)))
+  directory = finder.resolve(source)
+  run_dir = os.path.dirname(os.path.dirname(directory))
   flagfile = os.path.join(run_dir, 'config.flags')
   # The run may have been moved since.
-  return config_lib.Config.from_flagfile(flagfile, run_dir=run_dir)
+  found = config_lib.Config.from_flagfile(flagfile, run_dir=run_dir)
+  if found.recipe:  # As in the phase of this checkpoint.
+    about = meta.read(directory)
+    data = dataclasses.replace(
+      meta.data_config(about), dir=history.folders(about['recipe'])
+    )
+    found = dataclasses.replace(found, data=data)
+  return found
 
 
 def _windows(

@@ -77,12 +77,6 @@ class Recorder:
   def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
     self._open.close()
 
-  def evaluations(self, key: str) -> list[dict[str, Any]]:
-    """The rows of this phase, of one held-out text, that have a key."""
-    phase = self._phase.get('phase')
-    rows = (row for row in self.history if row.get('phase') == phase)
-    return [row for row in rows if row.get(key)]
-
   def row(
     self, step: int, tokens: int, values: Mapping[str, float]
   ) -> dict[str, Any]:

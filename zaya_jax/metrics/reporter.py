@@ -119,7 +119,7 @@ class Reporter:
         trying=self._console.trying,
       )
     )
-    scored = self._recorder.evaluations(_BEST)
+    scored = [row for row in self._recorder.history if row.get(_BEST)]
     self._best = min(scored, key=lambda row: row[_BEST], default=None)
     for line in () if self._again else self._opening:
       self.note(line)

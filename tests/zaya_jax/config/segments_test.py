@@ -71,7 +71,7 @@ def test_a_segment_has_the_settings_of_its_phase(tmp_path):
   found = segments.segment_config(config, last)
   assert (found.data.seq_len, found.model.rope_theta) == (32, 1e6)
   assert (found.optim.accumulation, found.data.batch_size) == (2, 16)
-  assert found.data.dir == ('web', 'code')
+  assert found.data.dir == ('code@1.0',)
   assert found.num_steps == last.stop_step
   assert segments.current(found) == last
   # What is edited while a run goes on does not reach it.

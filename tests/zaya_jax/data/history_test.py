@@ -90,3 +90,10 @@ def test_a_run_keeps_its_kind(tmp_path):
   with pytest.raises(config_lib.UsageError, match='was trained by'):
     history.check(config, None, _about(course, 3))
   history.check(config, None, {'data_index': 3})
+
+
+def test_folders_are_weighed_by_the_tokens_of_all_phases(tmp_path):
+  _, course = _course(tmp_path, RECIPE)
+  found = history.folders(_about(course, 3)['recipe'])
+  # 22 rows of the first phase, 20 of the second.
+  assert found == ('web@264.0', 'code@408.0')
