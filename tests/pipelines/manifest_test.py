@@ -219,3 +219,20 @@ def test_identity_follows_the_content(shards, tmp_path):
   copy = tmp_path / 'copy'
   shutil.copytree(shards, copy)
   assert manifest.load(copy).sha256 == manifest.load(shards).sha256
+
+
+@pytest.mark.parametrize('in_place', [True, False])
+def test_manifest_that_was_written_anew_is_read_anew(shards, in_place):
+  """Of the same size: in place at another time, or another at the same time."""
+  path = shards / 'manifest.json'
+  manifest.read(shards)
+  before, content = path.stat(), path.read_bytes().replace(b'train', b'brain')
+  if in_place:
+    path.write_bytes(content)
+    os.utime(path, ns=(1, 1))
+  else:
+    (shards / 'new').write_bytes(content)
+    (shards / 'new').replace(path)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+  with pytest.raises(errors.DataError, match='checksum'):
+    manifest.read(shards)
