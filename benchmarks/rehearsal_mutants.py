@@ -39,7 +39,9 @@ MUTANTS = {
   'row repeated': (
     'zaya_jax/train/start.py',
     "place = {'row': row,",
-    'corpus.loader.state = row - config.data.batch_size\n'
+    'corpus.loader.state = max(\n'
+    '    segments.current(config).first_row, row - config.data.batch_size\n'
+    '  )\n'
     "  place = {'row': row,",
     'ledger',
   ),

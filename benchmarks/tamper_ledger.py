@@ -126,6 +126,8 @@ def make_run(run: pathlib.Path) -> None:
         if step % 4 == 0 or loader.state == end:
           known = book.head(write=True)
       row = end
+  for name in 'ab':  # A stamp is no part of the data.
+    (run / name / stamp.FILE_NAME).unlink(missing_ok=True)
   directory = run / 'checkpoints' / str(step)
   (directory / folders.META).mkdir(parents=True)
   about = {'arrays': {}, 'data_index': row, book_lib.META: known}
