@@ -330,12 +330,9 @@ def _shard(kind):
     for number, name in enumerate(rng.sample('ab', 2), 1):
       (root / 'run' / name).rename(there / f'{number}')
       (there / f'{number}.name').write_text(name)
-      # It only saves time at a start; here it claims what is not so any more.
-      (there / f'{number}' / stamp.FILE_NAME).rename(there / f'{number}.stamp')
     what = tamper.HARMS[kind](there, rng)
     for number in '12':
       name = (there / f'{number}.name').read_text()
-      (there / f'{number}.stamp').rename(there / number / stamp.FILE_NAME)
       (there / number).rename(root / 'run' / name)
     shutil.rmtree(there)
     return what

@@ -223,7 +223,7 @@ def test_held_out_loss_has_the_weights_of_the_whole_run_in_each_phase(tmp_path):
     own = segments.segment_config(config, segment)
     parts = [
       mixture.Part(directory=d, weight=w)
-      for d, w in zip(own.data.dir, segment.weights, strict=True)
+      for d, w in zip(sources.folders(own), segment.weights, strict=True)
     ]
     whole = sources.of_the_whole(own, parts)
     assert [part.directory for part in whole] == ['data/web', 'data/sums']
