@@ -10,6 +10,7 @@ runs, by hooks; nothing of ours computes any. The kit lies in the package, where
 """
 
 import contextlib
+import inspect
 import json
 import pathlib
 import shutil
@@ -252,6 +253,9 @@ def _not_compared(taps: Taps, mask: np.ndarray) -> dict[str, np.ndarray]:
 def decode(model, tokens, mask) -> np.ndarray:
   """[B, L - PROMPT, V]: the prompt at once, then token by token, cached."""
   logits = []
+  # Since transformers 5.24; the other name warns there.
+  known = inspect.signature(model.forward).parameters
+  name = 'cache' if 'cache' in known else 'past_key_values'
   with torch.no_grad():
     cache = transformers.DynamicCache(config=model.config)
     for end in range(PROMPT, tokens.shape[1] + 1):
@@ -260,8 +264,8 @@ def decode(model, tokens, mask) -> np.ndarray:
         tokens[:, :end],
         mask[:, :end],
         new=PROMPT if end == PROMPT else 1,
-        past_key_values=cache,
         use_cache=True,
+        **{name: cache},
       )
       logits.append(out.logits[:, -1].numpy())
   return np.ascontiguousarray(np.stack(logits[1:], axis=1))
