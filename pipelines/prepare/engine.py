@@ -7,6 +7,7 @@ start, and of one text of each batch.
 """
 
 import json
+import logging
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -104,6 +105,8 @@ def choose(tokenizer: tokenizer_lib.Tokenizer, wanted: Name) -> Engine:
           f'--data.engine=gigatoken cannot encode with {tokenizer.name} '
           f'({error}); pip install gigatoken, or use --data.engine=tokenizers.'
         ) from error
+      if not isinstance(error, ImportError):  # There, and of no use.
+        logging.warning('gigatoken does not encode: %s', error)
       _chosen[key] = Engine(tokenizer)
   return _chosen[key]
 

@@ -68,9 +68,12 @@ def test_fast_engine_gives_the_ids_of_the_tokenizer(monkeypatch, trained):
       assert one.tolist() == other.tolist()
 
 
-def test_engine_that_disagrees_at_the_start_is_not_used(monkeypatch, trained):
+def test_engine_that_disagrees_at_the_start_is_not_used(
+  monkeypatch, trained, caplog
+):
   _install(monkeypatch, trained, harm=lambda text, ids: ids[: len(ids) - 1])
   assert engine.choose(trained, 'auto').name == 'tokenizers'
+  assert 'gigatoken does not encode' in caplog.text
   with pytest.raises(errors.DataError, match='other ids than tokenizers'):
     engine._chosen.clear()
     engine.choose(trained, 'gigatoken')
@@ -90,9 +93,10 @@ def test_engine_that_disagrees_later_ends_it(monkeypatch, trained):
   assert '--data.engine=tokenizers' in str(caught.value)
 
 
-def test_engine_that_is_not_there_is_named(monkeypatch, trained):
+def test_engine_that_is_not_there_is_named(monkeypatch, trained, caplog):
   monkeypatch.setitem(sys.modules, 'gigatoken', None)
   assert engine.choose(trained, 'auto').name == 'tokenizers'
+  assert not caplog.text
   engine._chosen.clear()
   with pytest.raises(errors.DataError, match='pip install gigatoken'):
     engine.choose(trained, 'gigatoken')
