@@ -33,13 +33,13 @@ SMALL = """
 """.split()
 
 
-def conversations(count: int = 60) -> list[dict[str, Any]]:
+def conversations(count: int = 60, numbers: int = 7) -> list[dict[str, Any]]:
   """Questions whose answers follow a rule."""
   return [
     {
       'messages': [
-        {'role': 'user', 'content': f'Say {i % 7} twice.'},
-        {'role': 'assistant', 'content': f'{i % 7} and {i % 7}'},
+        {'role': 'user', 'content': f'Say {i % numbers} twice.'},
+        {'role': 'assistant', 'content': f'{i % numbers} and {i % numbers}'},
       ]
     }
     for i in range(count)
@@ -65,9 +65,9 @@ def model_folder(folder: pathlib.Path, template: str = 'chatml') -> None:
   safetensors.numpy.save_file(tensors, folder / 'model.safetensors', metadata)
 
 
-def write(path: pathlib.Path) -> pathlib.Path:
+def write(path: pathlib.Path, numbers: int = 7) -> pathlib.Path:
   """Writes the conversations as a .jsonl."""
-  path.write_text('\n'.join(map(json.dumps, conversations())))
+  path.write_text('\n'.join(map(json.dumps, conversations(numbers=numbers))))
   return path
 
 

@@ -35,7 +35,7 @@ def source(tmp_path_factory):
 def tuned(source, tmp_path_factory):
   """A run on conversations that started from `source`."""
   folder = tmp_path_factory.mktemp('tuned')
-  text = tuning.write(folder / 'chats.jsonl')
+  text = tuning.write(folder / 'chats.jsonl', numbers=60)
   args = [f'--data.input={text}', '--prompt=Say 3 twice.']
   with pytest.MonkeyPatch.context() as patch:
     # A model of 40 steps says the same to all prompts: keep what it is given.
@@ -68,7 +68,7 @@ def test_weights_that_are_no_numbers_are_refused(
   tensors = safetensors.numpy.load_file(path)
   tensors['model.embed_tokens.weight'][7, 3] = value
   safetensors.numpy.save_file(tensors, path, {'format': 'pt'})
-  text = tuning.write(tmp_path / 'chats.jsonl')
+  text = tuning.write(tmp_path / 'chats.jsonl', numbers=60)
   assert tune(folder, tmp_path / 'run', f'--data.input={text}') == 3
   told = capsys.readouterr().err
   assert f'error: {folder} holds NaN or Inf in params/embed' in told
@@ -77,7 +77,7 @@ def test_weights_that_are_no_numbers_are_refused(
 def test_held_out_loss_falls(source, tuned, capsys):
   before, after = (nll(capsys, m, tuned / 'data') for m in (source, tuned))
   assert before == pytest.approx(np.log(259), abs=0.5)
-  assert after < 0.7 * before
+  assert after < 0.5 * before
 
 
 def test_model_and_tokenizer_are_those_of_the_source(source, tuned):
