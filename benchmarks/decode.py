@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tokens per second of decoding, beside transformers, and what memory allows.
 
-    python -m benchmarks.decode [--batch=1,64] [--context=1024,32768]
+    python -m benchmarks.decode [--preset=small] [--batch=1,64] [--model.FLAG]
 
-Both programs, each in a process of its own, draw random weights at the width of
-ZAYA1-8B in bfloat16. transformers runs `generate` with sdpa attention and with
-each implementation of the experts that it has; its fastest counts. A step must
-read the weights that its tokens use (of the experts those that were chosen) and
-the cache; the limit is these bytes over `--peak_tbs`, by default the
-datasheet's 4.8 TB/s of an H200.
+Both programs, each in a process of its own, draw random weights of a preset's
+shape in bfloat16, by default eight layers of ZAYA1-8B; flags of the trainer
+win. transformers runs `generate` with sdpa attention and with each
+implementation of the experts that it has; its fastest counts. A step must read
+the weights that its tokens use (of the experts those that were chosen) and the
+cache; the limit is these bytes over `--peak_tbs`, by default the datasheet's
+4.8 TB/s of an H200.
 
 The parent process imports neither jax nor torch.
 """
@@ -22,25 +23,28 @@ import sys
 import time
 
 from benchmarks import record
+from zaya_jax import config as config_lib
+from zaya_jax.hub import config as hub_config
 
 SEED = 0
-# Of ZAYA1-8B, and the defaults of `transformers.ZayaConfig`.
-WIDTHS = {
-  'num_heads': 8,
-  'num_kv_heads': 2,
-  'head_dim': 128,
-  'num_experts': 16,
-  'd_router': 256,
-}
+_TYPE = 'architectures', 'model_type'  # Which `ZayaConfig` names itself.
 
 
-def shape(args):
-  """The `transformers.ZayaConfig` of the benchmark."""
+def model_of(args):
+  """The model of the preset; `args.flags` win."""
+  path = record.ROOT / 'configs' / f'{args.preset}.flags'
+  # In the native layout of transformers a skip class is always there.
+  flags = ['--model.dtype=bfloat16', '--model.skip=zero', *args.flags]
+  if args.preset == 'zaya1_8b':
+    flags.insert(0, '--model.num_layers=8')
+  return config_lib.Config.parse([f'--flagfile={path}', *flags]).model
+
+
+def shape(model):
+  """Arguments of `transformers.ZayaConfig` for a model."""
+  found = hub_config.to_hf(model, 'native')
   return {
-    'num_hidden_layers': args.layers,
-    'hidden_size': args.width,
-    'moe_intermediate_size': args.width,
-    'vocab_size': args.vocab,
+    **{name: value for name, value in found.items() if name not in _TYPE},
     'max_position_embeddings': 131072,
     'eos_token_id': None,
     'bos_token_id': None,
@@ -54,18 +58,10 @@ def ours(args):
   import jax.numpy as jnp
   import numpy as np
 
-  from zaya_jax import config as config_lib
   from zaya_jax.inference.decoding import decoder as decoder_lib
   from zaya_jax.model import zaya
 
-  model = config_lib.ModelConfig(
-    **WIDTHS,
-    num_layers=args.layers,
-    d_model=args.width,
-    d_expert=args.width,
-    vocab_size=args.vocab,
-    dtype='bfloat16',
-  )
+  model = model_of(args)
   params, buffers = jax.jit(lambda: zaya.init(model, jax.random.key(SEED)))()
   params = jax.tree.map(lambda a: a.astype(jnp.bfloat16), params)
   decoder = decoder_lib.Decoder(model, params, buffers)
@@ -74,7 +70,7 @@ def ours(args):
   )
   for batch, context in cases(args):
     rows = np.random.default_rng(SEED).integers(
-      3, min(30_000, args.vocab), (batch, context)
+      3, min(30_000, model.vocab_size), (batch, context)
     )
     best = None
     for _ in range(args.repeats):
@@ -135,7 +131,7 @@ def theirs(args):
 
   transformers.logging.set_verbosity_error()
   device = 'cuda' if torch.cuda.is_available() else 'cpu'
-  config = transformers.ZayaConfig(**shape(args))
+  config = transformers.ZayaConfig(**shape(model_of(args)))
   config._attn_implementation = 'sdpa'
   torch.set_default_dtype(torch.bfloat16)
   for experts in ('batched_mm', 'grouped_mm', 'eager'):
@@ -158,7 +154,7 @@ def peer(args, model, device, experts, batch, context):
   import torch
 
   rows = np.random.default_rng(SEED).integers(
-    3, min(30_000, args.vocab), (batch, context)
+    3, min(30_000, model.config.vocab_size), (batch, context)
   )
   rows = torch.from_numpy(rows).to(device)
 
@@ -236,10 +232,10 @@ def table(results, peers):
 def parse(argv=None):
   """The command line."""
   numbers = lambda text: [int(x) for x in text.split(',')]
-  parser = argparse.ArgumentParser(description=__doc__.partition('\n')[0])
-  parser.add_argument('--layers', type=int, default=8)
-  parser.add_argument('--width', type=int, default=2048)
-  parser.add_argument('--vocab', type=int, default=262272)
+  parser = argparse.ArgumentParser(
+    allow_abbrev=False, description=__doc__.partition('\n')[0]
+  )
+  parser.add_argument('--preset', default='zaya1_8b')
   parser.add_argument('--batch', type=numbers, default=[1, 64])
   parser.add_argument('--context', type=numbers, default=[1024, 32768])
   parser.add_argument('--tokens', type=int, default=128)
@@ -250,7 +246,8 @@ def parse(argv=None):
   parser.add_argument('--profile', default='')
   parser.add_argument('--output', default=str(record.RESULTS / 'decode.json'))
   parser.add_argument('--role', default='', help=argparse.SUPPRESS)
-  return parser.parse_args(argv)
+  args, args.flags = parser.parse_known_args(argv)
+  return args
 
 
 def main():
@@ -259,6 +256,7 @@ def main():
   if args.role:
     return {'ours': ours, 'theirs': theirs}[args.role](args)
   about = record.circumstances('benchmarks.decode', ['jax'])
+  about['model'] = shape(model_of(args))
   results = run('ours')
   peers = [] if args.no_peer else run('theirs')
   rows = table(results, peers)

@@ -2,6 +2,7 @@
 """What a step must read, counted by hand, and the comparison."""
 
 import argparse
+import dataclasses
 
 import jax
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from benchmarks import decode
 from tests.support import tiny
+from zaya_jax.hub import config as hub_config
 from zaya_jax.model import zaya
 
 
@@ -27,6 +29,17 @@ def test_bytes_of_a_step_are_the_weights_that_are_used_and_the_cache():
   assert found == 2 * (others + 4 * expert + cache)
   fewer = decode.bytes_of_step(model, params, 5, 7, chosen=3)
   assert found - fewer == 2 * expert
+
+
+@pytest.mark.parametrize('preset, layers', [('zaya1_8b', 8), ('small', 16)])
+def test_the_peer_has_the_shape_of_the_preset(preset, layers):
+  model = decode.model_of(decode.parse([f'--preset={preset}']))
+  theirs = decode.shape(model)
+  assert theirs['num_hidden_layers'] == layers
+  again = hub_config.translate('config.json', theirs | {'model_type': 'zaya'})
+  assert dataclasses.replace(again, dtype=model.dtype) == model
+  wider = decode.parse([f'--preset={preset}', '--model.d_expert=8'])
+  assert decode.shape(decode.model_of(wider)) != theirs
 
 
 def test_the_fastest_way_of_the_peer_counts():
@@ -49,8 +62,8 @@ def test_the_fastest_way_of_the_peer_counts():
 @pytest.mark.long
 def test_our_side_measures_every_case(capsys):
   args = decode.parse(
-    ['--layers=1', '--width=16', '--vocab=40', '--batch=1,2', '--context=8']
-    + ['--tokens=3', '--repeats=1']
+    ['--preset=quickstart', '--model.num_layers=1', '--batch=1,2']
+    + ['--context=8', '--tokens=3', '--repeats=1']
   )
   assert isinstance(args, argparse.Namespace)
   decode.ours(args)
