@@ -64,7 +64,10 @@ def d_weights(x_TK, dy_TN, places):
 
 
 def _listed(starts, tokens):
-  return sorting.tiles(starts, tokens, ROWS)
+  """The list, and how many of its tiles are not empty: the dies share those."""
+  listed = sorting.tiles(starts, tokens, ROWS)
+  live = jnp.sum(listed.first_P < listed.end_P, dtype=jnp.int32)
+  return *listed, live[None]
 
 
 def _result(*shape):

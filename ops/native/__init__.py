@@ -16,7 +16,7 @@ import jax
 from ops import dispatch
 
 # Of the handlers' arguments; library.hip has the same number.
-INTERFACE = '2'
+INTERFACE = '3'
 # dispatch.platform() -> the name that XLA has for it.
 _PLATFORMS = {'cpu': 'cpu', 'cuda': 'CUDA', 'rocm': 'ROCM'}
 _FOLDER = pathlib.Path(__file__).parent

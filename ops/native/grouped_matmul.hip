@@ -11,7 +11,7 @@ using tile::Across, tile::Along, tile::kTile, tile::least, tile::Shared,
     tile::tiles_of, tile::Wave;
 
 struct Tiles {
-  const int *expert, *first, *end;
+  const int *expert, *first, *end, *live;  // live: how many are not empty.
   int count, experts;
 };
 
@@ -34,7 +34,7 @@ struct Item {
 __device__ __forceinline__ bool find(const Tiles& tiles, int columns,
                                      Item& item) {
   int place;
-  if (!tile::turn_of(tiles.count, columns, place, item.column)) return false;
+  if (!tile::turn_of(*tiles.live, columns, place, item.column)) return false;
   item.expert = tiles.expert[place];
   item.has_expert = item.expert < tiles.experts;
   item.first = tiles.first[place];
@@ -218,9 +218,10 @@ static const uint16_t* bits(Bits x) {
 static uint16_t* bits(ffi::Result<Bits> x) {
   return static_cast<uint16_t*>(x->untyped_data());
 }
-static Tiles list(Ints expert, Ints first, Ints end, Bits w) {
+static Tiles list(Ints expert, Ints first, Ints end, Ints live, Bits w) {
   return {expert.typed_data(), first.typed_data(), end.typed_data(),
-          int(expert.element_count()), int(w.dimensions()[0])};
+          live.typed_data(), int(expert.element_count()),
+          int(w.dimensions()[0])};
 }
 // Whether there are 16-byte pieces both ways.
 static bool fits(int depth, Bits x, int columns) {
@@ -236,13 +237,14 @@ static ffi::Error misfit() {
 // slopes [T, 2F].
 static ffi::Error experts_up(hipStream_t stream, Ints order, Bits x,
                              Bits gate_up, Ints expert, Ints first, Ints end,
-                             ffi::Result<Bits> a, ffi::RemainingRets rest) {
+                             Ints live, ffi::Result<Bits> a,
+                             ffi::RemainingRets rest) {
   auto sizes = gate_up.dimensions();
   int width = sizes[1], inner = sizes[2] / 2;
   if (!fits(width, x, inner)) return misfit();
   Up at{bits(x), bits(gate_up), order.typed_data(), bits(a), nullptr};
   if (rest.size()) at.slopes = bits(*rest.get<Bits>(0));
-  Tiles tiles = list(expert, first, end, gate_up);
+  Tiles tiles = list(expert, first, end, live, gate_up);
   ZAYA_LAUNCH(experts_up_bf16, Shared,
               tile::grid_of(tiles.count, tiles_of(inner, kHalf)),
               dim3(tile::kThreads), stream, at, tiles, width, inner);
@@ -252,17 +254,18 @@ static ffi::Error experts_up(hipStream_t stream, Ints order, Bits x,
 ZAYA_HANDLER(experts_up, experts_up,
              Bind()
                  .Ctx<Stream>().Arg<Ints>().Arg<Bits>().Arg<Bits>().Arg<Ints>()
-                 .Arg<Ints>().Arg<Ints>().Ret<Bits>().RemainingRets());
+                 .Arg<Ints>().Arg<Ints>().Arg<Ints>().Ret<Bits>()
+                 .RemainingRets());
 
 // order [T], x [T, K], w [E, K, N] or, turned, [E, N, K], the list -> y [S, N].
 static ffi::Error experts_matmul(hipStream_t stream, int32_t turned, Ints order,
                                  Bits x, Bits w, Ints expert, Ints first,
-                                 Ints end, ffi::Result<Bits> y) {
+                                 Ints end, Ints live, ffi::Result<Bits> y) {
   auto sizes = w.dimensions();
   int depth = sizes[turned ? 2 : 1], columns = sizes[turned ? 1 : 2];
   if (!fits(depth, x, columns)) return misfit();
   Matmul at{bits(x), bits(w), order.typed_data(), bits(y)};
-  Tiles tiles = list(expert, first, end, w);
+  Tiles tiles = list(expert, first, end, live, w);
   dim3 grid = tile::grid_of(tiles.count, tiles_of(columns, kTile));
   if (turned)
     ZAYA_LAUNCH(experts_d_x_bf16, Shared, grid, dim3(tile::kThreads), stream,
@@ -276,17 +279,18 @@ static ffi::Error experts_matmul(hipStream_t stream, int32_t turned, Ints order,
 ZAYA_HANDLER(experts_matmul, experts_matmul,
              Bind()
                  .Ctx<Stream>().Attr<int32_t>("turned").Arg<Ints>().Arg<Bits>()
-                 .Arg<Bits>().Arg<Ints>().Arg<Ints>().Arg<Ints>().Ret<Bits>());
+                 .Arg<Bits>().Arg<Ints>().Arg<Ints>().Arg<Ints>().Arg<Ints>()
+                 .Ret<Bits>());
 
 // dy [T, D], slopes [T, 2F], down [E, F, D], the list -> dh [T, 2F].
 static ffi::Error experts_d_up(hipStream_t stream, Bits dy, Bits slopes,
                                Bits down, Ints expert, Ints first, Ints end,
-                               ffi::Result<Bits> dh) {
+                               Ints live, ffi::Result<Bits> dh) {
   auto sizes = down.dimensions();
   int inner = sizes[1], width = sizes[2];
   if (!fits(width, dy, inner)) return misfit();
   DUp at{bits(dy), bits(slopes), bits(down), bits(dh)};
-  Tiles tiles = list(expert, first, end, down);
+  Tiles tiles = list(expert, first, end, live, down);
   ZAYA_LAUNCH(experts_d_up_bf16, Shared,
               tile::grid_of(tiles.count, tiles_of(inner, kTile)),
               dim3(tile::kThreads), stream, at, tiles, width, inner);
@@ -296,4 +300,4 @@ static ffi::Error experts_d_up(hipStream_t stream, Bits dy, Bits slopes,
 ZAYA_HANDLER(experts_d_up, experts_d_up,
              Bind()
                  .Ctx<Stream>().Arg<Bits>().Arg<Bits>().Arg<Bits>().Arg<Ints>()
-                 .Arg<Ints>().Arg<Ints>().Ret<Bits>());
+                 .Arg<Ints>().Arg<Ints>().Arg<Ints>().Ret<Bits>());

@@ -6,6 +6,6 @@
 // "interface jax target arch"; the first one is `INTERFACE` of __init__.py and
 // changes with the arguments or attributes of any handler.
 extern "C" const char* zaya_ops_built_for() {
-  return "2 " ZAYA_STRING(ZAYA_JAX) " " ZAYA_STRING(ZAYA_TARGET) " "  //
+  return "3 " ZAYA_STRING(ZAYA_JAX) " " ZAYA_STRING(ZAYA_TARGET) " "  //
       ZAYA_STRING(ZAYA_ARCH);
 }

@@ -36,10 +36,13 @@ constexpr int kGroup = 4;
 inline dim3 grid_of(int rows, int columns) {
   return dim3(tiles_of(rows, kGroup) * kGroup * columns);
 }
-// False: this block has no tile.
+// False: this block has no tile. The grid may be larger than that of `rows`;
+// dies share what there is, not the room that there could be.
 __device__ __forceinline__ bool turn_of(int rows, int columns, int& row,
                                         int& column) {
-  int item = xcd_order(blockIdx.x, gridDim.x);
+  int blocks = tiles_of(rows, kGroup) * kGroup * columns;
+  if (int(blockIdx.x) >= blocks) return false;
+  int item = xcd_order(blockIdx.x, blocks);
   int within = item % (kGroup * columns);
   row = item / (kGroup * columns) * kGroup + within % kGroup;
   column = within / kGroup;

@@ -51,7 +51,7 @@ def test_no_such_kernel(library):
 @pytest.mark.parametrize(
   ('old', 'new', 'sentence'),
   [
-    ('"2 " ', '"0 " ', 'is built for interface 0, this is interface 2'),
+    ('"3 " ', '"0 " ', 'is built for interface 0, this is interface 3'),
     (
       'ZAYA_STRING(ZAYA_JAX)',
       '"0.4.1"',
