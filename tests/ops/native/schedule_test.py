@@ -86,8 +86,8 @@ def kernels(monkeypatch):
     pytest.skip(reason)
 
   def use(*patches):
-    source = pathlib.Path(__file__).with_name('turns.hip')
-    made = build.build('cpu', *patches, kernels=('turns',), more=(source,))
+    source = pathlib.Path(__file__).with_name('tile_probe.hip')
+    made = build.build('cpu', *patches, kernels=('tile_probe',), more=(source,))
     monkeypatch.setenv('ZAYA_OPS_LIBRARY', str(made / 'libzaya_ops.so'))
 
   use()

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lanes that LDS serves together meet each of its 32 banks once.
+
+A CDNA 3 unit serves 16-byte reads and writes to 8 lanes at a time, in one of
+the groups below, and 8-byte writes to 16 in a line (AMD's documentation of
+Composable Kernel, "LDS bank conflicts"). Where a row lies is asked of tile.h.
+"""
+
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ops import native
+from tests.support.ops import native_build as build
+
+BANKS, WORD = 32, 4
+IN_A_LINE = [range(8 * i, 8 * i + 8) for i in range(8)]
+READS = [
+  [*range(a, a + 4), *range(b, b + 4)]
+  for half in (0, 32)
+  for a, b in ((half + 0, half + 20), (half + 4, half + 16),
+               (half + 8, half + 28), (half + 12, half + 24))
+]  # fmt: skip
+PERMUTED = '(row ^ (row >> 3 & 1)) * kStage + (piece ^ (row >> 1 & 3)) * 8'
+PLAIN = 'row * kStage + piece * 8'
+NO_EXCHANGE = 'row * kStage + (piece ^ (row >> 1 & 3)) * 8'
+
+
+@pytest.fixture
+def places(monkeypatch):
+  """[256, 4] bytes, of the sources as they are or patched."""
+  if reason := build.missing('c++'):
+    pytest.skip(reason)
+
+  def ask(*patches):
+    source = pathlib.Path(__file__).with_name('tile_probe.hip')
+    made = build.build('cpu', *patches, kernels=('tile_probe',), more=(source,))
+    monkeypatch.setenv('ZAYA_OPS_LIBRARY', str(made / 'libzaya_ops.so'))
+    shape = jax.ShapeDtypeStruct((256, 4), jnp.int32)
+    return np.asarray(native.call('places', shape))
+
+  return ask
+
+
+def ways(addresses, size):
+  """How often the busiest bank is asked for another word."""
+  words = {(a + b) // WORD for a in addresses for b in range(0, size, WORD)}
+  return max(np.bincount([word % BANKS for word in words], minlength=BANKS))
+
+
+def reads(at):
+  """Of operands: lane l has row l % 32 and half a step of 16 of depth."""
+  return max(
+    ways([at[first + lane % 32, 2 * step + lane // 32] for lane in group], 16)
+    for first in range(0, 256, 32)
+    for step in (0, 1)
+    for group in (*READS, *IN_A_LINE)
+  )
+
+
+def writes_along(at):
+  """Of an operand along the depth: thread t has row t / 4, piece t % 4."""
+  return max(
+    ways([at[t // 4, t % 4] for t in range(first, first + 8)], 16)
+    for first in range(0, 512, 8)
+  )
+
+
+def writes_across(at):
+  """Of one that is turned: 4 of depth of row t / 8 % 32 * 8 + r."""
+  place = lambda t, r: at[t // 8 % 32 * 8 + r, t % 8 // 2] + t % 2 * 8
+  return max(
+    ways([place(t, r) for t in range(first, first + 16)], 8)
+    for r in range(8)
+    for first in range(0, 256, 16)
+  )
+
+
+def test_no_bank_is_asked_twice(places):
+  at = places()
+  assert len(np.unique(at)) == at.size  # A place for each piece.
+  assert (reads(at), writes_along(at), writes_across(at)) == (1, 1, 1)
+
+
+@pytest.mark.parametrize(
+  'other, worse', [(PLAIN, reads), (NO_EXCHANGE, writes_across)]
+)
+def test_without_the_permutation_banks_are_asked_twice(places, other, worse):
+  assert worse(places(('tile.h', PERMUTED, other))) > 1
