@@ -2,10 +2,11 @@
 """The way in which this run computes its steps, on the devices that it has."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from ops import dispatch
 from zaya_jax import config as config_lib
@@ -32,7 +33,8 @@ class Ways:
 
   def __init__(self, config: config_lib.Config, mesh: jax.sharding.Mesh):
     self._width = layers.compute_dtype(config.model).itemsize
-    self._capacity = _capacity(mesh)
+    self._devices = mesh.local_devices
+    self._capacity = _capacity(self._devices)
     plan = dataclasses.replace(config.plan, devices=mesh.size)
     self._platform = dispatch.platform()
     self._ways = auto.ways(
@@ -77,7 +79,7 @@ class Ways:
     arguments: tuple[Any, ...],
     note: Callable[[str], None],
   ) -> jax.stages.Compiled:
-    """The program of the first way that fits as compiled.
+    """The program of the first way that fits as compiled, beside `arguments`.
 
     Args:
       make: config -> jitted function.
@@ -91,21 +93,48 @@ class Ways:
     while True:
       program = make(self.apply(config)).lower(*arguments).compile()
       took = compiled_bytes(program)
-      if not self._knows or took <= _FILLED * self._capacity:
+      room = not self._knows or self._has_room(program)
+      if not self._knows or room and took <= _FILLED * self._capacity:
         return program
       size = f'{took / 1e9:.3g} of {self._capacity / 1e9:.3g} GB'
+      why = '' if room else ', its temporaries in one piece that is not free'
       way, left = auto.next_way(self._ways, took, _FILLED * self._capacity)
-      if way is None and took <= self._capacity:
+      if way is None and room and took <= self._capacity:
         return program
       if way is None:
         raise config_lib.UsageError(
-          f'The compiled step needs {size} a device; lower '
+          f'The compiled step needs {size} a device{why}; lower '
           f'--data.batch_size={config.data.batch_size} or --data.seq_len='
           f'{config.data.seq_len}, or raise --optim.accumulation='
           f'{self._ways[0].config.optim.parts}.'
         )
       self._ways = left
-      note(f'the compiled step needs {size}; now {way.line(self._capacity)}')
+      note(
+        f'the compiled step needs {size}{why}; now {way.line(self._capacity)}'
+      )
+
+  def _has_room(self, program: jax.stages.Compiled) -> bool:
+    """Whether all devices of the run now have room for its temporaries.
+
+    XLA takes them in one piece, beside what is there already; a step that is
+    refused its piece would end the run.
+    """
+    size = program.memory_analysis()
+    room = size is None or all(
+      _reserve(device, size.temp_size_in_bytes) for device in self._devices
+    )
+    return all(processes.all_say(room))
+
+
+def _reserve(device: jax.Device, num_bytes: int) -> bool:
+  """Whether so much memory can be had in one piece; it is given back."""
+  try:
+    jnp.zeros(num_bytes // 4, jnp.int32, device=device).block_until_ready()
+  except jax.errors.JaxRuntimeError as error:
+    if 'RESOURCE_EXHAUSTED' not in str(error):
+      raise
+    return False
+  return True
 
 
 def compiled_bytes(program: jax.stages.Compiled) -> int:
@@ -117,10 +146,9 @@ def compiled_bytes(program: jax.stages.Compiled) -> int:
   return held - size.alias_size_in_bytes + size.temp_size_in_bytes
 
 
-def _capacity(mesh: jax.sharding.Mesh) -> float:
+def _capacity(devices: Sequence[jax.Device]) -> float:
   """Bytes that each device of a run has; inf: they do not say."""
   sizes = [
-    (device.memory_stats() or {}).get('bytes_limit', 0)
-    for device in mesh.local_devices
+    (device.memory_stats() or {}).get('bytes_limit', 0) for device in devices
   ]
   return min(processes.all_say(min(sizes, default=0))) or float('inf')

@@ -12,10 +12,19 @@ from zaya_jax.parallel import mesh as mesh_lib
 from zaya_jax.train import ways as ways_lib
 
 GB = 10**9
+_RESERVE = ways_lib._reserve
 FLAGS = (
   '--model.num_layers=8 --model.d_model=512 --model.d_expert=512 '
   '--data.seq_len=1024 --data.batch_size=64'
 ).split()
+
+
+@pytest.fixture(autouse=True)
+def room(monkeypatch):
+  """Sets how large a piece of memory can be had; at first any."""
+  largest = [float('inf')]
+  monkeypatch.setattr(ways_lib, '_reserve', lambda _, n: n <= largest[0])
+  return lambda num_bytes: largest.__setitem__(0, num_bytes)
 
 
 def make(*words, capacity=100 * GB, platform='cuda'):
@@ -76,6 +85,26 @@ def test_too_large_a_program_falls_back_with_one_line():
   assert tried == [('cheap', 1), ('cheap', 2)]
   assert 'needs 98 of 100 GB' in said
   assert '--optim.accumulation=2' in said
+
+
+def test_memory_in_pieces_falls_back_with_one_line(room):
+  room(50 * GB)
+  config, ways = make()
+  takes = lambda c: (70 if c.optim.accumulation == 1 else 55) * GB
+  tried, [said] = compiled(ways, config, takes)
+  assert tried == [('cheap', 1), ('cheap', 2)]
+  assert 'needs 70 of 100 GB, its temporaries in one piece that is not' in said
+  room(10 * GB)
+  with pytest.raises(
+    config_lib.UsageError, match='not free; lower --data.batc'
+  ):
+    compiled(ways, config, takes)
+
+
+def test_a_piece_that_is_there_can_be_had_again():
+  [device] = jax.devices()[:1]
+  assert all(_RESERVE(device, 4 * 2**20) for _ in range(3))
+  assert not _RESERVE(device, 2**50)
 
 
 def test_where_nothing_fits_the_error_names_what_to_lower():
