@@ -8,6 +8,7 @@ from typing import Any
 import jax
 
 from ops import dispatch
+from ops.hopper import ahead
 from zaya_jax import config as config_lib
 from zaya_jax.model import layers
 from zaya_jax.plan.cost import auto
@@ -89,7 +90,8 @@ class Ways:
       UsageError: if none is left.
     """
     while True:
-      program = make(self.apply(config)).lower(*arguments).compile()
+      with ahead.compiling():
+        program = make(self.apply(config)).lower(*arguments).compile()
       took = compiled_bytes(program)
       if not self._knows or took <= _FILLED * self._capacity:
         return program
