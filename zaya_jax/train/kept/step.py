@@ -8,6 +8,7 @@ that: XLA then finds the same program in JAX's cache.
 """
 
 import dataclasses
+import importlib.util
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -35,6 +36,8 @@ def folder() -> str:
   cache = jax.config.jax_compilation_cache_dir or ''
   if not main or main.name != 'zaya_jax.main' or '://' in cache:
     return ''
+  if not importlib.util.find_spec('flatbuffers'):  # jax.export writes by it.
+    return ''
   return cache if jax.config.jax_enable_compilation_cache else ''
 
 
@@ -55,11 +58,12 @@ class Step:
   def lower(self, state: Any, batch: Any) -> jax.stages.Lowered:
     """The step lowered, now or at a start before, on the mesh that is set."""
     digest = facts.digest(self._config, (state, batch))
-    if not digest:
+    file = files.path(self._place, digest)
+    found = digest and (self._read(file) or self._make(file, state, batch))
+    if not found:
       optimizer = optimizer_lib.of_run(self._config)
       return step_lib.make_jitted(self._config, optimizer).lower(state, batch)
-    file = files.path(self._place, digest)
-    about, program = self._read(file) or self._make(file, state, batch)
+    about, program = found
     exported = export_lib.deserialize(bytearray(program))
     tree = jax.tree.structure((state, dict.fromkeys(about['measured'], 0)))
 
@@ -86,7 +90,7 @@ class Step:
     return found
 
   def _make(self, file, state, batch):
-    """Lowers the step and keeps it, if that is possible."""
+    """Lowers the step and keeps it, if that is possible; None: it is not."""
     optimizer = optimizer_lib.of_run(self._config)
     step = step_lib.make_train_step(self._config, optimizer, hold=True)
     leaves, tree = jax.tree.flatten((state, batch))
@@ -102,7 +106,11 @@ class Step:
       platforms=(dispatch.platform(),),
       disabled_checks=_ANY_CALL,
     )
-    program = bytes(export(*leaves).serialize())
+    try:
+      program = bytes(export(*leaves).serialize())
+    except NotImplementedError as error:  # It calls Python while it runs.
+      self._note(f'the step cannot be kept: {error}')
+      return None
     about = {
       'measured': names,
       'choices': [dataclasses.astuple(c) for c in dispatch.choices()],
@@ -112,7 +120,7 @@ class Step:
       files.write(file, about, program)
       files.prune(self._place)
     except OSError as error:
-      self._note(f'the lowered step cannot be kept: {error}')
+      self._note(f'the step cannot be kept: {error}')
     return about, program
 
 
