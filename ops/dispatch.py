@@ -9,7 +9,7 @@ nothing falls back in silence.
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -151,6 +151,17 @@ def select(
 def choices() -> list[Choice]:
   """Every engine that was chosen in this process, by operation."""
   return [_choices[key] for key in sorted(_choices)]
+
+
+def remember(chosen: Iterable[Choice]) -> None:
+  """These were chosen when a program was traced that this process runs."""
+  for choice in chosen:
+    _choices.setdefault((choice.op, choice.engine), choice)
+
+
+def named() -> dict[str, str]:
+  """The engines that are named now, by operation."""
+  return dict(_named)
 
 
 def notes() -> list[str]:

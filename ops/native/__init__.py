@@ -6,9 +6,10 @@ What a kernel is and how one is added: README.md beside this file.
 
 import ctypes
 import functools
+import hashlib
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -54,6 +55,25 @@ def call(
   return run(*args, **attributes)
 
 
+def called() -> list[str]:
+  """The kernels whose handlers are registered in this process."""
+  return sorted(_load(_path(), dispatch.platform()).registered)
+
+
+def register(kernels: Iterable[str]) -> None:
+  """Registers handlers, for a program that was traced by another process."""
+  for kernel in kernels:
+    _load(_path(), dispatch.platform()).target(kernel)
+
+
+def fingerprint() -> str:
+  """Of the library and where it is; '': there is none."""
+  path = _path()
+  if not path.exists():
+    return ''
+  return f'{path.resolve()} {hashlib.sha256(path.read_bytes()).hexdigest()}'
+
+
 def _path() -> pathlib.Path:
   """Of the library: ZAYA_OPS_LIBRARY, or where the Makefile leaves it."""
   built = _FOLDER / 'build' / dispatch.platform() / 'libzaya_ops.so'
@@ -66,7 +86,7 @@ class _Library:
   def __init__(self, path: pathlib.Path, platform: str):
     self._platform = platform
     self._prefix = f'zaya_ops:{path.resolve()}:'
-    self._registered: set[str] = set()
+    self.registered: set[str] = set()
     self._functions, self._fault = _open(path, platform)
 
   def unavailable(self, kernel: str) -> str | None:
@@ -77,12 +97,12 @@ class _Library:
   def target(self, kernel: str) -> str:
     """Registers the handler and returns its name, which is of this file."""
     name = self._prefix + kernel
-    if kernel not in self._registered:
+    if kernel not in self.registered:
       handler = jax.ffi.pycapsule(getattr(self._functions, f'zaya_{kernel}'))
       jax.ffi.register_ffi_target(
         name, handler, platform=_PLATFORMS[self._platform]
       )
-      self._registered.add(kernel)
+      self.registered.add(kernel)
     return name
 
 

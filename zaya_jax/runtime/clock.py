@@ -8,6 +8,7 @@ process did before nor the time that it stood by.
 
 import time
 
+BEGAN = time.time()  # This process, or its imports.
 _start: float | None = None
 
 

@@ -23,7 +23,6 @@ from zaya_jax.optim import optimizer as optimizer_lib
 from zaya_jax.parallel import mesh as mesh_lib
 from zaya_jax.report import overview
 from zaya_jax.runtime import processes, run_files, session, stop, supervised
-from zaya_jax.train import guard as guard_lib
 from zaya_jax.train import hooks as hooks_lib
 from zaya_jax.train import inherit, traced
 from zaya_jax.train import loop as loop_lib
@@ -31,6 +30,8 @@ from zaya_jax.train import start as start_lib
 from zaya_jax.train import state as state_lib
 from zaya_jax.train import step as step_lib
 from zaya_jax.train import ways as ways_lib
+from zaya_jax.train.guard import guard as guard_lib
+from zaya_jax.train.kept import step as step_kept
 
 
 def train(config: config_lib.Config) -> int:
@@ -133,8 +134,11 @@ def _check(config) -> config_lib.Config:
 
 def _compile(config, ways, state, batch, note):
   """The step in the fastest way that fits."""
+  place = step_kept.folder()
 
   def make(config):
+    if place:
+      return step_kept.Step(config, place, note)
     return step_lib.make_jitted(config, optimizer_lib.of_run(config))
 
   return ways.compile(make, config, (state, batch), note)

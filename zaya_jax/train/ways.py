@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from ops import dispatch
+from ops.hopper import ahead
 from zaya_jax import config as config_lib
 from zaya_jax.model import layers
 from zaya_jax.plan.cost import auto
@@ -91,7 +92,8 @@ class Ways:
       UsageError: if none is left.
     """
     while True:
-      program = make(self.apply(config)).lower(*arguments).compile()
+      with ahead.compiling():
+        program = make(self.apply(config)).lower(*arguments).compile()
       took = compiled_bytes(program)
       room = not self._knows or self._has_room(program)
       if not self._knows or room and took <= _FILLED * self._capacity:

@@ -20,12 +20,18 @@ from ops.hopper.warp_groups import HALF, ROWS
 from ops.newton_schulz.hopper import triangle
 
 
-# Kernels of the same shape are made once: each takes a second to compile.
-@functools.partial(jax.jit, static_argnames=('alpha', 'beta', 'diagonal'))
 def symmetric_matmul(
   a, b, c=None, scale=None, *, alpha=1.0, beta=0.0, diagonal=0.0
 ):
   """See `triton.symmetric_matmul`; N and K are multiples of COLUMNS."""
+  if scale is None:  # Exact, and one kernel for the first step and the others.
+    scale = jnp.ones(a.shape[0], jnp.float32)
+  return _launch(a, b, c, scale, alpha=alpha, beta=beta, diagonal=diagonal)
+
+
+# Kernels of the same shape are made once: each takes a second to compile.
+@functools.partial(jax.jit, static_argnames=('alpha', 'beta', 'diagonal'))
+def _launch(a, b, c, scale, *, alpha, beta, diagonal):
   batch, n, depth = a.shape
   pairs = triangle.pairs(n // COLUMNS)
   arrays = {'scale': scale, 'a': a, 'b': b, 'c': c}
@@ -46,7 +52,7 @@ def symmetric_matmul(
         alpha,
         beta if extras else 0,
         diagonal,
-        refs['scale'][matrix] if 'scale' in refs else None,
+        refs['scale'][matrix],
       )
       store = functools.partial(_store, y_ref.at[matrix], blocks, factors)
       columns = zip(blocks.columns, blocks.shared, strict=True)
@@ -83,7 +89,7 @@ def symmetric_matmul(
 
 
 class _Factors(NamedTuple):
-  """Those of `triton.symmetric_matmul`; `scale` is None or of a matrix."""
+  """Those of `triton.symmetric_matmul`; `scale` is of a matrix."""
 
   alpha: float
   beta: float
@@ -130,7 +136,7 @@ def _store(y_ref, blocks, factors, sums, memory):
     ahead = blocks.ahead[i]
     if factors.diagonal:
       y = jnp.where(_column_less_row() == ahead, y + factors.diagonal, y)
-    y = y if factors.scale is None else y * factors.scale
+    y *= factors.scale
     # Of a block on the diagonal, what lies above it mirrors what is below.
     own = ~blocks.on_diagonal[i * STEP // ROWS] | (ahead >= 0)
     memory.write(y, y_ref.at[blocks.own, part], when=own)

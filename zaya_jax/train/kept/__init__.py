@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The training step as lowered, kept from one start to the next."""
