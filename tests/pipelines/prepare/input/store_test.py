@@ -106,6 +106,19 @@ def test_cut_copy_is_not_taken_for_the_file(tmp_path, remote, monkeypatch):
   assert list(tmp_path.iterdir()) == []
 
 
+def test_machines_with_equal_process_numbers_keep_their_copies_apart(
+  tmp_path, remote, monkeypatch
+):
+  monkeypatch.setattr(store.os, 'getpid', lambda: 7)  # As in containers.
+  files = read.find(remote)
+  with files['a.jsonl'].local(tmp_path) as a:
+    with files['sub/b.txt'].local(tmp_path) as b:
+      assert a.read_bytes().startswith(b'{"text": "text 0"}')
+      assert b.read_bytes() == b'some text\n' * 20
+    assert a.exists()
+  assert list(tmp_path.iterdir()) == []
+
+
 def test_missing_credentials_are_named(remote, monkeypatch):
   def refuse(*args):
     raise PermissionError('no key')
