@@ -54,6 +54,14 @@ def test_glob_and_single_file_behind_a_url(remote):
   assert list(read.find(f'{remote}/sub/b.txt')) == ['b.txt']
 
 
+@pytest.mark.parametrize('given', ['{}/sub', '{}/sub/b.txt'])
+def test_single_text_behind_a_url_has_its_tail_held_out(
+  tmp_path, remote, given
+):
+  data = prepare.prepare(given.format(remote), tmp_path / 'out', **SMALL)
+  assert data.splits['val'].bytes == 0.2 * len('some text\n' * 20)
+
+
 @pytest.mark.parametrize(
   'url, sentence',
   [
