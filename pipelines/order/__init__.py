@@ -11,6 +11,7 @@ import bisect
 import dataclasses
 import hashlib
 import itertools
+import threading
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import NamedTuple
@@ -98,6 +99,7 @@ class Order:
         self._pattern_starts[-1] if same else self._starts[i]
       )
     self._streams: list[list[stream.Stream]] = [[] for _ in extents]
+    self._lock = threading.Lock()  # Threads that read ahead grow the lists.
 
   @property
   def rows(self) -> int | None:
@@ -196,13 +198,14 @@ class Order:
   def _stream(self, i: int, source: int) -> stream.Stream:
     """The windows of a source from the start of a stretch."""
     known = self._streams[source]
-    for j in range(len(known), i + 1):
-      start = stream.Point()
-      if j:
-        rows = self._starts[j - 1], self._ends[j - 1]
-        start = known[-1].after(self.counts(*rows)[source])
-      key, seq_len = (self._seed, source), self.stretches[j].seq_len
-      known.append(stream.Stream(self._blocks[source], key, start, seq_len))
+    with self._lock:
+      for j in range(len(known), i + 1):
+        start = stream.Point()
+        if j:
+          rows = self._starts[j - 1], self._ends[j - 1]
+          start = known[-1].after(self.counts(*rows)[source])
+        key, seq_len = (self._seed, source), self.stretches[j].seq_len
+        known.append(stream.Stream(self._blocks[source], key, start, seq_len))
     return known[i]
 
 

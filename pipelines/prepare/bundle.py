@@ -9,7 +9,6 @@ more for each token, behind all tokens: the flags of `pipelines.pack`.
 import bisect
 import contextlib
 import dataclasses
-import functools
 import os
 import pathlib
 from collections.abc import Iterator
@@ -21,7 +20,6 @@ from pipelines import documents, errors, manifest, pack
 from pipelines.prepare import layout, tasks, units
 
 _OPTIONS = 'group_size:1,zstd:3'
-_OPEN = 256  # Units that are open at once.
 _ROWS = 2**12  # Documents that are looked up at once.
 
 
@@ -151,7 +149,7 @@ class _Writer:
     self._flagged = False if masked else None
     self._flags = np.empty(shards.record_tokens, np.uint8)
     self._fill = self._count = 0
-    self._unit = functools.lru_cache(_OPEN)(self._open)
+    self._unit = units.files(shards.folder, shards.units, 'tokens')
     with self._one_sentence():
       self._writer = array_record_module.ArrayRecordWriter(str(path), _OPTIONS)
 
@@ -218,12 +216,6 @@ class _Writer:
       self._writer.write(content)
     self._fill = 0
     self._count += 1
-
-  def _open(self, unit: int) -> np.ndarray:
-    name = f'{self._shards.units[unit]}.tokens'
-    path = self._shards.folder / units.FOLDER / name
-    # Slices of a memmap are slower, for each is one again.
-    return np.asarray(np.memmap(path, np.uint8, 'r'))
 
   @contextlib.contextmanager
   def _one_sentence(self) -> Iterator[None]:

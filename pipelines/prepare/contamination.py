@@ -11,6 +11,7 @@ import itertools
 import json
 import pathlib
 import re
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -107,24 +108,26 @@ def _hashes(ids: np.ndarray) -> np.ndarray:
   return result[known]
 
 
-def _texts(name: str) -> Iterator[str]:
-  for file in read.find(name).values():
-    path = pathlib.Path(file.path)
-    if name.endswith('.parquet'):
-      for row in parquet.table(path, name):
-        yield from _strings(row)
-    elif '.json' in path.name:
-      for number, line in enumerate(stream.lines(path, file.path), 1):
-        try:
-          yield from _strings(json.loads(line or b'""'))
-        except ValueError as error:
-          raise errors.DataError(
-            f'--data.decontaminate: {file.path} line {number} is not JSON: '
-            f'{error}.'
-          ) from error
-    else:
-      blocks = stream.blocks(path, file.path)
-      yield b''.join(blocks).decode(errors='replace')
+def _texts(files: str) -> Iterator[str]:
+  for name, file in read.find(files).items():
+    with file.local(pathlib.Path(tempfile.gettempdir())) as path:
+      yield from _texts_of(name, path, file.path)
+
+
+def _texts_of(name: str, path: pathlib.Path, where: str) -> Iterator[str]:
+  if name.endswith('.parquet'):
+    for row in parquet.table(path, where):
+      yield from _strings(row)
+  elif '.json' in pathlib.PurePath(name).name:
+    for number, line in enumerate(stream.lines(path, where), 1):
+      try:
+        yield from _strings(json.loads(line or b'""'))
+      except ValueError as error:
+        raise errors.DataError(
+          f'--data.decontaminate: {where} line {number} is not JSON: {error}.'
+        ) from error
+  else:
+    yield b''.join(stream.blocks(path, where)).decode(errors='replace')
 
 
 def _strings(value: Any) -> Iterator[str]:

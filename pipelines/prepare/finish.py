@@ -2,7 +2,6 @@
 """From units that are done to the folder of shards and its manifest."""
 
 import dataclasses
-import os
 import pathlib
 import zlib
 from collections.abc import Sequence
@@ -137,19 +136,12 @@ def _zlib_bits(shards: bundle.Shards, name: str) -> float:
   """Bits that zlib needs for a byte of the text of a split, in its order."""
   compress = zlib.compressobj(9)
   read_bytes = written = 0
-  files: dict[int, int] = {}
-  try:
-    for row in layout.read(shards.layout, name):
-      unit, size = int(row['unit']), int(row['bytes'])
-      if unit not in files:
-        path = shards.folder / units.FOLDER / f'{shards.units[unit]}.text'
-        files[unit] = os.open(path, os.O_RDONLY)
-      text = os.pread(files[unit], size, int(row['text']))
-      written += len(compress.compress(text))
-      read_bytes += size
-      if read_bytes >= _ZLIB:
-        break
-  finally:
-    for file in files.values():
-      os.close(file)
+  texts = units.files(shards.folder, shards.units, 'text')
+  for row in layout.read(shards.layout, name):
+    start, size = int(row['text']), int(row['bytes'])
+    text = texts(int(row['unit']))[start : start + size]
+    written += len(compress.compress(text))
+    read_bytes += size
+    if read_bytes >= _ZLIB:
+      break
   return 8 * (written + len(compress.flush())) / read_bytes

@@ -122,16 +122,17 @@ def _in_order(
   folder: pathlib.Path, made: Sequence[tuple[units.Unit, str]]
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
   """Yields rows without a start, counted tokens and whether held out."""
-  found = [units.index(folder, name) for _, name in made]
-  count = max(1, -(-sum(map(len, found)) // _AT_ONCE))
-  steps = [2**64 * i // count for i in range(1, count)]
+  names = [name for _, name in made]
+  total = sum(len(units.index(folder, name)) for name in names)
+  count = max(1, -(-total // _AT_ONCE))
+  steps = np.array([2**64 * i // count for i in range(1, count)], np.uint64)
   # Kept, for each costs a pass through the index.
-  borders = [
-    [0, *np.searchsorted(f['hash'], np.array(steps, np.uint64)), len(f)]
-    for f in found
-  ]
+  borders = [_borders(units.index(folder, name), steps) for name in names]
   for i in range(count):
-    parts = [f[b[i] : b[i + 1]] for f, b in zip(found, borders, strict=True)]
+    parts = [  # Copies: one index is open at a time.
+      np.array(units.index(folder, name)[b[i] : b[i + 1]])
+      for name, b in zip(names, borders, strict=True)
+    ]
     index = np.concatenate([np.empty(0, spool.INDEX), *parts])
     rows = np.zeros(len(index), ROW)
     for field in ('offset', 'tokens', 'hash', 'bytes', 'text', 'line'):
@@ -149,6 +150,10 @@ def _in_order(
     ))  # fmt: skip
     held_out = index['held_out'].astype(bool)
     yield rows[order], index['counted'][order], held_out[order]
+
+
+def _borders(index: np.ndarray, steps: np.ndarray) -> list[int]:
+  return [0, *np.searchsorted(index['hash'], steps).tolist(), len(index)]
 
 
 def _without_repeats(

@@ -63,20 +63,22 @@ def choose(documents: Iterable[rows.Document], fraction: float) -> HeldOut:
     DataError: if the only document is too short to be divided.
   """
   shares: dict[str, float] = {}
-  last = None
-  for last in documents:
-    shares[last.key] = _share(last)
+  first = None
+  for document in documents:
+    shares[document.key] = _share(document)
     if not fraction:
       return HeldOut(fraction)
+    if first is None:  # Counted now: its file may be a copy that goes.
+      first, characters = document, sum(map(len, document.pieces()))
     if min(shares.values()) < fraction <= max(shares.values()):
       return HeldOut(fraction)
     # Two are enough to decide, whatever their number.
     if len(shares) > 2:
       del shares[sorted(shares, key=shares.get)[1]]
-  if last is None or not fraction:
+  if first is None:
     return HeldOut(fraction)
   if len(shares) == 1:
-    return HeldOut(fraction, tail_from=_tail_from(last, fraction))
+    return HeldOut(fraction, tail_from=_tail_from(first, characters, fraction))
   low, *_, high = sorted(shares, key=shares.get)
   moved = {high: TRAIN} if shares[high] < fraction else {low: VAL}
   return HeldOut(fraction, moved)
@@ -88,13 +90,14 @@ def _share(document: rows.Document) -> float:
   return int.from_bytes(digest[:6], 'big') / 2**48
 
 
-def _tail_from(document: rows.Document, fraction: float) -> int:
+def _tail_from(
+  document: rows.Document, characters: int, fraction: float
+) -> int:
   if document.turns:
     raise errors.DataError(
       f'{document.name} has one conversation and nothing else is there; give '
       'more of them, or --data.val_fraction=0.'
     )
-  characters = sum(map(len, document.pieces()))
   if characters < 2:
     raise errors.DataError(
       f'{document.name} has {characters} character and nothing else is '

@@ -12,7 +12,13 @@ import hashlib
 import json
 import os
 import pathlib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import (
+  Callable,
+  Collection,
+  Iterator,
+  Mapping,
+  Sequence,
+)
 
 import numpy as np
 
@@ -20,6 +26,7 @@ from pipelines import tokenizer as tokenizer_lib
 from pipelines.prepare import contamination, split, spool, tasks, tokenize, trim
 from pipelines.prepare import engine as engine_lib
 from pipelines.prepare.input import parquet, read, store
+from pipelines.sources import readers
 
 FOLDER = 'units'
 SUFFIXES = ('tokens', 'text', 'index', 'json')
@@ -149,11 +156,30 @@ def report(folder: pathlib.Path, unit_name: str) -> Report | None:
 
 
 def index(folder: pathlib.Path, unit_name: str) -> np.ndarray:
-  """The documents of a unit that is done, of type `spool.INDEX`."""
+  """The documents of a unit that is done, of type `spool.INDEX`.
+
+  On disk, with one file open for as long as the array is there.
+  """
   path = folder / FOLDER / f'{unit_name}.index'
   if not path.stat().st_size:
     return np.empty(0, spool.INDEX)
   return np.memmap(path, spool.INDEX, 'r')
+
+
+def files(
+  folder: pathlib.Path, names: Sequence[str], suffix: str
+) -> Callable[[int], np.ndarray]:
+  """Gives the bytes of a file of each unit; those read last stay open."""
+
+  @functools.lru_cache(readers.most_open())
+  def opened(unit: int) -> np.ndarray:
+    path = folder / FOLDER / f'{names[unit]}.{suffix}'
+    if not path.stat().st_size:
+      return np.empty(0, np.uint8)
+    # Slices of a memmap are slower, for each is one again.
+    return np.asarray(np.memmap(path, np.uint8, 'r'))
+
+  return opened
 
 
 def make(

@@ -78,12 +78,12 @@ class Readers:
     return reader
 
 
-def _most_open() -> int:
-  """Half of what the process may open, for there are other files."""
+def most_open() -> int:
+  """Files to keep open: half of what may be, for there are others."""
   limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
   if limit == resource.RLIM_INFINITY:
     return MOST_OPEN
   return max(1, min(MOST_OPEN, limit // 2))
 
 
-SHARED = Readers(_most_open())
+SHARED = Readers(most_open())

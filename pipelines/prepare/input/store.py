@@ -12,6 +12,7 @@ import logging
 import os
 import pathlib
 import re
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
@@ -44,9 +45,11 @@ class File:
     if not is_url(self.path):
       yield pathlib.Path(self.path)
       return
-    # One name per process: two may need the same file.
-    copy = folder / f'copy-{os.getpid()}'
     fs, path = filesystem(self.path, '--data.input')
+    # Machines share the folder, and in containers numbers of processes too.
+    handle, name = tempfile.mkstemp(prefix='copy-', dir=folder)
+    os.close(handle)
+    copy = pathlib.Path(name)
     try:
       attempt(lambda: _get(fs, path, copy, self.size), self.path)
       yield copy

@@ -2,8 +2,11 @@
 """Which window is which row: against plain lists, and pinned by goldens."""
 
 import collections
+import concurrent.futures
 import json
 import random
+import threading
+import time
 from fractions import Fraction
 
 import pytest
@@ -223,6 +226,25 @@ def test_rows_far_away_are_found_at_once():
   assert (last.epoch, first.epoch) == (0, 1)
   assert rows.epochs(windows) == [1.0]
   assert rows.counts(0, windows) == [windows]
+
+
+def test_threads_that_ask_together_get_the_same_rows(monkeypatch):
+  stretches = [(100, 8), (50, 16), (50, 64), (None, 8)]
+  expected = _order(*stretches, tokens=9999).places(range(200, 232))
+  threads, true = 4, stream.Stream.after
+  rows, all_here = _order(*stretches, tokens=9999), threading.Barrier(threads)
+
+  def slow(self, count):
+    time.sleep(0.01)  # So that others come in between.
+    return true(self, count)
+
+  def ask(_):
+    all_here.wait()
+    return rows.places(range(200, 232))
+
+  monkeypatch.setattr(stream.Stream, 'after', slow)
+  with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+    assert list(pool.map(ask, range(threads))) == [expected] * threads
 
 
 def test_fingerprint_tells_orders_apart():

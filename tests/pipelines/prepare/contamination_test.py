@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shared words against a naive search."""
 
+import gzip
 import json
 import random
 
+import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import zstandard
 
 from pipelines import errors, prepare
 from pipelines.prepare import contamination
@@ -80,6 +83,25 @@ def test_documents_are_left_out_counted_and_named(tmp_path, kind):
   assert data.left_out == {'contaminated': 1}
   assert data.skipped == {'a.jsonl:5': 'in --data.decontaminate'}
   assert sum(s.documents for s in data.splits.values()) == 19
+
+
+@pytest.mark.parametrize('kind', ['parquet', 'jsonl.gz', 'txt.zst'])
+@pytest.mark.parametrize('given', ['{}', '{}/*', 'memory:/{}'])
+def test_folders_globs_and_urls_are_read_as_their_files(tmp_path, kind, given):
+  tests = tmp_path / 'tests'
+  tests.mkdir()
+  file = tests / f'a.{kind}'
+  if kind == 'parquet':
+    pq.write_table(pa.table({'question': [TEST]}), file)
+  elif kind == 'jsonl.gz':
+    file.write_bytes(gzip.compress(json.dumps({'question': TEST}).encode()))
+  else:
+    file.write_bytes(zstandard.compress(TEST.encode()))
+  if given.startswith('memory'):
+    fs = fsspec.filesystem('memory')
+    fs.pipe_file(f'{tests}/{file.name}', file.read_bytes())
+  grams = contamination.Grams.of([given.format(tests)])
+  assert grams.sha256 == _grams(tmp_path).sha256
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -164,6 +165,24 @@ def test_changed_file_is_read_again_and_no_other(tmp_path, corpus, monkeypatch):
   assert read == [['b.jsonl']]
   prepare.prepare(str(corpus), tmp_path / 'fresh', **SMALL)
   assert _content(out) == _content(tmp_path / 'fresh')
+
+
+def test_units_may_be_more_than_a_process_may_open(tmp_path, monkeypatch):
+  monkeypatch.setattr(units, '_UNIT', 1)
+  (tmp_path / 'corpus').mkdir()
+  for i in range(60):
+    (tmp_path / 'corpus' / f'{i:03}.txt').write_text(f'text {i}')
+  limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+  few = len(os.listdir('/proc/self/fd')) + 25
+  resource.setrlimit(resource.RLIMIT_NOFILE, (few, most))
+  try:
+    data = prepare.prepare(
+      str(tmp_path / 'corpus'), tmp_path / 'out', val_fraction=0.5
+    )
+  finally:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, most))
+  assert sum(s.documents for s in data.splits.values()) == 60
+  assert data.splits['val'].documents > 25
 
 
 @pytest.mark.long

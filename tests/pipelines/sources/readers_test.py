@@ -110,4 +110,4 @@ print(len(readers.SHARED._open))
 )
 def test_most_open_by_hand(monkeypatch, limit, most):
   monkeypatch.setattr(resource, 'getrlimit', lambda _: (limit, limit))
-  assert readers._most_open() == most
+  assert readers.most_open() == most

@@ -54,6 +54,14 @@ def test_glob_and_single_file_behind_a_url(remote):
   assert list(read.find(f'{remote}/sub/b.txt')) == ['b.txt']
 
 
+@pytest.mark.parametrize('given', ['{}/sub', '{}/sub/b.txt'])
+def test_single_text_behind_a_url_has_its_tail_held_out(
+  tmp_path, remote, given
+):
+  data = prepare.prepare(given.format(remote), tmp_path / 'out', **SMALL)
+  assert data.splits['val'].bytes == 0.2 * len('some text\n' * 20)
+
+
 @pytest.mark.parametrize(
   'url, sentence',
   [
@@ -103,6 +111,19 @@ def test_cut_copy_is_not_taken_for_the_file(tmp_path, remote, monkeypatch):
   with pytest.raises(errors.DataError, match=f'{file.size} of {file.size + 1}'):
     with cut.local(tmp_path):
       pass
+  assert list(tmp_path.iterdir()) == []
+
+
+def test_machines_with_equal_process_numbers_keep_their_copies_apart(
+  tmp_path, remote, monkeypatch
+):
+  monkeypatch.setattr(store.os, 'getpid', lambda: 7)  # As in containers.
+  files = read.find(remote)
+  with files['a.jsonl'].local(tmp_path) as a:
+    with files['sub/b.txt'].local(tmp_path) as b:
+      assert a.read_bytes().startswith(b'{"text": "text 0"}')
+      assert b.read_bytes() == b'some text\n' * 20
+    assert a.exists()
   assert list(tmp_path.iterdir()) == []
 
 
