@@ -249,12 +249,16 @@ class _Reader:
 
 
 def _past(opened: dict[str, Any], reads: terms.Reads, row: int) -> list[Any]:
-  """What decided the rows before this one, as a line that opens says."""
+  """What decided the rows before this one, as a line that opens says.
+
+  A source that has given none of them may have been prepared anew.
+  """
+  counts = reads.order.counts(0, row)
   found: list[Any] = [opened['order'], opened['seed']]
   stretches = past.before(reads.order.stretches, row)
   for phase, stretch in zip(reads.phases, stretches, strict=False):
     read = [
-      (share, number, extent)
+      (share, number, extent if counts[number] else None)
       for number, (share, extent) in enumerate(
         zip(stretch.weights, reads.order.extents, strict=True)
       )
