@@ -28,7 +28,7 @@ class Corpus:
   Attributes:
     loader: endless iterator of training batches.
     tokenizer: of the shards.
-    held_out: what is evaluated, folder by folder.
+    held_out: what is evaluated, folder by folder, at this length of rows.
     directories: of the shards.
     notes: what to tell the user.
   """
@@ -83,11 +83,14 @@ class Corpus:
     self._parts = parts
     whole = sources.of_the_whole(config, parts)
     found = held_out.find(whole, self.loader.manifests)
-    self.held_out = [folder for folder in found if folder.weight]
+    weighed = [folder for folder in found if folder.weight]
+    length = config.data.seq_len
+    self.held_out = [folder for folder in weighed if folder.fits(length)]
     self.notes += [
       *self._not_read(),
       *_read_often(config, parts, self.loader),
       *_not_held_out(parts, found),
+      *_without_windows(weighed, length),
     ]
 
   def __enter__(self) -> Self:
@@ -185,6 +188,19 @@ def _not_held_out(
   return [
     f'no text is held out of {", ".join(silent)} (--data.val_fraction, when it '
     f'was prepared): {then}'
+  ]
+
+
+def _without_windows(
+  found: Sequence[held_out.HeldOut], seq_len: int
+) -> list[str]:
+  """Says which text, of a source that is not read here, cannot be evaluated."""
+  return [
+    f'{folder.directory} is not evaluated here: no window of {seq_len} tokens '
+    f'fits into its records of {folder.data.record_tokens}, so val/loss is the '
+    'mean of the other folders'
+    for folder in found
+    if not folder.fits(seq_len)
   ]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pipelines import loader, manifest, mixture
+from pipelines import loader, manifest, mixture, order
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,6 +31,11 @@ class HeldOut:
   def text(self) -> manifest.Split:
     """What is known of the held-out text."""
     return self.data.splits['val']
+
+  def fits(self, seq_len: int) -> bool:
+    """Whether its records have windows of this length."""
+    extent = order.Extent(self.text.tokens, self.data.record_tokens)
+    return extent.fits(seq_len)
 
   def batches(self, **settings: Any) -> Iterator[dict[str, np.ndarray]]:
     """Its windows in order; `settings` are those of `loader.eval_batches`."""

@@ -2,11 +2,13 @@
 """The position of a run in its data, and whether it means the same here.
 
 A position is the next row. It says which windows were given out only together
-with the order of the rows before it: a checkpoint holds a hash of the last of
-them. What comes later may change, by a recipe; what was read may not.
+with the order of the rows before it: a checkpoint holds how they were read, and
+a hash of the last of them. What comes later may change, by a recipe; what was
+read may not.
 """
 
 import hashlib
+import itertools
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -16,6 +18,7 @@ from pipelines import loader as loader_lib
 from pipelines import manifest, order
 from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import errors
+from zaya_jax.data import past
 
 META = 'order'  # In the meta of checkpoints.
 
@@ -28,6 +31,7 @@ def describe(loader: loader_lib.Loader) -> dict[str, Any]:
   return {
     'version': order.VERSION,
     'past': _past(loader.order, loader.state),
+    'read': _read(loader.order, loader.state),
     'sources': _contents(loader.manifests),
   }
 
@@ -69,6 +73,8 @@ def check(
       f'repeated; go on with that version, or {away}.'
     )
   same = before['past'] == _past(loader.order, row)
+  if 'read' in before:  # Older checkpoints have the hash alone.
+    same = same and before['read'] == _read(loader.order, row)
   decide = [change for change in changes if change.startswith(_DECIDE)]
   if not same and decide:
     raise config_lib.UsageError(
@@ -90,6 +96,30 @@ def check(
 def _past(rows: order.Order, row: int) -> str:
   first = max(0, row - _ROWS)
   return rows.fingerprint(first, row - first)
+
+
+def _read(rows: order.Order, row: int) -> list[Any]:
+  """How the rows before `row` were read: counts of rows, and of each source.
+
+  The last of them do not show how often a rare source was read. Stretches that
+  read alike are one: a phase may be cut where its batch grows.
+
+  Returns:
+    [rows of each source, [rows, tokens of each, {source: share}], ...]; sources
+    that were not read are left out, so that new ones may be added.
+  """
+  found: list[Any] = [_some(rows.counts(0, row))]
+  alike = itertools.groupby(
+    past.before(rows.stretches, row), lambda s: (s.seq_len, s.weights)
+  )
+  for (seq_len, shares), group in alike:
+    found.append([sum(s.rows or 0 for s in group), seq_len, _some(shares)])
+  return found
+
+
+def _some(values: Sequence[Any]) -> dict[str, str]:
+  """What is not 0, by number, as JSON keeps it."""
+  return {str(i): str(value) for i, value in enumerate(values) if value}
 
 
 def _contents(manifests: Sequence[manifest.Manifest]) -> list[str]:

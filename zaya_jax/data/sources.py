@@ -28,9 +28,12 @@ def open_all(config: config_lib.Config) -> list[mixture.Part]:
   """
   if not config.course:
     return mixture.parse(folders(config))
-  _prepare(config)
   there = folders(config)
-  check(config.course, [manifest.read(folder) for folder in there])
+  known = [_known(folder) for folder in there]
+  check(config.course, known)  # Before time is spent on preparing.
+  _prepare(config)
+  if not all(known):
+    check(config.course, [manifest.read(folder) for folder in there])
   weights = segments.current(config).weights
   return [
     mixture.Part(directory=directory, weight=weight)
@@ -70,68 +73,102 @@ def stretches(config: config_lib.Config) -> list[order.Stretch]:
   """How the rows of a recipe are read; of a plain run --data.dir says it."""
   if not config.course:
     return []
-  return [
-    order.Stretch(segment.rows, segment.seq_len, segment.weights)
-    for segment in config.course.segments
-  ]
+  return _stretches(config.course)
 
 
 def check(
-  course: segments.Course, manifests: Sequence[manifest.Manifest]
+  course: segments.Course, manifests: Sequence[manifest.Manifest | None]
 ) -> None:
   """Whether the sources of a recipe can be read as its phases say.
 
   Args:
     course: the recipe.
-    manifests: of its sources.
+    manifests: of its sources; None: one is still to be prepared, and what
+      depends on it is not checked.
 
   Raises:
     UsageError: naming the phase and the key.
   """
-  path, sources = course.recipe.path, course.recipe.sources
-  names = [source.name for source in sources]
-  used = [[n for n in names if n in p.mixture] for p in course.recipe.phases]
-  first = manifests[names.index(used[0][0])]
-  for phase, its_names in zip(course.recipe.phases, used, strict=True):
+  names = [source.name for source in course.recipe.sources]
+  known = {n: m for n, m in zip(names, manifests, strict=True) if m}
+  used = [n for p in course.recipe.phases for n in names if n in p.mixture]
+  first = next((name for name in used if name in known), '')
+  for phase in course.recipe.phases:
     of_phase = [s for s in course.segments if s.phase == phase.name]
-    for name in its_names:
-      data = manifests[names.index(name)]
-      if data.tokenizer_sha256 != first.tokenizer_sha256:
-        raise phase_lib.error(
-          path,
-          phase.name,
+    error = functools.partial(phase_lib.error, course.recipe.path, phase.name)
+    for name, data in known.items():
+      if name not in phase.mixture:
+        continue
+      if data.tokenizer_sha256 != known[first].tokenizer_sha256:
+        raise error(
           f'mixture.{name}',
-          f' was tokenized with {data.tokenizer}, and {used[0][0]} with '
-          f'{first.tokenizer} (or another version of it); prepare all sources '
-          'with the same one.',
+          f' was tokenized with {data.tokenizer}, and {first} with '
+          f'{known[first].tokenizer} (or another version of it); prepare all '
+          'sources with the same one.',
         )
-      extent = order.Extent(data.splits['train'].tokens, data.record_tokens)
-      if not extent.fits(of_phase[0].seq_len):
-        raise phase_lib.error(
-          path,
-          phase.name,
-          f'flags."data.seq_len" = {of_phase[0].seq_len}',
+      extent, seq_len = _extent(data), of_phase[0].seq_len
+      if not extent.fits(seq_len):
+        raise error(
+          f'flags."data.seq_len" = {seq_len}',
           f' fits no window into records of {data.record_tokens} tokens of '
           f'{name}; choose a divisor, or a power of two times it up to '
           f'{extent.group_tokens}.',
         )
-    for name, most in phase.max_epochs.items():
-      index = names.index(name)
-      there = manifests[index].splits['train'].tokens * most
-      read = sum(
-        s.rows * s.seq_len * s.weights[index]
-        for s in course.segments
-        if s.first_row <= of_phase[-1].first_row
-      )
-      if read > there:
-        raise phase_lib.error(
-          path,
-          phase.name,
-          f'max_epochs.{name} = {most:g}',
-          f' allows {text.short(there)} tokens, and {text.short(float(read))} '
-          f'are read by the end of the phase: {text.short(float(read - there))}'
-          ' are missing; add text, lower the share or the budget, or raise it.',
+      if not extent.windows(seq_len):
+        raise error(
+          f'mixture.{name}', ' has no token to predict; give more text.'
         )
+  for phase in course.recipe.phases:
+    if phase.max_epochs:
+      _check_epochs(course, manifests, phase)
+
+
+def _check_epochs(course, manifests, phase) -> None:
+  """Whether no source is read more often than a phase allows.
+
+  The order says how often: a share may be less than a row, and rows that become
+  longer leave tokens to the next epoch.
+  """
+  last = [s for s in course.segments if s.phase == phase.name][-1]
+  stretches = _stretches(course)[: last.index + 1]
+  read = [any(s.weights[i] for s in stretches) for i in range(len(manifests))]
+  if any(r and not data for r, data in zip(read, manifests, strict=True)):
+    return
+  extents = [
+    _extent(data) if data else order.Extent(0, 1) for data in manifests
+  ]
+  rows = order.Order(extents, stretches, course.whole.seed)
+  names = [source.name for source in course.recipe.sources]
+  for name, most in phase.max_epochs.items():
+    number = names.index(name)
+    times = rows.epochs(last.stop_row)[number]
+    if times > most:
+      missing = (times - most) / most * extents[number].tokens
+      raise phase_lib.error(
+        course.recipe.path,
+        phase.name,
+        f'max_epochs.{name} = {most:g}',
+        f' is less than the {times:.6g} times that it is read by the end of '
+        f'the phase: about {text.short(missing)} tokens are missing; add text, '
+        'lower the share or the budget, or raise it.',
+      )
+
+
+def _known(folder: str) -> manifest.Manifest | None:
+  """The manifest of a folder; None: there is none yet."""
+  there = os.path.exists(os.path.join(folder, manifest.FILE_NAME))
+  return manifest.read(folder) if there else None
+
+
+def _extent(data: manifest.Manifest) -> order.Extent:
+  return order.Extent(data.splits['train'].tokens, data.record_tokens)
+
+
+def _stretches(course: segments.Course) -> list[order.Stretch]:
+  return [
+    order.Stretch(segment.rows, segment.seq_len, segment.weights)
+    for segment in course.segments
+  ]
 
 
 def _prepare(config) -> None:

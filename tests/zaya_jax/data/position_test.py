@@ -87,6 +87,42 @@ def test_settings_of_another_order_are_refused(now, change):
   assert '--restore=runs/a' in str(caught.value)
 
 
+@pytest.mark.parametrize(
+  'before, now',
+  [((994, 3, 3), (994, 4, 2)), ((1,), (10_000, 1))],
+  ids=['a rare source was read more often', 'a rare source is not due yet'],
+)
+def test_other_weights_are_refused_where_the_last_rows_do_not_show_them(
+  before, now
+):
+  row = 700
+  before, now = loader(*before), loader(*now)
+  assert before.order.fingerprint(row - 64) == now.order.fingerprint(row - 64)
+  with pytest.raises(config_lib.UsageError, match='--data.dir: a -> b'):
+    check(about(before, row), now, '--data.dir: a -> b')
+
+
+def test_stretches_that_read_alike_are_one():
+  shares = (Fraction(1, 2), Fraction(1, 2))
+  more = [
+    order.Stretch(50, 16, shares),
+    order.Stretch(None, 16, tuple(map(Fraction, (3, 1)))),
+  ]
+  now = loader(*shares, more=more)
+  check(about(loader(1, 1), ROW + 20), now)
+  check(about(loader(1, 1), ROW + 50), now)
+  with pytest.raises(errors.CheckpointError):
+    check(about(loader(1, 1), ROW + 51), now)
+
+
+def test_checkpoints_that_know_no_weights_are_still_read():
+  old = about(loader(3, 1))
+  del old['order']['read']
+  check(old, loader(3, 1))
+  with pytest.raises(config_lib.UsageError):
+    check(old, loader(1, 3), '--data.dir: a -> b')
+
+
 def test_nothing_is_compared_before_the_first_row():
   check({'data_index': 0}, loader())
 

@@ -187,15 +187,18 @@ def _sample(told: story.Story, shards: content.Shards) -> str:
 def _readable(told) -> Iterator[story.Line]:
   """Lines of what is read now; of other shards nothing can be said.
 
+  A source may have been prepared anew before its first row.
+
   Raises:
-    LedgerError: if the run read others before.
+    LedgerError: if the run read rows of others before.
   """
-  now = [source.manifest for source in told.reads.sources]
   for line in told.lines:
-    then = [source.manifest for source in line.reads.sources]
-    if then != now[: len(then)]:
-      raise chain.LedgerError(
-        f'Line {line.number:,} is of other shards than the run has read since; '
-        'name those with --data.dir.'
-      )
+    for count, then, now in zip(
+      line.sources, line.reads.sources, told.reads.sources, strict=False
+    ):
+      if count and then.manifest != now.manifest:
+        raise chain.LedgerError(
+          f'Line {line.number:,} is of other shards of {then.name} than the '
+          'run has read since; what it was given cannot be proven.'
+        )
     yield line

@@ -12,6 +12,7 @@ import pathlib
 from typing import Any
 
 from zaya_jax.checkpoint import errors, folders, meta, seal
+from zaya_jax.data import past
 from zaya_jax.data.ledger import book, chain, digest, terms
 
 _DIGITS = 16  # Of a digest.
@@ -115,7 +116,7 @@ def read(run_dir: str) -> Story:
   for number, row in enumerate(rows, 1):
     try:
       found.add(number, row)
-    except (KeyError, TypeError, ValueError, IndexError) as error:
+    except (LookupError, TypeError, ValueError, ArithmeticError) as error:
       raise chain.broken(path, number, f'is wrong: {error!r}') from error
     if head and number == head['lines'] and found.row != about['data_index']:
       raise chain.broken(
@@ -187,7 +188,8 @@ class _Reader:
       )
       self._check(
         number,
-        _past(row, self.row) == _past(self._opened, self.row),
+        _past(row, reads, self.row)
+        == _past(self._opened, self.reads, self.row),
         f'has another order of the rows before {self.row:,}',
       )
     self.reads, self._opened = reads, row
@@ -246,21 +248,23 @@ class _Reader:
       raise chain.broken(self._path, number, what)
 
 
-def _past(opened: dict[str, Any], row: int) -> list[Any]:
-  """What decided the rows before this one."""
+def _past(opened: dict[str, Any], reads: terms.Reads, row: int) -> list[Any]:
+  """What decided the rows before this one, as a line that opens says.
+
+  A source that has given none of them may have been prepared anew.
+  """
+  counts = reads.order.counts(0, row)
   found: list[Any] = [opened['order'], opened['seed']]
-  for stretch in opened['stretches']:
-    size = row if stretch['rows'] is None else min(row, stretch['rows'])
-    row -= size
-    if size:
-      read = [
-        (weight, number, one['tokens'], one['record_tokens'])
-        for number, (weight, one) in enumerate(
-          zip(stretch['weights'], opened['sources'], strict=True)
-        )
-        if weight != '0'
-      ]
-      found.append([stretch['phase'], size, stretch['seq_len'], read])
+  stretches = past.before(reads.order.stretches, row)
+  for phase, stretch in zip(reads.phases, stretches, strict=False):
+    read = [
+      (share, number, extent if counts[number] else None)
+      for number, (share, extent) in enumerate(
+        zip(stretch.weights, reads.order.extents, strict=True)
+      )
+      if share
+    ]
+    found.append([phase, stretch.rows, stretch.seq_len, read])
   return found
 
 

@@ -16,6 +16,7 @@ from pipelines import order as order_lib
 from zaya_jax import config as config_lib
 from zaya_jax.config import segments
 from zaya_jax.data import corpus as corpus_lib
+from zaya_jax.data import past
 from zaya_jax.data.ledger import book
 from zaya_jax.runtime import processes, run_files
 
@@ -58,7 +59,7 @@ class Reads:
     """Reads a line.
 
     Raises:
-      KeyError, TypeError, ValueError: if it is none.
+      KeyError, TypeError, ValueError, ArithmeticError: if it is none.
     """
     sources = tuple(Source(**one) for one in line['sources'])
     stretches = [
@@ -103,7 +104,7 @@ def reads(
       'phase': segment.phase,
       'rows': stretch.rows,
       'seq_len': stretch.seq_len,
-      'weights': list(map(str, stretch.weights)),
+      'weights': list(map(str, past.shares(stretch.weights))),
     }
     for segment, stretch in zip(found, order.stretches, strict=True)
   ]

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What --mode=ledger proves of a small run, and each lie that it finds."""
 
+import copy
 import json
 import shutil
 
@@ -104,16 +105,46 @@ def test_a_step_names_its_documents(run):
 
 def lie(run, number, **changes):
   """Changes a line and makes the rest of the chain, without a checkpoint."""
+  rows = [json.loads(x) for x in (run / chain.NAME).read_bytes().splitlines()]
+  rows[number - 1] |= changes
+  write(run, rows)
+
+
+def write(run, rows):
+  """Writes a chain of lines, without a checkpoint."""
   shutil.rmtree(run / 'checkpoints', ignore_errors=True)
-  path = run / chain.NAME
   lines, head = [], ''
-  for i, line in enumerate(path.read_bytes().splitlines(), 1):
-    row = json.loads(line)
-    del row['previous']
-    row |= changes if i == number else {}
+  for row in rows:
+    row.pop('previous', None)
     lines.append(chain.encode(row, head))
     head = chain.link(lines[-1])
-  path.write_bytes(b''.join(lines))
+  (run / chain.NAME).write_bytes(b''.join(lines))
+
+
+@pytest.mark.parametrize('shares', [(1, 0), (1000, 1)])
+def test_a_source_may_be_prepared_anew_before_it_is_read(
+  tmp_path, monkeypatch, shares
+):
+  phases = ('one', 40, 16, shares, 4), ('two', 24, 16, (0, 1), 4)
+  monkeypatch.setattr(tamper_ledger, 'PHASES', phases)
+  run = tmp_path / 'run'
+  tamper_ledger.make_run(run)
+  rows = [json.loads(x) for x in (run / chain.NAME).read_bytes().splitlines()]
+  at = next(i for i, row in enumerate(rows) if row.get('phase') == 'two')
+  first = copy.deepcopy(rows[0])
+  rows.insert(at, first | {'row': 40, 'step': rows[at]['steps'][0]})
+  rows[0]['sources'][1] |= {'manifest': '0' * 64, 'tokens': 5000}
+  write(run, rows)
+  found = said(run)
+  assert found['content'].endswith('no window twice in an epoch')
+  # Not after it was read.
+  last = first | {'row': 64, 'step': rows[-1]['steps'][1]}
+  rows.append(copy.deepcopy(last))
+  rows[-1]['sources'][1]['manifest'] = '0' * 64
+  write(run, rows)
+  told = story.read(str(run))
+  with pytest.raises(chain.LedgerError, match='of other shards of b than'):
+    list(mode._readable(told))
 
 
 SOME = '0123456789abcdef'
