@@ -11,7 +11,7 @@ import jax
 
 from ops.experts import api
 from ops.experts.hopper import places as places_lib
-from ops.experts.hopper import products
+from ops.experts.hopper import products, rows
 from ops.hopper import warp_groups
 from ops.once import once
 
@@ -43,13 +43,8 @@ def _place(expert_T, num_experts):
   return places_lib.find(expert_T, num_experts, products.ROWS)
 
 
-def _at(x, rows):
-  """Rows of `x`, and zeros where there are none."""
-  return x.at[rows].get(mode='fill', fill_value=0)
-
-
 def _sort(x_TD, places):
-  return _at(x_TD, places.token_P)
+  return rows.take(x_TD, places.token_P)
 
 
 def _up(x_TD, places, gate_up, *, save):
@@ -60,7 +55,7 @@ def _up(x_TD, places, gate_up, *, save):
 
 def _matmul(x_PK, places, w, *, transposed=False):
   y_PN = _in_place(x_PK, places, w, transposed=transposed)
-  return _at(y_PN, places.row_T)
+  return rows.take(y_PN, places.row_T)
 
 
 def _in_place(x_PK, places, w, **options):
