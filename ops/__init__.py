@@ -13,6 +13,7 @@ from ops.attention import cached_attention as cached_attention
 from ops.cca import cca_prologue as cca_prologue
 from ops.cross_entropy import linear_cross_entropy as linear_cross_entropy
 from ops.experts import expert_mlp as expert_mlp
+from ops.experts import expert_mlp_in_place as expert_mlp_in_place
 from ops.experts import expert_mlp_rows as expert_mlp_rows
 from ops.muon_momentum import muon_momentum as muon_momentum
 from ops.newton_schulz import newton_schulz as newton_schulz

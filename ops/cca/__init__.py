@@ -18,9 +18,7 @@ ENGINES = (
 
 
 def cca_prologue(
-  z_BLZ: jax.Array,
-  current_BLX: jax.Array,
-  delayed_BLX: jax.Array,
+  projected_BLP: jax.Array,
   kernel_GCX: jax.Array,
   bias_Z: jax.Array,
   temperature_K: jax.Array,
@@ -38,12 +36,11 @@ def cca_prologue(
   one segment to another.
 
   Axis letters: B sequences, L positions, H query heads, K key/value heads, C
-  channels of a head, G = H + K groups, Z = G * C, X = K * C / 2.
+  channels of a head, G = H + K groups, Z = G * C, X = K * C / 2, P = Z + 2 * X.
 
   Args:
-    z_BLZ: [B, L, Z] projections, query heads first, then key heads.
-    current_BLX: [B, L, X] value projections of the token itself.
-    delayed_BLX: [B, L, X] those that the next token takes.
+    projected_BLP: [B, L, P] projections: Z of query heads, then key heads; X
+      values of the token itself; X that the next token takes.
     kernel_GCX: [G, C in, lags * C out] float32, newest lag first: of
       `reference.joint_kernel`, as is the bias.
     bias_Z: [Z].
@@ -55,7 +52,8 @@ def cca_prologue(
       projection; None: zero.
 
   Returns:
-    Queries [B, L, H, C], keys and values [B, L, K, C], in the type of `z`.
+    Queries [B, L, H, C], keys and values [B, L, K, C], in the type of
+    the projections.
 
   Raises:
     ValueError: if the shapes do not fit.
@@ -63,14 +61,15 @@ def cca_prologue(
   groups, channels, mixed = kernel_GCX.shape
   kv_heads = len(temperature_K)
   heads = groups - kv_heads
-  fits = z_BLZ.shape[-1] == groups * channels and mixed % channels == 0
+  width = (groups + kv_heads) * channels
+  fits = projected_BLP.shape[-1] == width and mixed % channels == 0
   if not fits or heads < 1 or heads % kv_heads:
     raise ValueError(
-      f'cca_prologue: z {z_BLZ.shape}, kernel {kernel_GCX.shape} and '
-      f'{kv_heads} key heads do not fit.'
+      f'cca_prologue: projections {projected_BLP.shape}, kernel '
+      f'{kernel_GCX.shape} and {kv_heads} key heads do not fit.'
     )
   inputs = (
-    *(z_BLZ, current_BLX, delayed_BLX, kernel_GCX, bias_Z, temperature_K),
+    *(projected_BLP, kernel_GCX, bias_Z, temperature_K),
     *jax.lax.stop_gradient((cos_BLR, sin_BLR)),
     *(segments_BL, first_X),
   )

@@ -6,6 +6,10 @@ convolution wants it at several lags; then come the gradient of z, and that of
 the convolution's kernel in parts, which are summed here. Values are only
 copied: XLA does.
 
+Kernels read queries and keys out of the projections where they are, and leave
+their gradient where that of the projections is, into which XLA writes that of
+the values: no slice and no concatenation of [B, L, Z] is in memory.
+
 Axis letters: those of `ops.cca_prologue`.
 """
 
@@ -23,14 +27,16 @@ class Kernels(NamedTuple):
   """Those of an engine.
 
   Attributes:
-    forward: (z, kernel, bias, temperature, cos, sin, segments) -> queries, keys
-      and what going back needs: keys before their temperature ('unit') and what
-      the norm multiplied by ('scale', [B, G, L] float32).
+    forward: (projections, kernel, bias, temperature, cos, sin, segments) ->
+      queries, keys and what going back needs: keys before their temperature
+      ('unit') and what the norm multiplied by ('scale', [B, G, L] float32).
     unnormalize: (queries, unit, scale, kernel, temperature, cos, sin, gradients
       of queries and keys) -> the gradients before the norm [B, L, Z], of the
       bias [Z] and of the temperature [K] float32.
-    backward: (z, that of `unnormalize`, kernel, temperature, segments) -> the
-      gradient of z, and [parts, *kernel] float32 to be summed over the parts.
+    backward: (projections, that of `unnormalize`, kernel, temperature,
+      segments) -> the gradient [B, L, P] of the projections, with anything
+      behind the first Z, and [parts, *kernel] float32 to be summed over the
+      parts.
   """
 
   forward: Callable[..., Sequence[jax.Array]]
@@ -38,43 +44,53 @@ class Kernels(NamedTuple):
   backward: Callable[..., tuple[jax.Array, jax.Array]]
 
 
-def with_values(
-  queries_and_keys: Callable[..., tuple[jax.Array, jax.Array]], *inputs: Any
+def cca_prologue(
+  kernels: Kernels, *inputs: Any
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """See `ops.cca_prologue`, of a function for all but the values.
-
-  That gets the inputs without those of the values.
-  """
-  z_BLZ, current_BLX, delayed_BLX, kernel_GCX, *more, first_X = inputs
-  past_BLX = reference.delay(delayed_BLX, more[-1], first_X)
-  v_BLX = jnp.concatenate([current_BLX, past_BLX], axis=-1)
-  q_BLX, k_BLX = queries_and_keys(z_BLZ, kernel_GCX, *more)
-  heads = lambda x: x.reshape(*x.shape[:2], -1, kernel_GCX.shape[1])
-  return heads(q_BLX), heads(k_BLX), heads(v_BLX)
+  """See `ops.cca_prologue`."""
+  channels = inputs[1].shape[1]
+  heads = lambda x: x.reshape(*x.shape[:2], -1, channels)
+  q, k, v = _prologue(kernels, *inputs)
+  return heads(q), heads(k), heads(v)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def queries_and_keys(
-  kernels: Kernels, *inputs: Any
-) -> tuple[jax.Array, jax.Array]:
-  """Of `inputs` as those of `Kernels.forward`."""
+def _prologue(kernels, *inputs):
   return _forward_rule(kernels, *inputs)[0]
 
 
 def _forward_rule(kernels, *inputs):
-  z, kernel, _, *more = inputs
+  *inputs, first = inputs
+  projected, kernel, _, *more = inputs
   q, k, unit, scale = kernels.forward(*inputs)
-  return (q, k), (z, kernel, *more, q, unit, scale)
+  _, current, delayed = reference.split(projected, kernel)
+  v = reference.values(current, delayed, more[-1], first)
+  return (q, k, v), (projected, kernel, *more, first, q, unit, scale)
 
 
 def _backward_rule(kernels, saved, cotangents):
-  z, kernel, temperature, cos, sin, segments, *found = saved
-  dy, d_bias, d_temperature = kernels.unnormalize(
-    *(*found, kernel, temperature, cos, sin, *cotangents)
+  (projected, kernel, temperature, *tables, segments, first), found = (
+    saved[:7],
+    saved[7:],
   )
-  dz, parts = kernels.backward(z, dy, kernel, temperature, segments)
+  *cotangents, dv = cotangents
+  dy, d_bias, d_temperature = kernels.unnormalize(
+    *(*found, kernel, temperature, *tables, *cotangents)
+  )
+  d_projected, parts = kernels.backward(
+    projected, dy, kernel, temperature, segments
+  )
   d_kernel = jnp.sum(parts, axis=0).astype(kernel.dtype)
-  return dz, d_kernel, d_bias, d_temperature, None, None, None
+  z, *given = reference.split(projected, kernel)
+  _, back = jax.vjp(
+    lambda a, b, first: reference.values(a, b, segments, first), *given, first
+  )
+  *d_values, d_first = back(dv)
+  d_projected = jax.lax.dynamic_update_slice(
+    d_projected, jnp.concatenate(d_values, axis=-1), (0, 0, z.shape[-1])
+  )
+  nothing = [None] * 3  # Of both tables and the segments.
+  return d_projected, d_kernel, d_bias, d_temperature, *nothing, d_first
 
 
-queries_and_keys.defvjp(_forward_rule, _backward_rule)
+_prologue.defvjp(_forward_rule, _backward_rule)

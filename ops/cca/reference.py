@@ -17,9 +17,7 @@ NORM_EPS = float(jnp.finfo(jnp.float32).eps)
 
 
 def cca_prologue(
-  z_BLZ: jax.Array,
-  current_BLX: jax.Array,
-  delayed_BLX: jax.Array,
+  projected_BLP: jax.Array,
   kernel_GCX: jax.Array,
   bias_Z: jax.Array,
   temperature_K: jax.Array,
@@ -29,8 +27,8 @@ def cca_prologue(
   first_X: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
   """See `ops.cca_prologue`."""
+  z_BLZ, current_BLX, delayed_BLX = split(projected_BLP, kernel_GCX)
   y_BLZ = convolve(z_BLZ, kernel_GCX, bias_Z, segments_BL)
-  past_BLX = delay(delayed_BLX, segments_BL, first_X)
   kv_heads = len(temperature_K)
   heads = len(kernel_GCX) - kv_heads
   width = heads * kernel_GCX.shape[1]
@@ -40,12 +38,24 @@ def cca_prologue(
   q_BLHC = normalize(y_q.reshape(mean_q.shape) + mean_q)
   k_BLKC = normalize(y_k.reshape(mean_k.shape) + mean_k)
   k_BLKC *= temperature_K[None, None, :, None]
-  v_BLKC = jnp.concatenate([current_BLX, past_BLX], axis=-1)
+  v_BLX = values(current_BLX, delayed_BLX, segments_BL, first_X)
   return (
     rotate(q_BLHC, cos_BLR, sin_BLR).astype(z_BLZ.dtype),
     rotate(k_BLKC, cos_BLR, sin_BLR).astype(z_BLZ.dtype),
-    v_BLKC.reshape(mean_k.shape),
+    v_BLX.reshape(mean_k.shape),
   )
+
+
+def split(
+  projected_BLP: jax.Array, kernel_GCX: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+  """Queries and keys [B, L, Z]; values of this and for the next token."""
+  groups, channels, _ = kernel_GCX.shape
+  width = groups * channels
+  z_BLZ, current_BLX, delayed_BLX = jnp.split(
+    projected_BLP, [width, (width + projected_BLP.shape[-1]) // 2], axis=-1
+  )
+  return z_BLZ, current_BLX, delayed_BLX
 
 
 def joint_kernel(
@@ -117,6 +127,17 @@ def convolve(
     past_BLZ = p_BLGX[..., lag * c : (lag + 1) * c].reshape(padded.shape)
     y_BLZ = y_BLZ + _shift(past_BLZ, lag, context, segments_BL)
   return y_BLZ
+
+
+def values(
+  current_BLX: jax.Array,
+  delayed_BLX: jax.Array,
+  segments_BL: jax.Array | None,
+  first_X: jax.Array | None,
+) -> jax.Array:
+  """[B, L, 2X] of each token and of the one before; see `delay`."""
+  past_BLX = delay(delayed_BLX, segments_BL, first_X)
+  return jnp.concatenate([current_BLX, past_BLX], axis=-1)
 
 
 def delay(

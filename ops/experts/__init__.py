@@ -4,10 +4,16 @@
 import jax
 
 from ops import dispatch
-from ops.experts import few, hip, hopper, triton, xla
+from ops.experts import api, few, hip, hopper, triton, xla
 from ops.experts.sorting import permute, sort_by_expert
 
-__all__ = ('expert_mlp', 'expert_mlp_rows', 'permute', 'sort_by_expert')
+__all__ = (
+  'expert_mlp',
+  'expert_mlp_in_place',
+  'expert_mlp_rows',
+  'permute',
+  'sort_by_expert',
+)
 
 ENGINES = (
   dispatch.Engine('hip', hip.expert_mlp, hip.unsupported, ('rocm',)),
@@ -49,6 +55,25 @@ def expert_mlp(
   Raises:
     ValueError: if the shapes do not fit each other.
   """
+  _check(x_TD, expert_T, gate_up_EDF, down_EFD)
+  inputs = x_TD, expert_T, gate_up_EDF, down_EFD
+  return dispatch.select('experts', ENGINES, *inputs)(*inputs)
+
+
+def expert_mlp_in_place(*inputs: jax.Array) -> api.Made:
+  """`expert_mlp`, the results where the engine has them.
+
+  `ops.residual_rms_norm` takes them from there, which saves a pass over them on
+  the way forward and two on the way back.
+  """
+  _check(*inputs)
+  run = dispatch.select('experts', ENGINES, *inputs)
+  if run is hopper.expert_mlp and inputs[0].shape[0]:
+    return hopper.expert_mlp_in_place(*inputs)
+  return api.Made(run(*inputs), None, None)
+
+
+def _check(x_TD, expert_T, gate_up_EDF, down_EFD):
   num_experts, width, fused = gate_up_EDF.shape
   expected = (num_experts, fused // 2, width)
   if down_EFD.shape != expected or fused % 2:
@@ -61,8 +86,6 @@ def expert_mlp(
       f'expert_mlp: x must be [T, {width}] with T of expert '
       f'{expert_T.shape}, got {x_TD.shape}.'
     )
-  inputs = x_TD, expert_T, gate_up_EDF, down_EFD
-  return dispatch.select('experts', ENGINES, *inputs)(*inputs)
 
 
 def expert_mlp_rows(

@@ -43,6 +43,8 @@ class Products(NamedTuple):
       of the slopes that `up` saved and the gradient of the product with `down`.
     d_weights: (x_PK, dy_PN, places) -> [E, K, N], x^T dy over the rows of each
       expert.
+    in_place: (a_PF, places, down) -> a @ down [P, D], which is then the result;
+      None: it is that of `matmul`.
   """
 
   place: Callable[..., Any]
@@ -51,6 +53,23 @@ class Products(NamedTuple):
   matmul: Callable[..., jax.Array]
   d_up: Callable[..., jax.Array]
   d_weights: Callable[..., jax.Array]
+  in_place: Callable[..., jax.Array] | None = None
+
+
+class Made(NamedTuple):
+  """Results of experts, and where they are.
+
+  Attributes:
+    rows: [P, D], or [T, D] in the order of the tokens.
+    row_T: [T] int32, the row of each token; P: none, its result is zero. None:
+      they are in order.
+    spare_Q: [Q] int32, rows that no token has and whose gradient must be zero;
+      P: none.
+  """
+
+  rows: jax.Array
+  row_T: jax.Array | None
+  spare_Q: jax.Array | None
 
 
 def unsupported(
@@ -104,9 +123,21 @@ def expert_mlp(
     gate_up_EDF: matrices.
     down_EFD: matrices.
   """
-  (tokens, width), (num_experts, inner, _) = x_TD.shape, down_EFD.shape
-  if not tokens:
+  if not x_TD.shape[0]:
     return x_TD
+  return placed(products, padding, x_TD, expert_T, gate_up_EDF, down_EFD)[0]
+
+
+def placed(
+  products: Products,
+  padding: Callable[[int], int],
+  x_TD: jax.Array,
+  expert_T: jax.Array,
+  gate_up_EDF: jax.Array,
+  down_EFD: jax.Array,
+) -> tuple[jax.Array, Any]:
+  """What the last product makes, and the places; of `expert_mlp`."""
+  width, (num_experts, inner, _) = x_TD.shape[1], down_EFD.shape
   places = products.place(expert_T, num_experts)
   # Zeros beside the matrices add nothing; at real sizes there are none.
   d, f = padding(width), padding(inner)
@@ -117,7 +148,8 @@ def expert_mlp(
     ).reshape(num_experts, width + d, 2 * (inner + f))
     down_EFD = jnp.pad(down_EFD, ((0, 0), (0, f), (0, d)))
     x_TD = jnp.pad(x_TD, ((0, 0), (0, d)))
-  return _mlp(products, x_TD, places, gate_up_EDF, down_EFD)[:, :width]
+  y_TD = _mlp(products, x_TD, places, gate_up_EDF, down_EFD)
+  return y_TD[:, :width], places
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -127,7 +159,8 @@ def _mlp(products, x_TD, places, gate_up, down):
 
 def _forward(products, x_TD, places, gate_up, down, save=False):
   a_PF, *slopes = products.up(x_TD, places, gate_up, save=save)
-  return products.matmul(a_PF, places, down), a_PF, *slopes
+  last = products.in_place or products.matmul
+  return last(a_PF, places, down), a_PF, *slopes
 
 
 def _mlp_fwd(products, x_TD, places, gate_up, down):
@@ -138,7 +171,8 @@ def _mlp_fwd(products, x_TD, places, gate_up, down):
 
 def _mlp_bwd(products, saved, dy_TD):
   x_TD, places, gate_up, down, a_PF, slopes_PG = saved
-  x_PD, dy_PD = (products.sort(x, places) for x in (x_TD, dy_TD))
+  x_PD = products.sort(x_TD, places)
+  dy_PD = dy_TD if products.in_place else products.sort(dy_TD, places)
   dh_PG = products.d_up(dy_PD, slopes_PG, places, down)
   d_down = products.d_weights(a_PF, dy_PD, places)
   d_gate_up = products.d_weights(x_PD, dh_PG, places)

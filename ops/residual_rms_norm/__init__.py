@@ -24,22 +24,32 @@ def residual_rms_norm(
   residual_scale_D: jax.Array,
   residual_bias_D: jax.Array,
   norm_scale_D: jax.Array,
+  weight_T: jax.Array | None = None,
+  row_T: jax.Array | None = None,
+  spare_Q: jax.Array | None = None,
   *,
   eps: float,
   dtype: jnp.dtype,
 ) -> tuple[jax.Array, jax.Array]:
   """`new = (branch + b_h) * s_h + (x + b_r) * s_r`, and RMSNorm of it.
 
-  Both results have gradients. All arithmetic is in float32.
+  Both results have gradients. All arithmetic is in float32. With the three last
+  arrays, which come together, `branch[row[t]] * weight[t]` stands for the
+  branch of token t: experts need not put their results back into the order of
+  the tokens.
 
   Args:
-    branch_TD: [..., D] what attention or experts add.
+    branch_TD: [..., D] what attention or experts add; with `row_T` [P, D].
     x_TD: [..., D] residual stream.
     branch_scale_D: s_h, [D] as are all vectors.
     branch_bias_D: b_h.
     residual_scale_D: s_r.
     residual_bias_D: b_r.
     norm_scale_D: what the normed stream is multiplied by.
+    weight_T: [...] float32.
+    row_T: [...] int32 in [0, P], each row once; P: a branch of zeros.
+    spare_Q: [Q] int32 in [0, P], rows of no token, whose gradient is to be
+      zero; P: none. That of a row which is in neither may be anything.
     eps: added to the mean square.
     dtype: of the second result.
 
@@ -49,21 +59,28 @@ def residual_rms_norm(
   Raises:
     ValueError: if the shapes do not fit.
   """
-  shape = x_TD.shape
+  shape, rows = x_TD.shape, (-1, x_TD.shape[-1])
   vectors = (
     *(branch_scale_D, branch_bias_D, residual_scale_D, residual_bias_D),
     norm_scale_D,
   )
-  if branch_TD.shape != shape or {v.shape for v in vectors} != {shape[-1:]}:
+  taken = (weight_T, row_T, spare_Q)
+  fits = all(a is None for a in taken) and branch_TD.shape == shape
+  if weight_T is not None and row_T is not None and spare_Q is not None:
+    fits = branch_TD.shape == (branch_TD.shape[0], shape[-1])
+    fits &= weight_T.shape == row_T.shape == shape[:-1]
+    taken = (weight_T.reshape(-1), row_T.reshape(-1), spare_Q)
+  if not fits or {v.shape for v in vectors} != {shape[-1:]}:
     raise ValueError(
       f'residual_rms_norm: branch {branch_TD.shape}, x {shape} and vectors '
       f'{[v.shape for v in vectors]} do not fit.'
     )
-  rows = (branch_TD.reshape(-1, shape[-1]), x_TD.reshape(-1, shape[-1]))
-  options = {'eps': eps, 'dtype': jnp.dtype(dtype)}
-  run = dispatch.select(
-    'residual_rms_norm', ENGINES, *rows, *vectors, **options
+  inputs = (
+    *(branch_TD.reshape(rows), x_TD.reshape(rows)),
+    *(*vectors, *taken),
   )
+  options = {'eps': eps, 'dtype': jnp.dtype(dtype)}
+  run = dispatch.select('residual_rms_norm', ENGINES, *inputs, **options)
   with jax.named_scope('residual_rms_norm'):
-    new_TD, normed_TD = run(*rows, *vectors, **options)
+    new_TD, normed_TD = run(*inputs, **options)
   return new_TD.reshape(shape), normed_TD.reshape(shape)

@@ -22,7 +22,8 @@ class Kernels(NamedTuple):
     backward: (options, inputs and 1 / rms, gradients of both results) ->
       gradients of the branch and of the stream, and [parts, 4, D] float32 to be
       summed over the parts: that of the merged stream, its products with the
-      branch and with the stream, and that of the normed one with its unit.
+      branch and with the stream, and that of the normed one with its unit; of
+      a branch that is weighed also the gradient of the weights.
   """
 
   forward: Callable[..., Any]
@@ -31,9 +32,9 @@ class Kernels(NamedTuple):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def merge_and_norm(
-  kernels: Kernels, options: Any, *inputs: jax.Array
+  kernels: Kernels, options: Any, *inputs: jax.Array | None
 ) -> tuple[jax.Array, jax.Array]:
-  """Both results of `ops.residual_rms_norm`, of [T, D] rows and its vectors.
+  """Both results of `ops.residual_rms_norm`, of its arrays as [T, D] and [T].
 
   `options` are static, for the kernels.
   """
@@ -46,7 +47,7 @@ def _forward_rule(kernels, options, *inputs):
 
 
 def _backward_rule(kernels, options, saved, cotangents):
-  d_branch, d_x, parts = kernels.backward(options, saved, cotangents)
+  d_branch, d_x, parts, *d_weight = kernels.backward(options, saved, cotangents)
   _, _, s_h, b_h, s_r, b_r, *_ = saved
   total, of_branch, of_x, of_normed = jnp.sum(parts, axis=0)
   d_vectors = (
@@ -56,7 +57,8 @@ def _backward_rule(kernels, options, saved, cotangents):
     s_r * total,
     of_normed,
   )
-  return d_branch, d_x, *d_vectors
+  places = None, None
+  return d_branch, d_x, *d_vectors, *(d_weight or [None]), *places
 
 
 merge_and_norm.defvjp(_forward_rule, _backward_rule)

@@ -17,11 +17,13 @@ _BLOCKS = {'rocm': (1216, 608), 'cuda': (528, 264), 'cpu': (3, 3)}
 
 
 def unsupported(
-  branch_TD: jax.Array, x_TD: jax.Array, *_, dtype: jnp.dtype, **__
+  branch_TD: jax.Array, x_TD: jax.Array, *more, dtype: jnp.dtype, **_
 ) -> str | None:
   """Why it cannot run."""
   if reason := native.unavailable('residual_rms_norm'):
     return reason
+  if more[5] is not None:
+    return 'it takes no branch in another order'
   if x_TD.dtype != jnp.float32:
     return f'the residual stream is {x_TD.dtype}, not float32'
   if {branch_TD.dtype.name, jnp.dtype(dtype).name} not in (
@@ -42,13 +44,14 @@ def residual_rms_norm(
 ) -> tuple[jax.Array, jax.Array]:
   """See `ops.residual_rms_norm`."""
   del dtype  # That of the branch.
-  branch_TD, x_TD, *vectors = inputs
+  branch_TD, x_TD, *vectors = inputs[:7]
   columns = x_TD.shape[-1]
   # Zeros make rows of 16-byte pieces; their products are zero as well.
   pad = lambda a: jnp.pad(a, [(0, 0)] * (a.ndim - 1) + [(0, -columns % 8)])
   vectors = [pad(v.astype(jnp.float32)) for v in vectors]
   new, normed = api.merge_and_norm(
-    _KERNELS, (eps, columns), pad(branch_TD), pad(x_TD), *vectors
+    *(_KERNELS, (eps, columns), pad(branch_TD), pad(x_TD), *vectors),
+    *inputs[7:],
   )
   return new[:, :columns], normed[:, :columns]
 
@@ -63,7 +66,7 @@ def _forward(options, *inputs):
       jax.ShapeDtypeStruct(branch_TD.shape, branch_TD.dtype),
       jax.ShapeDtypeStruct((rows,), jnp.float32),
     ),
-    *inputs,
+    *inputs[:7],
     eps=np.float32(eps),
     columns=np.int32(columns),
     blocks=np.int32(_blocks(0, rows)),
@@ -72,7 +75,7 @@ def _forward(options, *inputs):
 
 def _backward(options, saved, cotangents):
   _, columns = options
-  branch_TD, x_TD, *_ = saved
+  branch_TD, x_TD, *_ = saved = (*saved[:7], saved[-1])
   rows, width = x_TD.shape
   like = lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype)
   parts = jax.ShapeDtypeStruct((_blocks(1, rows), 4, width), jnp.float32)

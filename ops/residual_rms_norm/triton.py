@@ -36,8 +36,8 @@ def unsupported(branch_TD, x_TD, *_, **__) -> str | None:
   """Why not."""
   if x_TD.size == 0:
     return 'there are no rows'
-  if x_TD.size >= 2**31:
-    return f'{x_TD.size} numbers are more than 32 bits can count'
+  if (size := max(branch_TD.size, x_TD.size)) >= 2**31:
+    return f'{size} numbers are more than 32 bits can count'
   if x_TD.shape[-1] > _LARGEST:
     return f'rows of {x_TD.shape[-1]} are longer than {_LARGEST}'
   return None
@@ -52,26 +52,40 @@ def residual_rms_norm(
 
 def _forward_call(options, *inputs):
   eps, dtype = options
-  shape = inputs[0].shape
+  shape = inputs[1].shape
   results = (
     jax.ShapeDtypeStruct(shape, jnp.float32),
     jax.ShapeDtypeStruct(shape, dtype),
     jax.ShapeDtypeStruct(shape[:1], jnp.float32),
   )
+  rows, vectors, (weight_T, row_T, _) = _parts(inputs)
+  taken = () if row_T is None else (row_T, weight_T)
   kernel = functools.partial(_forward, eps=eps)
-  return _call(kernel, _launch(0, shape), inputs, results)
+  return _call(kernel, 0, (*rows, vectors, *taken), results)
 
 
 def _backward_call(options, saved, cotangents):
   del options
-  branch_TD, x_TD, *_ = saved
-  programs, warps = _launch(1, x_TD.shape)
-  results = (
-    jax.ShapeDtypeStruct(branch_TD.shape, branch_TD.dtype),
-    jax.ShapeDtypeStruct(x_TD.shape, x_TD.dtype),
-    jax.ShapeDtypeStruct((programs, 4, x_TD.shape[-1]), jnp.float32),
-  )
-  return _call(_backward, (programs, warps), (*saved, *cotangents), results)
+  *inputs, rstd_T = saved
+  rows, vectors, (weight_T, row_T, spare_Q) = _parts(inputs)
+  shape = rows[1].shape
+  like = lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype)
+  parts = (_launch(1, shape)[0], 4, shape[-1])
+  results = (*map(like, rows), jax.ShapeDtypeStruct(parts, jnp.float32))
+  taken: tuple[jax.Array, ...] = ()
+  if row_T is not None:
+    taken = (row_T, spare_Q, weight_T)
+    results = (*results, like(weight_T))
+  inputs = (*rows, vectors, rstd_T, *cotangents, *taken)
+  return _call(_backward, 1, inputs, results)
+
+
+def _parts(inputs):
+  """Branch and stream, the vectors in one array, and where the branch is.
+
+  In one: each part of a stack of layers would be copied for a kernel.
+  """
+  return inputs[:2], jnp.stack(inputs[2:7]), inputs[7:]
 
 
 _KERNELS = api.Kernels(_forward_call, _backward_call)
@@ -89,10 +103,11 @@ def _launch(back: int, shape: tuple[int, ...]) -> tuple[int, int]:
   return min(rows, _PROCESSORS[here] * at_a_time), threads // _LANES[here]
 
 
-def _call(kernel, programs_and_warps, inputs, results):
-  programs, warps = programs_and_warps
+def _call(kernel, back, inputs, results):
+  shape = inputs[1].shape
+  programs, warps = _launch(back, shape)
   return launch.kernel_call(
-    functools.partial(kernel, shape=(programs, *inputs[0].shape)),
+    functools.partial(kernel, shape=(programs, *shape)),
     'residual_rms_norm',
     (programs,),
     results,
@@ -100,43 +115,54 @@ def _call(kernel, programs_and_warps, inputs, results):
   )(*inputs)
 
 
-def _loop(refs, body, carry, shape):
+def _loop(refs, row_ref, body, carry, shape):
   """`body(carry, values, store)` of each row of this program.
 
-  The next row is on its way while one is worked on.
+  The next row is on its way while one is worked on, and where the branch has
+  the one after it.
 
   Args:
-    refs: [T, D], or [T], of what is loaded.
-    body: values are float32, 0 where there is no row; store(ref, value).
+    refs: of what is loaded: the branch, then [T, D], or [T].
+    row_ref: [T] where the branch has each row; None: in order.
+    body: values are float32, 0 where there is no row; store(ref, value), and of
+      the branch's rows store(ref, value, branch=True).
     carry: the first one.
     shape: programs, rows of all programs, numbers in a row.
   """
   programs, rows, d_model = shape
-  first = pl.program_id(0)
+  first, branch_rows = pl.program_id(0), refs[0].shape[0]
   columns, mask_D = _columns(d_model)
 
-  def place(ref, row):
-    if ref.ndim == 1:  # One number of each row.
-      return ref.at[row], row < rows
-    return ref.at[row, columns], mask_D & (row < rows)
+  def find(row):
+    if row_ref is None:
+      return row
+    return plgpu.load(row_ref.at[row], mask=row < rows, other=branch_rows)
 
-  def load(row):
-    places = [place(ref, row) for ref in refs]
+  def place(ref, row, end=rows):
+    if ref.ndim == 1:  # One number of each row.
+      return ref.at[row], row < end
+    return ref.at[row, columns], mask_D & (row < end)
+
+  def load(row, found):
+    places = [place(refs[0], found, branch_rows)]
+    places += [place(ref, row) for ref in refs[1:]]
     return [plgpu.load(at, mask=mask, other=0) for at, mask in places]
 
   def step(n, state):
-    carry, values = state
+    carry, values, found, next_found = state
     row = first + n * programs
-    ahead = load(row + programs)
+    ahead = load(row + programs, next_found)
 
-    def store(ref, value):
-      at, mask = place(ref, row)
+    def store(ref, value, branch=False):
+      at, mask = place(ref, found, branch_rows) if branch else place(ref, row)
       plgpu.store(at, value.astype(ref.dtype), mask=mask)
 
-    return body(carry, [v.astype(jnp.float32) for v in values], store), ahead
+    carry = body(carry, [v.astype(jnp.float32) for v in values], store)
+    return carry, ahead, next_found, find(row + 2 * programs)
 
-  steps = pl.cdiv(rows, programs)
-  return jax.lax.fori_loop(0, steps, step, (carry, load(first)))[0]
+  found = find(first)
+  state = carry, load(first, found), found, find(first + programs)
+  return jax.lax.fori_loop(0, pl.cdiv(rows, programs), step, state)[0]
 
 
 def _columns(d_model):
@@ -146,15 +172,23 @@ def _columns(d_model):
   return columns_D, columns_D < d_model
 
 
+def _vectors(ref):
+  """Each row of a matrix."""
+  columns, mask = _columns(ref.shape[1])
+  return [
+    plgpu.load(ref.at[jnp.int32(n), columns], mask=mask, other=0)
+    for n in range(ref.shape[0])
+  ]
+
+
 def _forward(*refs, eps, shape):
-  branch, x, *vectors, new, normed, inverse = refs
-  columns, mask = _columns(shape[-1])
-  s_h, b_h, s_r, b_r, scale = (
-    plgpu.load(ref.at[columns], mask=mask, other=0) for ref in vectors
-  )
+  branch, x, vectors, *taken, new, normed, inverse = refs
+  row, weight = taken or (None, None)
+  s_h, b_h, s_r, b_r, scale = _vectors(vectors)
 
   def body(carry, values, store):
-    h, r = values
+    h, r, *w = values
+    h = h * w[0] if w else h
     z = (h + b_h) * s_h + (r + b_r) * s_r
     rstd = jax.lax.rsqrt(jnp.sum(z * z) / shape[-1] + eps)
     store(new, z)
@@ -162,31 +196,58 @@ def _forward(*refs, eps, shape):
     store(normed, z * rstd * scale)
     return carry
 
-  _loop((branch, x), body, 0, shape)
+  rows = (branch, x) if weight is None else (branch, x, weight)
+  _loop(rows, row, body, 0, shape)
 
 
 def _backward(*refs, shape):
-  branch, x, *vectors, inverse, d_new, d_normed, d_branch, d_x, parts = refs
-  columns, mask = _columns(shape[-1])
-  s_h, b_h, s_r, b_r, scale = (
-    plgpu.load(ref.at[columns], mask=mask, other=0) for ref in vectors
-  )
+  branch, x, vectors, inverse, d_new, d_normed, *refs = refs
+  rows, row = (branch, x, inverse, d_new, d_normed), None
+  if len(refs) > 3:
+    row, spare, weight, d_branch, d_x, parts, d_weight = refs
+    rows = (*rows, weight)
+    _clear(d_branch, spare, shape)
+  else:
+    d_branch, d_x, parts = refs
+  s_h, b_h, s_r, b_r, scale = _vectors(vectors)
   bias = b_h * s_h + b_r * s_r
 
   def body(sums, values, store):
-    h, r, rstd, dx, dy = values
+    h, r, rstd, dx, dy, *w = values
+    made, h = h, h * w[0] if w else h
     unit = (h * s_h + r * s_r + bias) * rstd
     dn = dy * scale
     dz = dx + rstd * (dn - unit * (jnp.sum(dn * unit) / shape[-1]))
-    store(d_branch, dz * s_h)
+    dh = dz * s_h
+    if w:
+      store(d_weight, jnp.sum(dh * made))
+      dh *= w[0]
+    store(d_branch, dh, branch=True)
     store(d_x, dz * s_r)
     # Where there is no row all is zero, and adds nothing.
     return [
       a + b for a, b in zip(sums, (dz, dz * h, dz * r, dy * unit), strict=True)
     ]
 
-  rows = (branch, x, inverse, d_new, d_normed)
-  sums = _loop(rows, body, [jnp.zeros_like(scale)] * 4, shape)
+  sums = _loop(rows, row, body, [jnp.zeros_like(scale)] * 4, shape)
+  columns, mask = _columns(shape[-1])
   for n, part in enumerate(sums):
     place = parts.at[pl.program_id(0), jnp.int32(n), columns]
     plgpu.store(place, part, mask=mask)
+
+
+def _clear(ref, spare_ref, shape):
+  """Zeroes the rows that are listed, those of this program."""
+  programs, _, d_model = shape
+  columns, mask = _columns(d_model)
+  rows, count = ref.shape[0], spare_ref.shape[0]
+  first = pl.program_id(0)
+
+  def step(n, carry):
+    index = first + n * programs
+    row = plgpu.load(spare_ref.at[index], mask=index < count, other=rows)
+    nothing = jnp.zeros(columns.shape, ref.dtype)
+    plgpu.store(ref.at[row, columns], nothing, mask=mask & (row < rows))
+    return carry
+
+  jax.lax.fori_loop(0, pl.cdiv(count, programs), step, 0)

@@ -102,11 +102,11 @@ def _layer(
   h_BLD = layers.rms_norm(x_BLD, block.attn_norm, config.norm_eps, dtype)
   out['attn.norm'] = h_BLD
   real_BLD = jnp.where(context.mask[..., None], h_BLD, 0)
-  z_BLZ, current_BLX, delayed_BLX = attn.project(real_BLD)
+  projected_BLP, kernel = attn.project(real_BLD), attn.joint_kernel()
+  z_BLZ, *_ = cca_ops.split(projected_BLP, kernel[0])
   heads = (config.num_heads, config.num_kv_heads)
   q_BLX, k_BLX = jnp.split(z_BLZ, [config.head_dim * heads[0]], axis=-1)
   out['attn.q_proj'], out['attn.k_proj'] = q_BLX, k_BLX
-  kernel = attn.joint_kernel()
   out['attn.conv_grouped'] = cca_ops.convolve(z_BLZ, *kernel, None)
   out['attn.q_mean'], out['attn.k_mean'] = cca_ops.qk_mean(q_BLX, k_BLX, *heads)
   cos, sin = context.rope[slides]
@@ -114,7 +114,7 @@ def _layer(
   tables = {'norm': (cos[..., :0], sin[..., :0]), 'rope': (cos, sin)}
   for name, rope in tables.items():
     out[f'attn.q_{name}'], out[f'attn.k_{name}'], out['attn.v'] = attn.prologue(
-      z_BLZ, current_BLX, delayed_BLX, context, rope
+      projected_BLP, context, rope
     )
   window = jnp.asarray(slides) if config.sliding_layers else None
   o_BLD = attn(h_BLD, context, window)

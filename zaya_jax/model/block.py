@@ -53,8 +53,8 @@ class Block(nnx.Module):
       o_BLD, x_BLD, self.moe_norm[...], eps
     )
     routes = self.router(h_BLD, state_BLR)
-    y_BLD = moe.weigh(
-      self.experts(h_BLD, routes.choice), h_BLD, routes, self.config.skip
+    y_BLD, taken = self.experts.weighed(h_BLD, routes, self.config.skip)
+    x_BLD, h_BLD = self.moe_merge.then_norm(
+      y_BLD, x_BLD, next_norm_D, eps, taken
     )
-    x_BLD, h_BLD = self.moe_merge.then_norm(y_BLD, x_BLD, next_norm_D, eps)
     return x_BLD, h_BLD, routes

@@ -7,7 +7,8 @@ channels come from the previous token.
 
 Axis letters: B sequences, L positions, D residual width, H query heads, K
 key/value heads, C channels of a head, Z = (H + K) * C channels that the
-convolutions mix (query heads, then key heads), S key positions.
+convolutions mix (query heads, then key heads), P = Z + K * C with the values, S
+key positions.
 """
 
 import dataclasses
@@ -89,7 +90,7 @@ class CCA(nnx.Module):
     if context.mask is not None:
       h_BLD = jnp.where(context.mask[..., None], h_BLD, 0)
     q_BLHC, k_BLKC, v_BLKC = self.prologue(
-      *self.project(h_BLD), context, _rope(context.rope, slides)
+      self.project(h_BLD), context, _rope(context.rope, slides)
     )
     window = self._window(slides)
     if context.divided is not None:
@@ -106,35 +107,25 @@ class CCA(nnx.Module):
     o_BLX = o_BLHC.reshape(*o_BLHC.shape[:2], -1)
     return layers.linear(o_BLX, self.out, self._bias('out'))
 
-  def project(self, h_BLD: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Queries and keys [B, L, Z], values of this and of the next token."""
+  def project(self, h_BLD: jax.Array) -> jax.Array:
+    """[B, L, P] queries and keys, values of this and of the next token."""
     names = ('q', 'k', 'v_current', 'v_delayed')
-    out_BLX = layers.linear(
+    return layers.linear(
       h_BLD,
       jnp.concatenate([getattr(self, name)[...] for name in names], axis=-1),
       self._biases(names),
     )
-    width = self.config.d_qk
-    delayed = out_BLX.shape[-1] - self.v_delayed.shape[-1]
-    z_BLZ, current_BLX, delayed_BLX = jnp.split(
-      out_BLX, [width, delayed], axis=-1
-    )
-    return z_BLZ, current_BLX, delayed_BLX
 
   def prologue(
     self,
-    z_BLZ: jax.Array,
-    current_BLX: jax.Array,
-    delayed_BLX: jax.Array,
+    projected_BLP: jax.Array,
     context: Context,
     rope: tuple[jax.Array, jax.Array],
   ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """`ops.cca_prologue`; one message where tokens are divided.
 
     Args:
-      z_BLZ: of `project`, as are `current_BLX` and `delayed_BLX`.
-      current_BLX: values of this token.
-      delayed_BLX: values of the next.
+      projected_BLP: of `project`.
       context: segments, and what is on other devices.
       rope: cosines and sines.
     """
@@ -142,21 +133,16 @@ class CCA(nnx.Module):
     first = self._bias('v_delayed')
     first = None if first is None else first[...]
 
-    def local(z_BLZ, delayed_BLX, segments_BL, current_BLX, cos, sin):
+    def local(projected_BLP, segments_BL, cos, sin):
       return ops.cca_prologue(
-        *(z_BLZ, current_BLX, delayed_BLX, *kernel, self.temperature[...]),
+        *(projected_BLP, *kernel, self.temperature[...]),
         *(cos, sin, segments_BL, first),
       )
 
     if context.divided is None:
-      return local(z_BLZ, delayed_BLX, context.segments, current_BLX, *rope)
-    width = z_BLZ.shape[-1]
+      return local(projected_BLP, context.segments, *rope)
     return context.divided.look_back(
-      lambda x, *rest: local(x[..., :width], x[..., width:], *rest),
-      jnp.concatenate([z_BLZ, delayed_BLX], axis=-1),
-      context.segments,
-      current_BLX,
-      *rope,
+      local, projected_BLP, context.segments, *rope
     )
 
   def joint_kernel(self) -> tuple[jax.Array, jax.Array]:

@@ -104,8 +104,17 @@ class ResidualMerge(nnx.Module):
     x_BLD: jax.Array,
     scale_D: jax.Array,
     eps: float,
+    taken: tuple[jax.Array, ...] = (),
   ) -> tuple[jax.Array, jax.Array]:
-    """The new residual stream, and its RMSNorm in the type of the branch."""
+    """The new residual stream, and its RMSNorm in the type of the branch.
+
+    Args:
+      branch_BLD: [B, L, D], or [P, D] where there is `taken`.
+      x_BLD: [B, L, D] float32 residual stream.
+      scale_D: of the norm.
+      eps: added to the mean square.
+      taken: weights and places of the branch's rows, of `moe.Experts.weighed`.
+    """
     return ops.residual_rms_norm(
       branch_BLD,
       x_BLD,
@@ -114,6 +123,7 @@ class ResidualMerge(nnx.Module):
       self.residual_scale[...],
       self.residual_bias[...],
       scale_D,
+      *taken,
       eps=eps,
       dtype=branch_BLD.dtype,
     )

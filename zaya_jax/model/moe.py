@@ -25,16 +25,35 @@ class Experts(nnx.Module):
 
   def __call__(self, h_BLD: jax.Array, choice_BL: jax.Array) -> jax.Array:
     """[B, L, D] each token through its expert; zeros for the skip class."""
-    gate_up, down = (
-      w[...].astype(h_BLD.dtype) for w in (self.gate_up, self.down)
-    )
     apply = (
       ops.expert_mlp if mesh.size('expert') == 1 else expert_exchange.expert_mlp
     )
-    y_TD = apply(
-      h_BLD.reshape(-1, h_BLD.shape[-1]), choice_BL.reshape(-1), gate_up, down
+    return apply(*self._inputs(h_BLD, choice_BL)).reshape(h_BLD.shape)
+
+  def weighed(
+    self, h_BLD: jax.Array, routes: router_lib.Routes, skip: str
+  ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+    """`weigh` of the results, for `ResidualMerge.then_norm`.
+
+    Returns:
+      That, [B, L, D], and nothing; or the results in an order of their own, and
+      what takes them from there (`ops.residual_rms_norm`).
+    """
+    if mesh.size('expert') == 1 and skip != 'identity':
+      made = ops.expert_mlp_in_place(*self._inputs(h_BLD, routes.choice))
+      if made.row_T is not None:
+        row_BL = made.row_T.reshape(routes.choice.shape)
+        return made.rows, (routes.weight, row_BL, made.spare_Q)
+      y_BLD = made.rows.reshape(h_BLD.shape)
+    else:
+      y_BLD = self(h_BLD, routes.choice)
+    return weigh(y_BLD, h_BLD, routes, skip), ()
+
+  def _inputs(self, h_BLD, choice_BL):
+    return (
+      *(h_BLD.reshape(-1, h_BLD.shape[-1]), choice_BL.reshape(-1)),
+      *(w[...].astype(h_BLD.dtype) for w in (self.gate_up, self.down)),
     )
-    return y_TD.reshape(h_BLD.shape)
 
 
 def weigh(

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """`ops.cca_prologue` by kernels for Hopper GPUs.
 
-`inputs` of the kernels, by name: 'x' [B, L, G, C], what is convolved: z on the
-way forward, the gradient before the norm on the way back; 'kernel' [G, C, lags
-* C] in the type of x; 'runs' of `runs.schedule`; forward 'bias' [G,
-C], 'warmth' [K], the temperature, 'cos' and 'sin' [B, L, R]; for the gradient
-of the kernel 'z', as x; where there are segments 'hidden' and 'cut' of
+`inputs` of the kernels, by name: 'x', what is convolved: on the way forward the
+projections, [B, L, G + K, C], of whose heads the last K hold values and are not
+read; on the way back the gradient before the norm, [B, L, G, C]; 'kernel' [G,
+C, lags * C] in the type of x; 'runs' of `runs.schedule`; forward 'bias' [G, C],
+'warmth' [K], the temperature, 'cos' and 'sin' [B, L, R]; for the gradient of
+the kernel 'z', the projections; where there are segments 'hidden' and 'cut' of
 `_hidden`. L is a multiple of ROWS. The norm's gradient is left to Triton.
 """
 
@@ -22,15 +23,15 @@ from ops.hopper.warp_groups import ROWS
 from ops.once import once
 
 
-def unsupported(z_BLZ, current, delayed, kernel_GCX, bias, t, cos_BLR, *_):
+def unsupported(projected_BLP, kernel_GCX, bias, t, cos_BLR, *_):
   """Why not, or None."""
-  del current, delayed, bias, t
+  del bias, t
   _, channels, mixed = kernel_GCX.shape
   lags, rotated = mixed // channels, cos_BLR.shape[-1]
   if reason := warp_groups.unavailable():
     return reason
-  if str(z_BLZ.dtype) not in ('bfloat16', 'float16'):
-    return f'it takes bfloat16 or float16, not {z_BLZ.dtype}'
+  if str(projected_BLP.dtype) not in ('bfloat16', 'float16'):
+    return f'it takes bfloat16 or float16, not {projected_BLP.dtype}'
   if channels != shared.CHANNELS or rotated != forward.ROTATED:
     return (
       f'it takes {shared.CHANNELS} channels a head, {forward.ROTATED} '
@@ -38,37 +39,31 @@ def unsupported(z_BLZ, current, delayed, kernel_GCX, bias, t, cos_BLR, *_):
     )
   if lags not in (2, 3):  # Sums of more do not fit in the registers.
     return f'it takes 2 or 3 lags, not {lags}'
-  if z_BLZ.size == 0:
+  if projected_BLP.size == 0:
     return 'there are no tokens'
-  if z_BLZ.size >= 2**31:
-    return f'{z_BLZ.size} numbers are more than 32 bits can count'
+  if projected_BLP.size >= 2**31:
+    return f'{projected_BLP.size} numbers are more than 32 bits can count'
   return None
 
 
-def cca_prologue(*inputs: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
+def cca_prologue(*inputs: Any) -> tuple[jax.Array, ...]:
   """See `ops.cca_prologue`."""
-  return api.with_values(_of_any_length, *inputs)
-
-
-def _of_any_length(
-  z_BLZ, kernel, bias, temperature, cos_BLR, sin_BLR, segments
-):
-  """Queries and keys, both [B, L, heads, C]."""
-  length = z_BLZ.shape[1]
+  projected_BLP, kernel, bias, temperature, *tables, segments, first = inputs
+  length = projected_BLP.shape[1]
   # Rows behind the last one are seen by none before, and are cut off.
   pad = lambda a: jnp.pad(a, [(0, 0), (0, -length % ROWS), (0, 0)][: a.ndim])
   if segments is not None:
     segments = pad(segments.astype(jnp.int32))
-  found = api.queries_and_keys(
-    *(_KERNELS, pad(z_BLZ), kernel, bias, temperature),
-    *(pad(cos_BLR), pad(sin_BLR), segments),
+  found = api.cca_prologue(
+    *(_KERNELS, pad(projected_BLP), kernel, bias, temperature),
+    *(*map(pad, tables), segments, first),
   )
   return tuple(x[:, :length] for x in found)
 
 
-def _forward(z, kernel, bias, temperature, cos, sin, segments):
+def _forward(projected, kernel, bias, temperature, cos, sin, segments):
   groups, channels, _ = kernel.shape
-  given = _convolution(z, kernel, temperature, segments, 1) | {
+  given = _convolution(projected, kernel, temperature, segments, 1) | {
     'bias': bias.astype(jnp.float32).reshape(groups, channels),
     'warmth': temperature.astype(jnp.float32),
     'cos': cos,
@@ -85,36 +80,39 @@ def _unnormalize(q, unit, scale, kernel, temperature, cos, sin, d_q, d_k):
   )
 
 
-def _backward(z, dy, kernel, temperature, segments):
+def _backward(projected, dy, kernel, temperature, segments):
   groups, channels, mixed = kernel.shape
   given = _convolution(dy, kernel, temperature, segments, -1)
-  dz = of_inputs.of_inputs(given, len(temperature))
-  given['z'] = _by_head(z, groups)
+  d_projected = of_inputs.of_inputs(given, len(temperature))
+  given['z'] = _by_head(projected, channels)
   del given['kernel'], given['runs']
-  count = max(1, min(z.shape[0] * z.shape[1] // ROWS, processors() // groups))
-  return _flat(dz), of_kernel.of_kernel(given, mixed // channels, count)
+  blocks = dy.shape[0] * dy.shape[1] // ROWS
+  count = max(1, min(blocks, processors() // groups))
+  return _flat(d_projected), of_kernel.of_kernel(
+    given, mixed // channels, count
+  )
 
 
 _KERNELS = api.Kernels(_forward, _unnormalize, _backward)
 
 
-def _convolution(x_BLZ, kernel, temperature, segments, sign):
+def _convolution(x_BLX, kernel, temperature, segments, sign):
   """What both ways need; `sign` is -1 on the way back."""
-  (batch, length, _), (groups, channels, mixed) = x_BLZ.shape, kernel.shape
+  (batch, length, _), (groups, channels, mixed) = x_BLX.shape, kernel.shape
   kv_heads, lags = len(temperature), mixed // channels
   found = runs.schedule(
     groups - kv_heads, kv_heads, batch * length // ROWS, lags, processors()
   )
   given = {
-    'x': _by_head(x_BLZ, groups),
-    'kernel': kernel.astype(x_BLZ.dtype),
+    'x': _by_head(x_BLX, channels),
+    'kernel': kernel.astype(x_BLX.dtype),
     'runs': jnp.asarray(found),
   }
   return given | _hidden(segments, lags, sign)
 
 
-def _by_head(x_BLZ, groups):
-  return x_BLZ.reshape(*x_BLZ.shape[:2], groups, -1)
+def _by_head(x_BLX, channels):
+  return x_BLX.reshape(*x_BLX.shape[:2], -1, channels)
 
 
 def _flat(x_BLGC):

@@ -29,8 +29,8 @@ def forward(
   Those are 'unit', keys before their temperature, and 'scale' [B, G, L]
   float32, what each head was multiplied by.
   """
-  batch, length, groups, _ = inputs['x'].shape
-  dtype = inputs['x'].dtype
+  (batch, length, *_), dtype = inputs['x'].shape, inputs['x'].dtype
+  groups = inputs['kernel'].shape[0]
   shape = lambda n: jax.ShapeDtypeStruct((batch, length, n, CHANNELS), dtype)
   results = {
     'q': shape(groups - kv_heads),

@@ -15,14 +15,17 @@ from ops.hopper.warp_groups import GROUPS, HALF, PATTERN
 # Kernels of the same shape are made once: each takes a second to compile.
 @functools.partial(jax.jit, static_argnames='kv_heads')
 def of_inputs(inputs: dict[str, jax.Array], kv_heads: int) -> jax.Array:
-  """The gradient [B, L, G, C] of the projections."""
+  """The gradient [B, L, G + K, C] of the projections.
+
+  Of the last K heads, which hold values, nothing is written.
+  """
   x = inputs['x']
-  results = {'dx': jax.ShapeDtypeStruct(x.shape, x.dtype)}
+  batch, length, groups, channels = x.shape
+  shape = batch, length, groups + kv_heads, channels
+  results = {'dx': jax.ShapeDtypeStruct(shape, x.dtype)}
   shape = GROUPS, len(CHUNKS), HALF, CHUNK
   scratch = {'out': plgpu.SMEM(shape, x.dtype, transforms=PATTERN)}
-  block = functools.partial(
-    _of_inputs, 0.5 * kv_heads / (x.shape[2] - kv_heads)
-  )
+  block = functools.partial(_of_inputs, 0.5 * kv_heads / (groups - kv_heads))
   return runs.launch(
     block, 'cca_of_inputs', inputs, results, scratch, back=True
   )['dx']

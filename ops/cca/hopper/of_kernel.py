@@ -25,7 +25,7 @@ _TILES = 6  # Of 32 KB, beside results on their way out.
 @functools.partial(jax.jit, static_argnames=('lags', 'runs'))
 def of_kernel(inputs: dict[str, jax.Array], lags: int, runs: int) -> jax.Array:
   """Its gradient [runs, G, C, lags * C] float32, of each run."""
-  batch, length, groups, _ = inputs['z'].shape
+  batch, length, groups, _ = inputs['x'].shape
   blocks = batch * length // ROWS
   shape = runs, groups, CHANNELS, lags * CHANNELS
   pattern = plgpu.TilingTransform((8, 32)), plgpu.SwizzleTransform(128)

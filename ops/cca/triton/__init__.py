@@ -24,14 +24,14 @@ _SHAPES = {'cuda': (64, 4, 3), 'rocm': (32, 4, 1), 'cpu': (16, 1, 1)}
 _SPLITS = {'cuda': 13, 'rocm': 10, 'cpu': 2}
 
 
-def unsupported(z_BLZ, current, delayed, kernel_GCX, bias, t, cos, *_):
+def unsupported(projected_BLP, kernel_GCX, bias, t, cos, *_):
   """Why not, or None."""
-  del current, delayed, bias, t
-  if z_BLZ.size == 0:
+  del bias, t
+  if projected_BLP.size == 0:
     return 'there are no tokens'
-  if z_BLZ.size >= 2**31:
-    return f'{z_BLZ.size} numbers are more than 32 bits can count'
-  if dispatch.platform() == 'cuda' and z_BLZ.dtype.itemsize > 2:
+  if projected_BLP.size >= 2**31:
+    return f'{projected_BLP.size} numbers are more than 32 bits can count'
+  if dispatch.platform() == 'cuda' and projected_BLP.dtype.itemsize > 2:
     return 'exact float32 products do not fit in the registers'
   channels, rotated = kernel_GCX.shape[1], cos.shape[-1]
   if not rotated:
@@ -48,13 +48,12 @@ def unsupported(z_BLZ, current, delayed, kernel_GCX, bias, t, cos, *_):
 
 def cca_prologue(*inputs: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
   """See `ops.cca_prologue`."""
-  run = functools.partial(api.queries_and_keys, _KERNELS)
-  return api.with_values(run, *inputs)
+  return api.cca_prologue(_KERNELS, *inputs)
 
 
-def _forward(z, kernel, bias, temperature, cos, sin, segments):
-  sizes = _sizes(z, kernel, temperature, cos.shape[-1], segments)
-  batch, length, _ = z.shape
+def _forward(projected, kernel, bias, temperature, cos, sin, segments):
+  sizes = _sizes(projected, kernel, temperature, cos.shape[-1], segments)
+  (batch, length, _), dtype = projected.shape, projected.dtype
   queries = (batch, length, sizes.heads * sizes.channels)
   keys = (batch, length, sizes.kv_heads * sizes.channels)
   scales = (batch, sizes.heads + sizes.kv_heads, length)
@@ -63,32 +62,33 @@ def _forward(z, kernel, bias, temperature, cos, sin, segments):
     kernels.forward,
     sizes,
     (sizes.blocks,),
-    (z, kernel.astype(z.dtype), bias, warmth, cos, sin, *_some(segments)),
+    (projected, kernel.astype(dtype), bias, warmth, cos, sin, *_some(segments)),
     [
-      *(jax.ShapeDtypeStruct(s, z.dtype) for s in (queries, keys, keys)),
+      *(jax.ShapeDtypeStruct(s, dtype) for s in (queries, keys, keys)),
       jax.ShapeDtypeStruct(scales, jnp.float32),
     ],
   )
 
 
-def _backward(z, dy, kernel, temperature, segments):
-  sizes = _sizes(z, kernel, temperature, 0, segments)  # No more rotations.
-  (dz,) = _call(
+def _backward(projected, dy, kernel, temperature, segments):
+  # No more rotations.
+  sizes = _sizes(projected, kernel, temperature, 0, segments)
+  (d_projected,) = _call(
     kernels.convolve_back,
     sizes,
     (sizes.blocks,),
-    (dy, kernel.astype(z.dtype), *_some(segments)),
-    [jax.ShapeDtypeStruct(z.shape, z.dtype)],
+    (dy, kernel.astype(dy.dtype), *_some(segments)),
+    [jax.ShapeDtypeStruct(projected.shape, projected.dtype)],
   )
   splits = min(sizes.blocks, _SPLITS[dispatch.platform()])
   (parts,) = _call(
     kernels.kernel_gradient,
     sizes,
     (sizes.lags, splits),
-    (z, dy, *_some(segments)),
+    (projected, dy, *_some(segments)),
     [jax.ShapeDtypeStruct((splits, *kernel.shape), jnp.float32)],
   )
-  return dz, parts
+  return d_projected, parts
 
 
 def unnormalize(q, unit, scale, kernel, temperature, cos, sin, d_q, d_k):

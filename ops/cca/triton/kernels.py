@@ -232,7 +232,10 @@ def unnormalize(*refs: Any, sizes: Sizes) -> None:
 
 
 def convolve_back(*refs: Any, sizes: Sizes) -> None:
-  """The gradient of z: of the convolution's inputs, and of the means."""
+  """The gradient of z: of the convolution's inputs, and of the means.
+
+  It is where that of the projections begins.
+  """
   dy, kernel, *segments, dz = refs
   head, c = pl.program_id(0), sizes.channels
 

@@ -18,8 +18,10 @@ from jax.experimental.pallas import triton as plgpu
 
 from ops.triton import launch
 
-# Programs whose counts are summed at a time, and the least sides of products.
-_CHUNK = 16
+# Programs whose counts are summed at a time, if there are as many: each turn of
+# that loop waits for memory.
+_CHUNKS = (128, 16)
+_LEAST = 16  # Side of a product.
 
 
 class Places(NamedTuple):
@@ -30,12 +32,14 @@ class Places(NamedTuple):
     row_T: the row of a token; P: none, as it has no expert.
     expert_B: of each block.
     first: [E + 1], the first block of each expert, and the end of all.
+    spare_Q: rows of the experts' blocks that have no token; P: none.
   """
 
   token_P: jax.Array
   row_T: jax.Array
   expert_B: jax.Array
   first: jax.Array
+  spare_Q: jax.Array
 
 
 def find(expert_T: jax.Array, num_experts: int, rows: int) -> Places:
@@ -48,43 +52,50 @@ def find(expert_T: jax.Array, num_experts: int, rows: int) -> Places:
   """
   tokens = expert_T.size
   blocks = tokens // rows + num_experts
-  programs = -(-max(blocks, -(-tokens // rows)) // _CHUNK) * _CHUNK
-  padded_T = jnp.pad(
-    expert_T, (0, programs * rows - tokens), constant_values=num_experts
-  )
+  count = max(blocks, -(-tokens // rows))
+  chunk = next((c for c in _CHUNKS if c <= count), _CHUNKS[-1])
+  programs = -(-count // chunk) * chunk
   int32 = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.int32)
-  wide = max(_CHUNK, pl.next_power_of_2(num_experts))
+  wide = max(_LEAST, pl.next_power_of_2(num_experts))
   # Tokens without an expert are written behind all rows.
   room = (programs + 1) * rows
+  sizes = {'rows': rows, 'num_experts': num_experts}
   call = functools.partial(launch.kernel_call, grid=(programs,), warps=4)
   counts, token_P = call(
-    functools.partial(_count, rows=rows, tokens=tokens),
+    functools.partial(_count, **sizes),
     'experts_count',
     out_shape=(int32(programs, wide), int32(room)),
-  )(padded_T)
-  sizes = {'rows': rows, 'num_experts': num_experts, 'num_blocks': blocks}
-  token_P, row_T, expert_B, first = call(
-    functools.partial(_place, **sizes),
+  )(expert_T)
+  token_P, row_T, expert_B, first, spare_ER = call(
+    functools.partial(_place, **sizes, num_blocks=blocks, chunk=chunk),
     'experts_place',
     out_shape=(
-      *(int32(room), int32(programs * rows)),
-      *(int32(programs), int32(wide + 1)),
+      *(int32(room), int32(tokens), int32(programs)),
+      *(int32(wide + 1), int32(wide, rows)),
     ),
     aliases={2: 0},
-  )(padded_T, counts, token_P)
+  )(expert_T, counts, token_P)
   return Places(
-    *(token_P[: blocks * rows], row_T[:tokens]),
-    *(expert_B[:blocks], first[: num_experts + 1]),
+    *(token_P[: blocks * rows], row_T, expert_B[:blocks]),
+    *(first[: num_experts + 1], spare_ER.reshape(-1)),
   )
 
 
-def _count(expert_ref, counts_ref, token_ref, *, rows, tokens):
+def _experts(ref, i, rows, num_experts):
+  """[R] of the tokens of a program; behind the last one: none."""
+  token_R = i * rows + jnp.arange(rows, dtype=jnp.int32)
+  mask_R = token_R < ref.shape[0]
+  return plgpu.load(ref.at[token_R], mask=mask_R, other=num_experts)
+
+
+def _count(expert_ref, counts_ref, token_ref, *, rows, num_experts):
   """How many tokens of a program each expert has; and no row has a token."""
   i = pl.program_id(0)
-  mine = pl.ds(i * rows, rows)
-  one_hot_RE = _one_hot(expert_ref[mine], counts_ref.shape[1])
+  expert_R = _experts(expert_ref, i, rows, num_experts)
+  one_hot_RE = _one_hot(expert_R, counts_ref.shape[1])
   counts_ref[i] = jnp.sum(one_hot_RE.astype(jnp.int32), axis=0)
-  token_ref[mine] = jnp.full(rows, tokens, jnp.int32)
+  tokens = expert_ref.shape[0]
+  token_ref[pl.ds(i * rows, rows)] = jnp.full(rows, tokens, jnp.int32)
 
 
 def _place(
@@ -95,15 +106,17 @@ def _place(
   row_ref,
   of_block_ref,
   first_ref,
+  spare_ref,
   *,
   rows,
   num_experts,
   num_blocks,
+  chunk,
 ):
   """The rows of a program's tokens, and the expert of its block."""
   del empty_ref  # The same memory as token_ref.
   i, (programs, wide) = pl.program_id(0), counts_ref.shape
-  all_E, before_E = _sums(counts_ref, i)
+  all_E, before_E = _sums(counts_ref, i, chunk)
   expert_E = jnp.arange(wide, dtype=jnp.int32)
   real_E = expert_E < num_experts
   # One block at least for each: its weights' gradient is to be written.
@@ -114,16 +127,19 @@ def _place(
   )
   ended = jnp.sum(jnp.where(real_E & (ends_E <= i), 1, 0))
   of_block_ref[i] = jnp.minimum(ended, num_experts - 1)
+  start_E = (ends_E - blocks_E) * rows
+  lane_R = jnp.arange(rows, dtype=jnp.int32)
 
   @pl.when(i == 0)
   def _():
     first_ref[0] = 0
     first_ref[pl.ds(1, wide)] = ends_E
+    spare_ER = (start_E + all_E)[:, None] + lane_R[None]
+    is_spare_ER = real_E[:, None] & (spare_ER < (ends_E * rows)[:, None])
+    spare_ref[...] = jnp.where(is_spare_ER, spare_ER, num_blocks * rows)
 
-  mine = pl.ds(i * rows, rows)
-  expert_R = expert_ref[mine]
+  expert_R = _experts(expert_ref, i, rows, num_experts)
   one_hot_RE = _one_hot(expert_R, wide)
-  lane_R = jnp.arange(rows, dtype=jnp.int32)
   earlier_RR = (lane_R[None] < lane_R[:, None]).astype(jnp.bfloat16)
   # Whole numbers up to R: sums of these are exact.
   rank_RE = jax.lax.dot(
@@ -131,28 +147,32 @@ def _place(
     one_hot_RE.astype(jnp.bfloat16),
     preferred_element_type=jnp.float32,
   )
-  start_E = (ends_E - blocks_E) * rows + before_E
-  row_RE = rank_RE.astype(jnp.int32) + start_E[None]
+  row_RE = rank_RE.astype(jnp.int32) + (start_E + before_E)[None]
   row_R = jnp.sum(jnp.where(one_hot_RE, row_RE, 0), axis=1)
   has_R = expert_R < num_experts
-  row_ref[mine] = jnp.where(has_R, row_R, num_blocks * rows)
+  token_R = i * rows + lane_R
+  plgpu.store(
+    row_ref.at[token_R],
+    jnp.where(has_R, row_R, num_blocks * rows),
+    mask=token_R < row_ref.shape[0],
+  )
   target_R = jnp.where(has_R, row_R, programs * rows + lane_R)
-  plgpu.store(token_ref.at[target_R], i * rows + lane_R)
+  plgpu.store(token_ref.at[target_R], token_R)
 
 
-def _sums(counts_ref, i):
+def _sums(counts_ref, i, chunk):
   """[E] tokens of all programs, and of those before program i."""
   programs, wide = counts_ref.shape
 
   def add(j, sums):
     all_E, before_E = sums
-    counts = counts_ref[pl.ds(j * _CHUNK, _CHUNK)]
-    program = j * _CHUNK + jax.lax.broadcasted_iota(jnp.int32, counts.shape, 0)
+    counts = counts_ref[pl.ds(j * chunk, chunk)]
+    program = j * chunk + jax.lax.broadcasted_iota(jnp.int32, counts.shape, 0)
     before = jnp.where(program < i, counts, 0)
     return all_E + jnp.sum(counts, axis=0), before_E + jnp.sum(before, axis=0)
 
   none_E = jnp.zeros(wide, jnp.int32)
-  return jax.lax.fori_loop(0, programs // _CHUNK, add, (none_E, none_E))
+  return jax.lax.fori_loop(0, programs // chunk, add, (none_E, none_E))
 
 
 def _one_hot(expert_R, wide):

@@ -64,7 +64,7 @@ def test_is_the_formula_of_the_paper():
   values = rng.standard_normal((2, length, width))
   angle = rng.standard_normal(length)
   table = np.stack([angle, angle], -1)[None]
-  arrays = (z[None], *values[:, None])
+  arrays = [np.concatenate([z, *values], axis=-1)[None]]
   kernel = reference.joint_kernel(*(np.float32(p) for p in parameters))
   rest = (temperature, np.cos(table), np.sin(table), segments[None])
   to_jax = lambda a: jnp.asarray(a, jnp.float32 if a.dtype == float else None)
@@ -79,16 +79,16 @@ def test_is_the_formula_of_the_paper():
 
 
 def test_heads_that_do_not_fit_are_refused():
-  z, current, delayed, kernel, *rest = arguments()
+  projected, kernel, *rest = arguments()
   with pytest.raises(ValueError, match='do not fit'):
-    ops.cca_prologue(z, current, delayed, kernel[:-1], *rest)
+    ops.cca_prologue(projected, kernel[:-1], *rest)
 
 
 def test_the_tables_have_no_gradient():
   args = arguments('odd')
 
   def total(cos):
-    args[6] = cos
+    args[4] = cos
     return sum(jnp.sum(x) for x in ops.cca_prologue(*args))
 
-  assert not np.any(jax.grad(total)(args[6]))
+  assert not np.any(jax.grad(total)(args[4]))

@@ -11,8 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ops.experts import hopper
-from ops.experts.hopper import products
+import ops
+from ops import dispatch
+from ops.experts import hopper, reference
+from ops.experts.hopper import places, products
 from tests.support import gpus, quick
 from tests.support.ops import interpreter, plain_products
 
@@ -97,6 +99,77 @@ def test_d_weights_interpreted(interpreted):
   assert not _differ(found / scale, wanted / scale)
   other = jnp.asarray([0, 1, 3, 4], jnp.int32)
   assert _differ(found / scale, plain_products.d_weights(x, dy, other) / scale)
+
+
+def _merged(experts, x, weight, expert, *matrices):
+  """Both results of the merge behind the experts."""
+  *vectors, stream = np.random.default_rng(2).standard_normal((6, *x.shape))
+  made = experts(x, expert, *matrices)
+  if isinstance(made, jax.Array):
+    branch, taken = weight[:, None] * made, ()
+  else:
+    branch, taken = made.rows, (weight, made.row_T, made.spare_Q)
+  return ops.residual_rms_norm(
+    *(branch, jnp.float32(stream), *(jnp.float32(v[0]) for v in vectors)),
+    *taken,
+    eps=1e-5,
+    dtype=x.dtype,
+  )
+
+
+def _value_and_gradients(experts, expert):
+  rng = np.random.default_rng(0)
+  draw = lambda *s: jnp.asarray(rng.standard_normal(s), jnp.float32)
+  x, weight = draw(expert.size, 24) * 24**-0.5, draw(expert.size)
+  given = x, weight, draw(4, 24, 80), draw(4, 40, 24)
+
+  def run(x, weight, *matrices):
+    # As the kernels round, or rather do not: these are what they mean.
+    return _merged(experts, x, weight, expert, *matrices)
+
+  out, vjp = jax.vjp(run, *given)
+  return *out, *vjp(jax.tree.map(jnp.cos, out))
+
+
+def _no_spare_rows(monkeypatch):
+  find = places.find
+  monkeypatch.setattr(
+    places,
+    'find',
+    lambda *args: (found := find(*args))._replace(
+      spare_Q=jnp.full_like(found.spare_Q, found.token_P.size)
+    ),
+  )
+
+
+def _another_row(monkeypatch):
+  find = places.find
+  monkeypatch.setattr(
+    places,
+    'find',
+    lambda *args: (found := find(*args))._replace(
+      row_T=jnp.roll(found.row_T, 1)
+    ),
+  )
+
+
+@pytest.mark.parametrize('mistake', [None, _no_spare_rows, _another_row])
+def test_results_are_merged_from_where_experts_have_them(
+  plain, monkeypatch, mistake
+):
+  monkeypatch.setattr(hopper, 'unsupported', lambda *_: None)
+  expert = jnp.asarray(np.random.default_rng(1).integers(0, 5, 77), jnp.int32)
+  wanted = _value_and_gradients(reference.expert_mlp, expert)
+  if mistake:
+    mistake(monkeypatch)
+  with dispatch.use(experts='hopper', residual_rms_norm='triton'):
+    found = _value_and_gradients(hopper.expert_mlp_in_place, expert)
+  errors = [
+    np.abs(a - b).max() / np.abs(b).max()
+    for a, b in zip(found, wanted, strict=True)
+  ]
+  right = all(error < 1e-4 for error in errors)  # Not if one is no number.
+  assert right == (mistake is None)
 
 
 def test_value_and_gradients_lower():

@@ -8,7 +8,7 @@ from ops.cca import reference
 
 def forward(inputs, kv_heads):
   """See `forward.forward`."""
-  x = _wide(inputs['x'])
+  x = _of_heads(inputs, 'x')
   y = _add_partners(x, kv_heads, 0.5, 0.5 / _group(x, kv_heads)) + 0.5 * x
   y += inputs['bias'][None, None]
   for lag, matrix in enumerate(_matrices(inputs)):
@@ -36,7 +36,8 @@ def of_inputs(inputs, kv_heads):
   for lag, matrix in enumerate(_matrices(inputs)):
     later = _shifted(inputs, 'x', lag)
     dx += _seen(inputs, jnp.einsum('BLGX,GCX->BLGC', later, matrix), lag)
-  return dx.astype(inputs['x'].dtype)
+  nothing = jnp.full((*dx.shape[:2], kv_heads, dx.shape[3]), jnp.nan)
+  return jnp.concatenate([dx, nothing], axis=2).astype(inputs['x'].dtype)
 
 
 def of_kernel(inputs, lags, runs):
@@ -45,7 +46,7 @@ def of_kernel(inputs, lags, runs):
   parts = [
     jnp.einsum(
       'BLGC,BLGX->GCX',
-      _wide(inputs['z']),
+      _of_heads(inputs, 'z')[:, :, : inputs['x'].shape[2]],
       _seen(inputs, _shifted(inputs, 'x', lag), lag),
     )
     for lag in range(lags)
@@ -74,6 +75,12 @@ def _wide(x):
   return x.astype(jnp.float32)
 
 
+def _of_heads(inputs, name):
+  """Those that are convolved: values lie behind them."""
+  heads = len(inputs['kernel']) if 'kernel' in inputs else None
+  return _wide(inputs[name])[:, :, :heads]
+
+
 def _group(x, kv_heads):
   """Query heads of a key head."""
   return x.shape[2] // kv_heads - 1
@@ -87,7 +94,7 @@ def _matrices(inputs):
 
 def _shifted(inputs, name, later):
   """The tokens that many later on, 0 outside of the row."""
-  x = _wide(inputs[name])
+  x = _of_heads(inputs, name)
   rows = jnp.arange(x.shape[1]) + later
   inside = (rows >= 0) & (rows < x.shape[1])
   return jnp.where(inside[None, :, None, None], jnp.roll(x, -later, axis=1), 0)

@@ -168,7 +168,7 @@ def _equations(jaxpr):
 
 
 # Kernels by the functions that they are in.
-TWICE = {'dot_general', 'forward', 'up'}
+TWICE = {'dot_general', 'forward', 'matmul', 'up'}
 
 
 @pytest.mark.parametrize('remat', quick.only(('cheap', 'none'), 'cheap'))

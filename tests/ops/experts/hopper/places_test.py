@@ -8,12 +8,12 @@ import pytest
 from ops.experts.hopper import places, products
 
 
-@pytest.mark.parametrize('tokens', [1, 127, 128, 1000, 2500])
+@pytest.mark.parametrize('tokens', [1, 127, 128, 1000, 2500, 16_000])
 def test_places_are_a_stable_sort_into_blocks(tokens):
   rng = np.random.default_rng(tokens)
   expert = rng.integers(0, 6, tokens).astype(np.int32)  # 5 has no expert.
   found = places.find(jnp.asarray(expert), 5, products.ROWS)
-  token_P, row_T, expert_B, first = map(np.asarray, found)
+  token_P, row_T, expert_B, first, spare_Q = map(np.asarray, found)
   assert first[0] == 0 and len(first) == 6
   assert len(token_P) == len(expert_B) * products.ROWS
   for e in range(5):
@@ -26,6 +26,10 @@ def test_places_are_a_stable_sort_into_blocks(tokens):
   with_expert = np.flatnonzero(expert < 5)
   np.testing.assert_array_equal(token_P[row_T[with_expert]], with_expert)
   assert (row_T[np.flatnonzero(expert == 5)] == token_P.size).all()
+  empty = np.flatnonzero(token_P[: first[-1] * products.ROWS] == tokens)
+  real = spare_Q[spare_Q < token_P.size]
+  np.testing.assert_array_equal(np.sort(real), empty)
+  assert (spare_Q <= token_P.size).all()
 
 
 def test_a_token_in_two_places_is_seen(monkeypatch):

@@ -13,7 +13,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import ops
-from ops.experts import reference
+from ops.experts import api, reference
 from tests.support import tiny
 from zaya_jax import config as config_lib
 from zaya_jax.parallel import mesh, partition, placement
@@ -127,12 +127,16 @@ def _whole_logits(x, head, targets, weights, bias=None):
   return jnp.sum(nats * weights)
 
 
+def _dense_experts(*inputs):
+  return api.Made(reference.expert_mlp(*inputs), None, None)
+
+
 def test_steps_that_break_a_contract_are_told(monkeypatch):
   for place, name, wrong in (
     (partition, 'sum_gradients', _whole_sums),
     (ops, 'newton_schulz', _divided_newton_schulz),
     (ops, 'linear_cross_entropy', _whole_logits),
-    (ops, 'expert_mlp', reference.expert_mlp),
+    (ops, 'expert_mlp_in_place', _dense_experts),
   ):
     monkeypatch.setattr(place, name, wrong)
   config = _config()
