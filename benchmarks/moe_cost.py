@@ -27,6 +27,7 @@ import numpy as np
 from flax import nnx
 
 from benchmarks import record
+from ops.router import reference
 from zaya_jax import config as config_lib
 from zaya_jax.model import moe, router
 
@@ -125,7 +126,7 @@ class ExpertLayer(nnx.Module):
     routes = self.router(h_BLD, state_BLR)
     choice_BL = jnp.where(forced_BL < 0, routes.choice, forced_BL)
     routes = dataclasses.replace(
-      routes, choice=choice_BL, weight=router.pick(routes.probs, choice_BL)
+      routes, choice=choice_BL, weight=reference.pick(routes.probs, choice_BL)
     )
     y_BLD = self.experts(h_BLD, choice_BL)
     return moe.weigh(y_BLD, h_BLD, routes, self.skip)

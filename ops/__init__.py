@@ -18,3 +18,4 @@ from ops.experts import expert_mlp_rows as expert_mlp_rows
 from ops.muon_momentum import muon_momentum as muon_momentum
 from ops.newton_schulz import newton_schulz as newton_schulz
 from ops.residual_rms_norm import residual_rms_norm as residual_rms_norm
+from ops.router import router as router

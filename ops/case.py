@@ -48,6 +48,8 @@ def vjp(
 ) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
   """`jax.vjp` of `run(*args)` by some of its arguments.
 
+  Results that are integers have no gradient: any will do for them.
+
   Args:
     run: the function.
     which: positions of the arguments, as `Case.gradients`.
@@ -60,4 +62,11 @@ def vjp(
       full[index] = array
     return run(*full)
 
-  return jax.vjp(value, *(args[index] for index in which))
+  out, back = jax.vjp(value, *(args[index] for index in which))
+  return out, lambda cotangents: back(jax.tree.map(_without_integers, cotangents))
+
+
+def _without_integers(cotangent):
+  if jnp.issubdtype(cotangent.dtype, jnp.floating):
+    return cotangent
+  return np.zeros(cotangent.shape, jax.dtypes.float0)

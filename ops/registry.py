@@ -21,6 +21,7 @@ FUNCTIONS = {
   'muon_momentum': 'muon_momentum',
   'newton_schulz': 'newton_schulz',
   'residual_rms_norm': 'residual_rms_norm',
+  'router': 'router',
 }
 
 

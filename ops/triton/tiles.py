@@ -51,6 +51,11 @@ TABLE: dict[str, dict[str, Tile]] = {
     'experts_d_up': Tile(128, 256, 64, 8, 4),
     'experts_d_x': Tile(128, 256, 64, 8, 3),
     'experts_d_weights': Tile(128, 256, 64, 8, 3),
+    # Of the router m tokens and n hidden channels, by its width.
+    'router_128': Tile(64, 64, 128, 4, 2),
+    'router_256': Tile(64, 32, 256, 4, 2),
+    'router_back_128': Tile(64, 32, 128, 4, 2),
+    'router_back_256': Tile(64, 32, 256, 4, 1),
   },
   'rocm': {
     'symmetric': Tile(128, 128, 64, 8, 2),
@@ -59,6 +64,10 @@ TABLE: dict[str, dict[str, Tile]] = {
     'experts_d_up': Tile(128, 128, 64, 8, 2),
     'experts_d_x': Tile(128, 128, 64, 8, 2),
     'experts_d_weights': Tile(128, 128, 64, 8, 2),
+    'router_128': Tile(64, 16, 128, 4, 1),
+    'router_256': Tile(32, 16, 256, 4, 1),
+    'router_back_128': Tile(64, 16, 128, 4, 1),
+    'router_back_256': Tile(32, 16, 256, 4, 1),
   },
   'cpu': {
     'symmetric': Tile(16, 32, 16, 4, 1),
@@ -67,6 +76,10 @@ TABLE: dict[str, dict[str, Tile]] = {
     'experts_d_up': Tile(16, 16, 16, 4, 1),
     'experts_d_x': Tile(16, 32, 16, 4, 1),
     'experts_d_weights': Tile(16, 32, 16, 4, 1),
+    'router_128': Tile(16, 16, 128, 4, 1),
+    'router_256': Tile(16, 16, 256, 4, 1),
+    'router_back_128': Tile(16, 16, 128, 4, 1),
+    'router_back_256': Tile(16, 16, 256, 4, 1),
   },
 }
 

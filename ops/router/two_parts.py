@@ -27,8 +27,8 @@ def linear(x_BLD: jax.Array, w_DF: jax.Array) -> jax.Array:
     [B, L, F] float32. The gradient of `x` is rounded to bfloat16 once, that of
     `w` is float32.
   """
-  wide_DF = jnp.concatenate(_parts(w_DF), axis=1)
-  return _halves(_dot('BLD,DF->BLF', x_BLD, wide_DF))
+  wide_DF = jnp.concatenate(parts(w_DF), axis=1)
+  return halves(dot('BLD,DF->BLF', x_BLD, wide_DF))
 
 
 def _linear_fwd(x_BLD, w_DF):
@@ -37,10 +37,10 @@ def _linear_fwd(x_BLD, w_DF):
 
 def _linear_bwd(saved, dy_BLF):
   x_BLD, w_DF = saved
-  high, low = _parts(dy_BLF)
-  dw_DF = _dot('BLD,BLF->DF', x_BLD, jnp.concatenate([high, low], axis=-1))
+  high, low = parts(dy_BLF)
+  dw_DF = dot('BLD,BLF->DF', x_BLD, jnp.concatenate([high, low], axis=-1))
   # Sums are float32; of a float32 result the layer would read twice the bytes.
-  return _back(high, low, w_DF, x_BLD.dtype), _halves(dw_DF)
+  return _back(high, low, w_DF, x_BLD.dtype), halves(dw_DF)
 
 
 linear.defvjp(_linear_fwd, _linear_bwd)
@@ -70,42 +70,55 @@ def _gradients_of_fwd(x_BLD, w_DF):
 
 def _gradients_of_bwd(saved, dy_BLF):
   x_BLD, w_DF = saved
-  x_high, x_low = _parts(x_BLD)
-  high, low = _parts(dy_BLF)
-  # All four products of parts in one; that of both rests is left out.
-  each = _dot(
-    'BLD,BLF->DF',
+  x_high, x_low = parts(x_BLD)
+  high, low = parts(dy_BLF)
+  dw_DF = d_weights(
     jnp.concatenate([x_high, x_low], axis=-1),
     jnp.concatenate([high, low], axis=-1),
   )
-  d, f = w_DF.shape
-  dw_DF = each[:d, :f] + each[:d, f:] + each[d:, :f]
   return _back(high, low, w_DF, x_BLD.dtype), dw_DF
 
 
 gradients_of.defvjp(_gradients_of_fwd, _gradients_of_bwd)
 
 
+def d_weights(x_BLD: jax.Array, dy_BLF: jax.Array) -> jax.Array:
+  """[D, F] float32, x^T @ dy; of both the parts side by side, 2D and 2F."""
+  # All four products of parts in one; that of both rests is left out.
+  each = dot('BLD,BLF->DF', x_BLD, dy_BLF)
+  d, f = (x.shape[-1] // 2 for x in (x_BLD, dy_BLF))
+  return each[:d, :f] + each[:d, f:] + each[d:, :f]
+
+
 def _back(high, low, w_DF, dtype):
   """[B, L, D] dy @ w^T of the parts of dy."""
-  w_high, w_low = _parts(w_DF)
   # The product of what both roundings left is below the last bit.
   dy_BLF = jnp.concatenate([high, low, high], axis=-1)
-  wide_DF = jnp.concatenate([w_high, w_high, w_low], axis=1)
-  return _dot('BLF,DF->BLD', dy_BLF, wide_DF, dtype)
+  return dot('BLF,DF->BLD', dy_BLF, back_matrix(w_DF), dtype)
 
 
-def _parts(x):
+def back_matrix(w_DF: jax.Array) -> jax.Array:
+  """[D, 3F] bfloat16: what parts (high, low, high) of a gradient multiply."""
+  high, low = parts(w_DF)
+  return jnp.concatenate([high, high, low], axis=1)
+
+
+def parts(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """Float32 as its rounding to bfloat16 and that of what it leaves."""
   high = x.astype(jnp.bfloat16)
   # Or XLA may take it that rounding there and back leaves what was.
   rounded = jax.lax.reduce_precision(x, exponent_bits=8, mantissa_bits=7)
   return high, (x - rounded).astype(jnp.bfloat16)
 
 
-def _halves(x):
+def halves(x: jax.Array) -> jax.Array:
+  """The sum of both halves along the last axis."""
   half = x.shape[-1] // 2
   return x[..., :half] + x[..., half:]
 
 
-def _dot(axes, a, b, dtype=jnp.float32):
+def dot(
+  axes: str, a: jax.Array, b: jax.Array, dtype: jnp.dtype = jnp.float32
+) -> jax.Array:
+  """A product with sums in float32, in `dtype`."""
   return jnp.einsum(axes, a, b, preferred_element_type=dtype)

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from zaya_jax.model import two_parts
+from ops.router import two_parts
 
 
 def test_value_and_gradients_are_those_of_float64():

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From the gradients of logits and state back to that of the state, at once.
+
+Axis letters: those of `ops.router.api`; M tokens of a program, N hidden
+channels of a chunk.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton as plgpu
+
+from ops.router import api
+from ops.router.triton import numbers
+from ops.triton import launch, tiles
+
+_PARTS = jnp.bfloat16
+
+
+def tile(r: int) -> tiles.Tile:
+  """That of a router width: `m` tokens, `n` hidden channels at a time."""
+  name = f'router_back_{max(r, 128)}'
+  return tiles.tile(name, jnp.bfloat16).fit(1 << 20, r, r)
+
+
+def backward(inputs: api.Backward, eps: float) -> api.Gradients:
+  """See `api.Kernels`."""
+  (tokens, r), classes = inputs.state.shape, inputs.d_logits.shape[1]
+  size = tile(r)
+  programs = tokens // size.m
+  parts = lambda count: jax.ShapeDtypeStruct((tokens, count * r), _PARTS)
+  numbers_of = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.float32)
+  results = api.Gradients(
+    three=parts(3),
+    two=parts(2),
+    d_previous=numbers_of(tokens, r),
+    unit=parts(2),
+    dz1=parts(2),
+    a1=parts(2),
+    dz2=parts(2),
+    sums=numbers_of(programs, 4, r),
+    d_out=numbers_of(programs, r, classes),
+  )
+
+  def kernel(*refs):
+    given = api.Backward(*refs[: len(inputs)])
+    _backward(given, api.Gradients(*refs[len(inputs) :]), size, eps)
+
+  found = launch.kernel_call(
+    kernel,
+    'router_back',
+    (programs,),
+    tuple(results),
+    warps=size.warps,
+    stages=size.stages,
+  )(*inputs)
+  return api.Gradients(*found)
+
+
+def _backward(given, to, size, eps):
+  r = given.state.shape[1]
+  program = pl.program_id(0)
+  row = program * size.m + jnp.arange(size.m, dtype=jnp.int32)
+  column = jnp.arange(r, dtype=jnp.int32)
+
+  def sum_rows(index, value, column=column):
+    place = to.sums.at[program, jnp.int32(index), column]
+    plgpu.store(place, jnp.sum(value, axis=0))
+
+  dz2 = _through_out(given, to, program, row, column)
+  sum_rows(1, dz2)
+  dz2 = numbers.parts(dz2, _PARTS)
+  numbers.store_parts(to.dz2, row, column, dz2)
+
+  def chunk(i, sums):
+    hidden = i * size.n + jnp.arange(size.n, dtype=jnp.int32)
+    da = numbers.dot(dz2, numbers.load_parts(given.fc2, column, hidden))
+    a, slope = numbers.gelu_and_slope(numbers.load(given.z1, row, hidden))
+    numbers.store_parts(to.a1, row, hidden, numbers.parts(a, _PARTS))
+    dz = da * slope
+    sum_rows(0, dz, hidden)
+    dz = numbers.parts(dz, _PARTS)
+    numbers.store_parts(to.dz1, row, hidden, dz)
+    return numbers.dot(dz, numbers.load_parts(given.fc1, hidden, column), sums)
+
+  zeros = jnp.zeros((size.m, r), jnp.float32)
+  d_unit = jax.lax.fori_loop(0, r // size.n, chunk, zeros)
+
+  state = numbers.load(given.state, row, column)
+  rms = jax.lax.rsqrt(jnp.sum(state * state, axis=1) / r + eps)[:, None]
+  unit = state * rms
+  numbers.store_parts(to.unit, row, column, numbers.parts(unit, _PARTS))
+  mean = (jnp.sum(d_unit * unit, axis=1) / r)[:, None]
+  d_state = rms * (d_unit - unit * mean)
+  d_state += numbers.load(given.d_state, row, column)
+  sum_rows(2, d_state)
+  sum_rows(3, d_state * numbers.load(given.previous, row, column))
+  eda = plgpu.load(given.eda.at[column])[None]
+  numbers.store(to.d_previous, row, column, eda * d_state)
+  high, low = numbers.parts(d_state, _PARTS)
+  numbers.store_parts(to.two, row, column, (high, low))
+  numbers.store_parts(to.three, row, column, (high, low, high))
+
+
+def _through_out(given, to, program, row, column):
+  """[M, R] gradient of z2; a part of that of `out` is written."""
+  classes = jnp.arange(given.d_logits.shape[1], dtype=jnp.int32)
+  d_logits = numbers.parts(numbers.load(given.d_logits, row, classes), _PARTS)
+  da = numbers.dot(d_logits, numbers.load_parts(given.out, classes, column))
+  a, slope = numbers.gelu_and_slope(numbers.load(given.z2, row, column))
+  d_out = numbers.dot(numbers.parts(a, _PARTS), d_logits, axis=0)
+  place = to.d_out.at[program, column[:, None], classes[None]]
+  plgpu.store(place, d_out)
+  return da * slope
