@@ -107,6 +107,7 @@ def compile_step(
   compiled = rocm.compile_step(config)
   chip = chips_lib.CHIPS[config.plan.chip]
   kept = contracts.check(config, division.make(config), chip, compiled)
+  kept.append(contracts.exposed(compiled))
   return {
     **compiled,
     'compare': rocm.compare(plan, compiled),

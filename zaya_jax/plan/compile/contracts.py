@@ -16,6 +16,7 @@ from zaya_jax.runtime import chips as chips_lib
 
 _SMALL = 2**18  # Elements of all that is summed beside gradients.
 _HIDDEN = 0.75  # Of the messages of a ring.
+_TOLD = 1e7  # Bytes of one kind.
 WARNING = 'Involuntary full rematerialization'
 
 
@@ -44,6 +45,32 @@ def check(
   if layout.sizes['context'] > 1 and config.mesh.context_mode == 'ring':
     found.append(_ring(compiled['messages']))
   return found
+
+
+def exposed(compiled: dict[str, Any], most: float = 1.0) -> lint.Finding:
+  """How much is sent while no product of matrices runs.
+
+  Of a program for GPUs: that of a CPU sends nothing meanwhile.
+
+  Args:
+    compiled: what `rocm.compile_step` returns.
+    most: share of all bytes.
+  """
+  late = sum(compiled['exposed'].values())
+  total = sum(found['bytes'] for found in compiled['collectives'].values())
+  kinds = ', '.join(
+    f'{kind} {sent / 1e9:,.2f} GB'
+    for kind, sent in sorted(compiled['exposed'].items())
+    if sent >= _TOLD
+  )
+  return lint.Finding(
+    rule=f'at most {most:.0%} of all bytes are exposed',
+    value=f'{late / 1e9:,.2f} of {total / 1e9:,.2f} GB, '
+    f'{late / max(total, 1):.1%}' + (f': {kinds}' if kinds else ''),
+    good=late <= most * total,
+    advice='Layers send their matrices one by one with '
+    '--optim.accumulation=1; see docs/parallelism.md.',
+  )
 
 
 def _newton_schulz(config, compiled):

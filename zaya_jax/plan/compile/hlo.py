@@ -21,6 +21,9 @@ _INSTRUCTION = re.compile(r'^\s+(?:ROOT )?%?([\w.-]+) = (.*)$')
 _OPERATION = re.compile(r'^(\(.*?\)|\S+) ([a-z][\w-]*)\(([^()]*)')
 _ARRAY = re.compile(r'\b([a-z]+\d*\w*)\[([\d,]*)\]')
 _CALLED = re.compile(r'\b(?:calls|to_apply|body)=%?([\w.-]+)')
+# Libraries' products of matrices, and our kernels, which are large; the others
+# that a program calls, as sorts, are not.
+_PRODUCT = re.compile('gemm|matmul|conv|fmha|zaya_ops')
 _BRANCHES = re.compile(
   r'\bbranch_computations=\{([^}]*)\}|\b(?:true|false)_computation=([\w.%-]+)'
 )
@@ -48,7 +51,8 @@ class Message:
     group: devices that take part, in each group; 0: all there are.
     scope: where the program asked for it: names of its loops, then its own.
     loops: how often each loop around it runs, the outermost first.
-    hidden: whether it is started, and kernels run before it is waited for.
+    hidden: whether it is started, and a product of matrices, or a loop with
+      one, runs before it is waited for. What only moves bytes is too short.
   """
 
   kind: str
@@ -70,8 +74,9 @@ def read(text: str) -> dict[str, Any]:
 
   Returns:
     messages: a dict of each `Message`; collectives: their calls and bytes by
-    kind; kernels: by kind, how often they are launched and how many there are
-    in the text; arrays: all types and shapes in memory, as 'f32[8,2048]';
+    kind; exposed: bytes of those that nothing hides, by kind; kernels: by kind,
+    how often they are launched and how many there are in the text; arrays: all
+    types and shapes in memory, as 'f32[8,2048]';
     scopes: where the program asked for its loops and for others' kernels.
   """
   program = _Program(*_split(text))
@@ -80,9 +85,13 @@ def read(text: str) -> dict[str, Any]:
   for message in program.messages:
     for name in ('calls', 'bytes'):
       collectives[message.kind][name] += getattr(message, name)
+  exposed: dict[str, int] = collections.Counter()
+  for message in program.messages:
+    exposed[message.kind] += 0 if message.hidden else message.bytes
   return {
     'messages': [dataclasses.asdict(m) for m in program.messages],
     'collectives': dict(collectives),
+    'exposed': dict(exposed),
     'kernels': dict(program.kernels),
     'arrays': sorted(program.arrays),
     'scopes': sorted(program.scopes),
@@ -95,6 +104,7 @@ class _Program:
   def __init__(self, computations, entry):
     self.computations, self.entry = computations, entry
     self.messages, self.arrays, self.scopes = [], set(), set()
+    self.products = {}  # Computation -> whether it has one.
     self.kernels = collections.defaultdict(lambda: {'launches': 0, 'sites': 0})
 
   def walk(self, name, loops):
@@ -105,7 +115,7 @@ class _Program:
       self.arrays |= {f'{kind}[{dims}]' for kind, dims in _ARRAY.findall(shape)}
       kind = operation.removesuffix('-start')
       if kind in _KINDS:
-        message = _message(lines, place, kind, loops, times)
+        message = self._message(lines, place, kind, loops, times)
         if message.group != 1:  # Who is alone sends nothing.
           self.messages.append(message)
       elif kernel := _kernel(operation, line):
@@ -127,40 +137,60 @@ class _Program:
           for branch in re.findall(r'[\w.-]+', ' '.join(names)):
             self.walk(branch, loops)
 
+  def _message(self, lines, place, kind, loops, times) -> Message:
+    line, shape, operation, operands = lines[place]
+    group, out = _group(line), _arrays(shape, operation)
+    dtypes = sorted({dtype for dtype, _ in out})
+    if kind == 'ragged-all-to-all':
+      given = lines[re.search(r'%([\w.-]+)', operands)[1]][1]
+      out = min(out, _arrays(given, ''), key=_bytes)
+    times *= group if kind == 'reduce-scatter' else 1
+    return Message(
+      kind=kind,
+      calls=math.prod(n for _, n in loops),
+      bytes=times * _bytes(out),
+      elements=times * sum(n for _, n in out),
+      dtype='+'.join(dtypes),
+      group=group,
+      scope=' '.join(filter(None, (*(n for n, _ in loops), _scope(line)))),
+      loops=tuple(n for _, n in loops),
+      hidden=self._is_hidden(lines, place),
+    )
 
-def _message(lines, place, kind, loops, times) -> Message:
-  line, shape, operation, operands = lines[place]
-  group, out = _group(line), _arrays(shape, operation)
-  dtypes = sorted({dtype for dtype, _ in out})
-  if kind == 'ragged-all-to-all':
-    given = lines[re.search(r'%([\w.-]+)', operands)[1]][1]
-    out = min(out, _arrays(given, ''), key=_bytes)
-  times *= group if kind == 'reduce-scatter' else 1
-  return Message(
-    kind=kind,
-    calls=math.prod(n for _, n in loops),
-    bytes=times * _bytes(out),
-    elements=times * sum(n for _, n in out),
-    dtype='+'.join(dtypes),
-    group=group,
-    scope=' '.join(filter(None, (*(n for n, _ in loops), _scope(line)))),
-    loops=tuple(n for _, n in loops),
-    hidden=_is_hidden(lines, place, line, operation),
-  )
-
-
-def _is_hidden(lines, place, line, operation) -> bool:
-  """Whether a kernel runs between the start and the end of a message."""
-  if not operation.endswith('-start') or '"is_sync":true' in line:
-    return False
-  names = list(lines)
-  for name in names[names.index(place) + 1 :]:
-    after, _, operation, operands = lines[name]
-    if place in re.findall(r'[\w.-]+', operands):
+  def _is_hidden(self, lines, place) -> bool:
+    """Whether a product runs between the start and the end of a message."""
+    line, _, operation, _ = lines[place]
+    if not operation.endswith('-start') or '"is_sync":true' in line:
       return False
-    if _kernel(operation, after) or operation in ('while', 'call'):
+    names = list(lines)
+    for name in names[names.index(place) + 1 :]:
+      after, _, operation, operands = lines[name]
+      if place in re.findall(r'[\w.-]+', operands):
+        return False
+      if self._multiplies(operation, after):
+        return True
+    return False
+
+  def _multiplies(self, operation, line) -> bool:
+    """Whether an instruction, or what it calls, is a product of matrices."""
+    if operation in ('dot', 'convolution'):
       return True
-  return False
+    if operation == 'custom-call':
+      return bool(_PRODUCT.search(_TARGET.search(line)[1]))
+    if operation not in ('fusion', 'while', 'call', 'conditional'):
+      return False
+    called = _CALLED.findall(line)
+    for names in _BRANCHES.findall(line):
+      called += re.findall(r'[\w.-]+', ' '.join(names))
+    return any(self._has_product(name) for name in called)
+
+  def _has_product(self, name) -> bool:
+    if name not in self.products:
+      self.products[name] = any(
+        self._multiplies(operation, line)
+        for line, _, operation, _ in self.computations.get(name, {}).values()
+      )
+    return self.products[name]
 
 
 def _split(text: str) -> tuple[dict[str, dict[str, tuple]], str]:

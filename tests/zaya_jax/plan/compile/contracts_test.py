@@ -216,6 +216,19 @@ def test_ring_that_waits_is_told(hidden, told, zero):
   assert ('the ring sends while it computes' in broken) == told
 
 
+@pytest.mark.parametrize('late, good', [(15, True), (16, False)])
+def test_bytes_that_nothing_hides_are_limited(late, good):
+  compiled = {
+    'collectives': {
+      'all-gather': {'bytes': 60e9}, 'reduce-scatter': {'bytes': 40e9},
+    },
+    'exposed': {'all-gather': 1e9, 'reduce-scatter': (late - 1) * 1e9},
+  }  # fmt: skip
+  found = contracts.exposed(compiled, 0.15)
+  assert found.good == good
+  assert found.value.startswith(f'{late}.00 of 100.00 GB, {late}.0%: all-ga')
+
+
 @pytest.mark.long
 @ROCM
 def test_rocm_hides_the_ring():

@@ -5,6 +5,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import pytest
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
@@ -74,9 +75,13 @@ source_target_pairs={{0,1},{1,2},{2,3},{3,0},{4,5},{5,6},{6,7},{7,4}}
   %s.1 = (bf16[2,8]{1,0}, bf16[2,8]{1,0}) collective-permute-start(%p), \
 source_target_pairs={{0,1},{2,3}}
   %d.1 = bf16[2,8]{1,0} collective-permute-done(%s.1)
-  %f.1 = bf16[16,8]{1,0} fusion(%p), kind=kLoop, calls=%fused
+  %f.1 = bf16[16,8]{1,0} fusion(%p), kind=kOutput, calls=%product
   %d = bf16[16,8]{1,0} collective-permute-done(%s)
   ROOT %t = (s32[], bf16[16,8]{1,0}) tuple(%p, %d)
+}
+
+%product (p: bf16[16,8]) -> bf16[16,8] {
+  ROOT %dot = bf16[16,8]{1,0} dot(%p, %p)
 }
 
 %taken.1 (p: f32[4]) -> f32[4] {
@@ -128,3 +133,67 @@ def test_arrays_and_loops_are_listed():
   found = hlo.read(TEXT)
   assert {'bf16[16,8]', 'f32[64]'} <= set(found['arrays'])
   assert found['scopes'] == ['jit(step)/jvp()/while']
+
+
+def _between(*lines):
+  """A program that gathers 128 bytes, with these lines before it waits."""
+  body = '\n'.join(f'  {line}' for line in lines)
+  return f"""\
+%fused.1 (p: f32[4]) -> f32[4] {{
+  ROOT %a = f32[4]{{0}} add(%p, %p)
+}}
+
+%inner.1 (p: f32[4]) -> f32[4] {{
+  ROOT %m = (f32[4]{{0}}, s8[64]{{0}}) custom-call(%p), \
+custom_call_target="__cublas$lt$matmul"
+}}
+
+%outer.1 (p: f32[4]) -> f32[4] {{
+  ROOT %w = f32[4]{{0}} while(%p), condition=%c, body=%inner.1
+}}
+
+ENTRY %main.2 (p0: f32[4]) -> f32[32] {{
+  %p0 = f32[4]{{0}} parameter(0)
+  %g = (f32[4]{{0}}, f32[32]{{0}}) all-gather-start(%p0), dimensions={{0}}
+{body}
+  ROOT %gd = f32[32]{{0}} all-gather-done(%g)
+  %late = (f32[4]{{0}}, s8[64]{{0}}) custom-call(%p0), \
+custom_call_target="__cublas$lt$matmul"
+}}
+"""
+
+
+@pytest.mark.parametrize(
+  'line',
+  [
+    '%m = f32[4]{0} dot(%p0, %p0)',
+    '%m = f32[4]{0} custom-call(%p0), custom_call_target="__cublas$gemm"',
+    '%m = f32[4]{0} custom-call(%p0), '
+    'custom_call_target="zaya_ops:/lib.so:experts_up"',
+    '%w = f32[4]{0} while(%p0), condition=%c, body=%outer.1',  # Nested.
+    '%k = f32[4]{0} conditional(%i, %p0), '
+    'branch_computations={%fused.1, %inner.1}',
+  ],
+)
+def test_product_between_start_and_end_hides_a_message(line):
+  assert hlo.read(_between(line))['exposed'] == {'all-gather': 0}
+
+
+@pytest.mark.parametrize(
+  'lines',
+  [
+    (),
+    ('%f = f32[4]{0} fusion(%p0), kind=kLoop, calls=%fused.1',),
+    ('%s = f32[4]{0} custom-call(%p0), custom_call_target="__topk"',),
+    # It is waited for before there is a product.
+    ('%e = f32[32]{0} all-gather-done(%g)', '%m = f32[4]{0} dot(%p0, %p0)'),
+  ],
+)
+def test_what_no_product_hides_is_exposed(lines):
+  assert hlo.read(_between(*lines))['exposed'] == {'all-gather': 128}
+
+
+def test_messages_that_wait_are_exposed_as_often_as_their_loop_runs():
+  found = hlo.read(TEXT)
+  assert found['exposed']['collective-permute'] == 40 * 32
+  assert found['collectives']['collective-permute']['bytes'] == 40 * (256 + 32)
