@@ -83,6 +83,7 @@ def start(args: argparse.Namespace, flags: list[str]) -> dict[str, Any]:
   from zaya_jax.checkpoint import arrays
   from zaya_jax.parallel import mesh as mesh_lib
   from zaya_jax.train import state as state_lib
+  from zaya_jax.train import step as step_lib
   from zaya_jax.train import ways as ways_lib
   from zaya_jax.train.kept import step as kept
 
@@ -92,7 +93,7 @@ def start(args: argparse.Namespace, flags: list[str]) -> dict[str, Any]:
   row['devices_s'] = time.perf_counter() - clock
   config = ladder.parse(args.preset, flags)
   mesh = mesh_lib.make_mesh(config.mesh, devices)
-  place = jax.config.jax_compilation_cache_dir
+  place = jax.config.values['jax_compilation_cache_dir']
   with jax.set_mesh(mesh), dispatch.use(**vars(config.ops)):
     ways = ways_lib.Ways(config, mesh)
     init = jax.jit(state_lib.make_init(config))
@@ -103,12 +104,14 @@ def start(args: argparse.Namespace, flags: list[str]) -> dict[str, Any]:
       state = jax.block_until_ready(init())
     row['init_s'] = time.perf_counter() - clock
     batch = scaling.random_batch(config, mesh)
-    program = ways.compile(
-      lambda chosen: _Clocked(kept.Step(chosen, place, notes.append), row),
-      config,
-      (state, batch),
-      notes.append,
-    )
+
+    def make(chosen):
+      step = step_lib.make_train_step(chosen, hold=True)
+      options = step_lib.compiler_options()
+      made = kept.Step(step, options, chosen, place, notes.append)
+      return _Clocked(made, row)
+
+    program = ways.compile(make, config, (state, batch), notes.append)
     if not args.compile_only:
       _step(program, state, batch, args.steps, row)
   row['total_s'] = sum(row.get(f'{name}_s', 0.0) for name in _PHASES)

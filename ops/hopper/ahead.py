@@ -11,7 +11,7 @@ nobody runs; XLA then finds them.
 import contextlib
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import jax
 import jax.numpy as jnp
@@ -20,8 +20,7 @@ from jax.experimental.mosaic import gpu as mosaic
 from ops.hopper import warp_groups
 
 _LOOK_S = 0.05
-# That of JAX, which has lowered kernels by their hashes.
-_TARGET = 'mosaic_gpu_v2'
+_TARGET = 'mosaic_gpu_v2'  # As JAX calls a kernel.
 
 
 @contextlib.contextmanager
@@ -58,19 +57,23 @@ def _compile_all(known: dict[bytes, bytes], done: threading.Event) -> None:
 
 
 def _compile(name: bytes, module: bytes) -> None:
-  """Compiles a program of one kernel."""
+  jax.jit(program(name, module)).lower().compile()
+
+
+def program(name: bytes, module: bytes) -> Callable[[], jax.Array]:
+  """A program of one kernel, which nobody runs.
+
+  Args:
+    name: the hash of the kernel.
+    module: the kernel as JAX has lowered it.
+  """
   call = jax.ffi.ffi_call(_TARGET, jax.ShapeDtypeStruct((1,), jnp.float32))
-
-  def kernel():
-    return call(
-      kernel_hash=name,
-      module=module,
-      use_custom_barrier=False,
-      skip_device_barrier=False,
-      uses_xla_collective_metadata=False,
-      # To be compiled and not loaded from JAX's cache: that would leave nothing
-      # for others.
-      ahead=os.urandom(8),
-    )
-
-  jax.jit(kernel).lower().compile()
+  return lambda: call(
+    kernel_hash=name,
+    module=module,
+    use_custom_barrier=False,
+    skip_device_barrier=False,
+    uses_xla_collective_metadata=False,
+    # To be compiled, not loaded from JAX's cache, which leaves nothing behind.
+    ahead=os.urandom(8),
+  )

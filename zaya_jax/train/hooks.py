@@ -22,8 +22,8 @@ from zaya_jax.inference import generate, score
 from zaya_jax.inference import model as model_lib
 from zaya_jax.report import overview
 from zaya_jax.runtime import beats, processes
+from zaya_jax.train import guard as guard_lib
 from zaya_jax.train import state as state_lib
-from zaya_jax.train.guard import guard as guard_lib
 
 
 @dataclasses.dataclass(kw_only=True)

@@ -17,9 +17,9 @@ from zaya_jax.optim import groups
 from zaya_jax.parallel import batch as batch_lib
 from zaya_jax.report import data as data_lib
 from zaya_jax.runtime import beats, processes, stop
+from zaya_jax.train import guard as guard_lib
 from zaya_jax.train import hooks as hooks_lib
 from zaya_jax.train import start as start_lib
-from zaya_jax.train.guard import guard as guard_lib
 
 # Of a state, a batch, and who is told of programs that do not fit.
 Compiler = Callable[[Any, Any, Callable[[str], None]], jax.stages.Compiled]

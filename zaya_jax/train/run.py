@@ -23,6 +23,7 @@ from zaya_jax.optim import optimizer as optimizer_lib
 from zaya_jax.parallel import mesh as mesh_lib
 from zaya_jax.report import overview
 from zaya_jax.runtime import processes, run_files, session, stop, supervised
+from zaya_jax.train import guard as guard_lib
 from zaya_jax.train import hooks as hooks_lib
 from zaya_jax.train import inherit, traced
 from zaya_jax.train import loop as loop_lib
@@ -30,7 +31,6 @@ from zaya_jax.train import start as start_lib
 from zaya_jax.train import state as state_lib
 from zaya_jax.train import step as step_lib
 from zaya_jax.train import ways as ways_lib
-from zaya_jax.train.guard import guard as guard_lib
 from zaya_jax.train.kept import step as step_kept
 
 
@@ -134,12 +134,14 @@ def _check(config) -> config_lib.Config:
 
 def _compile(config, ways, state, batch, note):
   """The step in the fastest way that fits."""
-  place = step_kept.folder()
+  place, options = step_kept.folder(), step_lib.compiler_options()
 
   def make(config):
-    if place:
-      return step_kept.Step(config, place, note)
-    return step_lib.make_jitted(config, optimizer_lib.of_run(config))
+    optimizer = optimizer_lib.of_run(config)
+    if not place:
+      return step_lib.make_jitted(config, optimizer)
+    step = step_lib.make_train_step(config, optimizer, hold=True)
+    return step_kept.Step(step, options, config, place, note)
 
   return ways.compile(make, config, (state, batch), note)
 

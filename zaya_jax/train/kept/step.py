@@ -18,8 +18,6 @@ from jax import export as export_lib
 
 from ops import dispatch, native
 from zaya_jax import config as config_lib
-from zaya_jax.optim import optimizer as optimizer_lib
-from zaya_jax.train import step as step_lib
 from zaya_jax.train.kept import facts, files
 
 # Of whoever reads the program: it runs where it was made, by the same versions.
@@ -33,26 +31,35 @@ def folder() -> str:
   of this one in memory, which the digest of the sources does not show.
   """
   main = getattr(sys.modules['__main__'], '__spec__', None)
-  cache = jax.config.jax_compilation_cache_dir or ''
+  cache = jax.config.values['jax_compilation_cache_dir'] or ''
   if not main or main.name != 'zaya_jax.main' or '://' in cache:
     return ''
   if not importlib.util.find_spec('flatbuffers'):  # jax.export writes by it.
     return ''
-  return cache if jax.config.jax_enable_compilation_cache else ''
+  enabled = jax.config.values['jax_enable_compilation_cache']
+  return cache if enabled else ''
 
 
 class Step:
-  """As `step.make_jitted`, of which it has `lower` alone.
+  """As `jax.jit` of a step that donates its state, of which it has `lower`.
 
   Args:
+    step: (state, batch) -> (state, measured), by name.
+    options: XLA's.
     config: of the run, in which nothing is left to decide.
     place: of `folder`.
     note: told what people should know.
   """
 
   def __init__(
-    self, config: config_lib.Config, place: str, note: Callable[[str], None]
+    self,
+    step: Callable[[Any, Any], tuple[Any, dict[str, jax.Array]]],
+    options: dict[str, str | bool],
+    config: config_lib.Config,
+    place: str,
+    note: Callable[[str], None],
   ):
+    self._step, self._options = step, options
     self._config, self._place, self._note = config, place, note
 
   def lower(self, state: Any, batch: Any) -> jax.stages.Lowered:
@@ -61,8 +68,7 @@ class Step:
     file = files.path(self._place, digest)
     found = digest and (self._read(file) or self._make(file, state, batch))
     if not found:
-      optimizer = optimizer_lib.of_run(self._config)
-      return step_lib.make_jitted(self._config, optimizer).lower(state, batch)
+      return self._jit(self._step).lower(state, batch)
     about, program = found
     exported = export_lib.deserialize(bytearray(program))
     tree = jax.tree.structure((state, dict.fromkeys(about['measured'], 0)))
@@ -71,9 +77,10 @@ class Step:
       made = exported.call(*jax.tree.leaves((state, batch)))
       return jax.tree.unflatten(tree, made)
 
-    options = step_lib.compiler_options()
-    jitted = jax.jit(train_step, donate_argnums=0, compiler_options=options)
-    return jitted.lower(state, batch)
+    return self._jit(train_step).lower(state, batch)
+
+  def _jit(self, step):
+    return jax.jit(step, donate_argnums=0, compiler_options=self._options)
 
   def _read(self, file):
     """What is kept, if it can be used."""
@@ -91,13 +98,11 @@ class Step:
 
   def _make(self, file, state, batch):
     """Lowers the step and keeps it, if that is possible; None: it is not."""
-    optimizer = optimizer_lib.of_run(self._config)
-    step = step_lib.make_train_step(self._config, optimizer, hold=True)
     leaves, tree = jax.tree.flatten((state, batch))
     names: list[str] = []
 
     def flat(*leaves):
-      new, measured = step(*jax.tree.unflatten(tree, leaves))
+      new, measured = self._step(*jax.tree.unflatten(tree, leaves))
       names[:] = sorted(measured)
       return *jax.tree.leaves(new), *(measured[name] for name in names)
 

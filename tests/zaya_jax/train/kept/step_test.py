@@ -55,8 +55,9 @@ def start(place, config=CONFIG):
   with jax.set_mesh(mesh):
     batch = batch_lib.put_batch(mesh, meshes.BATCH)
     state = meshes.first_state(config)
-    step = kept.Step(config, str(place), notes.append)
-    return step.lower(state, batch), notes
+    step = step_lib.make_train_step(config, hold=True)
+    made = kept.Step(step, {}, config, str(place), notes.append)
+    return made.lower(state, batch), notes
 
 
 def result(lowered, config=CONFIG):
@@ -182,14 +183,18 @@ def test_only_the_command_line_keeps_steps(monkeypatch, tmp_path):
   spec = types.SimpleNamespace(name='zaya_jax.main')
   main = types.SimpleNamespace(__spec__=spec)
   monkeypatch.setitem(sys.modules, '__main__', main)
-  assert kept.folder() == jax.config.jax_compilation_cache_dir
-  monkeypatch.setattr(kept.jax, 'config', types.SimpleNamespace(
-    jax_compilation_cache_dir=str(tmp_path), jax_enable_compilation_cache=False
-  ))  # fmt: skip
-  assert kept.folder() == ''
-  kept.jax.config.jax_enable_compilation_cache = True
+  values = {
+    'jax_compilation_cache_dir': str(tmp_path),
+    'jax_enable_compilation_cache': True,
+  }
+  monkeypatch.setattr(jax, 'config', types.SimpleNamespace(values=values))
   assert kept.folder() == str(tmp_path)
-  kept.jax.config.jax_compilation_cache_dir = 'gs://bucket/programs'
+  values['jax_compilation_cache_dir'] = 'gs://bucket/programs'
+  assert kept.folder() == ''
+  values['jax_compilation_cache_dir'] = None
+  assert kept.folder() == ''
+  values['jax_compilation_cache_dir'] = str(tmp_path)
+  values['jax_enable_compilation_cache'] = False
   assert kept.folder() == ''
 
 

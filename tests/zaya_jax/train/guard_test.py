@@ -13,10 +13,10 @@ from tests.support import flips, tiny
 from zaya_jax import config as config_lib
 from zaya_jax.parallel import batch as batch_lib
 from zaya_jax.parallel import mesh as mesh_lib
+from zaya_jax.train import guard as guard_lib
 from zaya_jax.train import state as state_lib
 from zaya_jax.train import step as step_lib
-from zaya_jax.train.guard import guard as guard_lib
-from zaya_jax.train.guard import verdict
+from zaya_jax.train.trust import verdict
 
 MODEL = tiny.config()
 CONFIG = config_lib.Config(

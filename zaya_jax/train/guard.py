@@ -21,7 +21,7 @@ from zaya_jax.config import exit_codes
 from zaya_jax.parallel import mesh as mesh_lib
 from zaya_jax.train import state as state_lib
 from zaya_jax.train import step as step_lib
-from zaya_jax.train.guard import verdict, votes
+from zaya_jax.train.trust import verdict, votes
 
 _NAMED = 3  # Arrays and devices in a sentence.
 

@@ -10,7 +10,7 @@ from jax.sharding import PartitionSpec as P
 from tests.support import flips
 from zaya_jax import config as config_lib
 from zaya_jax.parallel import mesh as mesh_lib
-from zaya_jax.train.guard import votes
+from zaya_jax.train.trust import votes
 
 RNG = np.random.default_rng(0)
 TRIALS = 50
