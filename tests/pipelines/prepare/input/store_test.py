@@ -51,8 +51,13 @@ def test_text_behind_a_url_gives_what_text_here_gives(tmp_path, remote):
 
 
 def test_glob_and_single_file_behind_a_url(remote):
-  assert list(read.find(f'{remote}/*.jsonl')) == ['a.jsonl']
+  for name in ('*.jsonl', '?.jsonl', '[a-c].jsonl'):
+    assert list(read.find(f'{remote}/{name}')) == ['a.jsonl']
+  assert list(read.find(f'{remote}/s?b/*.txt')) == ['sub/b.txt']
   assert list(read.find(f'{remote}/sub/b.txt')) == ['b.txt']
+  fs, place = fsspec.core.url_to_fs(remote)
+  fs.pipe_file(f'{place}/c[1].txt', b'no glob')
+  assert list(read.find(f'{remote}/c[1].txt')) == ['c[1].txt']
 
 
 @pytest.mark.parametrize('given', ['{}/sub', '{}/sub/b.txt'])
