@@ -20,15 +20,15 @@ class Part:
   weight: Fraction
 
 
-def parse(dirs: Sequence[str]) -> list[Part]:
-  """Parses folders, each 'DIR' (weight 1) or 'DIR@WEIGHT'.
+def parse(dirs: Sequence[str | Part]) -> list[Part]:
+  """Parses folders, each 'DIR' (weight 1), 'DIR@WEIGHT' or parsed already.
 
   Raises:
     DataError: if there is none or a weight is not a positive number.
   """
   if not dirs:
     raise errors.DataError('--data.dir is empty; name a folder of shards.')
-  return [_parse_one(text) for text in dirs]
+  return [d if isinstance(d, Part) else _parse_one(d) for d in dirs]
 
 
 def check_same_tokenizer(

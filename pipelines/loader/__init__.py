@@ -149,7 +149,7 @@ class Loader:
 
 
 def make_train_loader(
-  dirs: Sequence[str],
+  dirs: Sequence[str | mixture.Part],
   *,
   seq_len: int,
   batch_size: int,
@@ -162,7 +162,8 @@ def make_train_loader(
   """Makes the loader of the train splits, each epoch in another order.
 
   Args:
-    dirs: folders of prepared shards, each 'DIR' or 'DIR@WEIGHT'.
+    dirs: folders of prepared shards: 'DIR', 'DIR@WEIGHT' or what is meant by
+      it, which a folder with '@' in its name needs.
     seq_len: L; divides the tokens of a record, or is those of several.
     batch_size: B of all processes together.
     seed: of the order.

@@ -122,7 +122,7 @@ def _texts_of(name: str, path: pathlib.Path, where: str) -> Iterator[str]:
     for number, line in enumerate(stream.lines(path, where), 1):
       try:
         yield from _strings(json.loads(line or b'""'))
-      except ValueError as error:
+      except (ValueError, RecursionError) as error:
         raise errors.DataError(
           f'--data.decontaminate: {where} line {number} is not JSON: {error}.'
         ) from error

@@ -98,7 +98,9 @@ def write(
         # One at least, however long it is.
         first = held_out & (np.cumsum(held_out) == 1) & (held == 0)
         held = int(after[-1]) if len(after) else held
-        held_out &= (after <= rules.val_tokens) | first
+        fits = (after <= rules.val_tokens) | first
+        # Equal texts go where the first of them does.
+        held_out &= fits[np.searchsorted(rows['hash'], rows['hash'])]
       for name, mine in ((split.TRAIN, ~held_out), (split.VAL, held_out)):
         part = packers[name].add(rows[mine], counted[mine])
         files[name].write(part.tobytes())

@@ -31,33 +31,7 @@ def existing(
     DataError: exit code 2, if it is another; 3, if it is damaged.
   """
   found = manifest.load(output)
-  wanted, had = dataclasses.asdict(settings), dataclasses.asdict(found.settings)
-  if not settings.trim:
-    # Other windows than planned only cut some conversations, or none.
-    del wanted['window_tokens']
-  differing = [k for k in wanted if wanted[k] != had[k]]
-  way_out = f'choose another --output or remove {output}'
-  if differing:
-    listed = ', '.join(
-      f'--data.{k}={wanted[k]} (there: {had[k]})' for k in differing
-    )
-    raise errors.DataError(
-      f'{output} was prepared with other settings: {listed}; {way_out}.'
-    )
-  # A run may go on where its text is gone, but not on text that has changed.
-  # Another Python's library counts as gone: an upgrade must not stop a run.
-  if settings.input != read.STDLIB and read.exists(settings.input):
-    source = read.Source(settings.input, settings.text_field)
-    if source.sha256 != found.input_sha256:
-      raise errors.DataError(
-        f'{output} was prepared from other files than --data.input='
-        f'{settings.input} has now; {way_out}, or use it as it is with '
-        f'--data.dir={output}.'
-      )
-  if not settings.train_tokenizer and os.path.exists(settings.tokenizer):
-    named = tokenizer_lib.load(settings.tokenizer)
-    found.check_tokenizer(named)
-    found.check_template(named)
+  _check_same(found, str(output), settings)
   return found
 
 
@@ -77,12 +51,7 @@ def existing_there(
     copy = pathlib.Path(folder, manifest.FILE_NAME)
     store.attempt(lambda: fs.get_file(path, str(copy)), url)
     found = manifest.read_file(copy)
-  if dataclasses.replace(found.settings, window_tokens=0) != (
-    dataclasses.replace(settings, window_tokens=0)
-  ):
-    raise errors.DataError(
-      f'--output={url} was prepared with other settings; choose another place.'
-    )
+  _check_same(found, url, settings)
   return found
 
 
@@ -176,6 +145,40 @@ def tidy(folder: pathlib.Path) -> None:
   for path in folder.iterdir():
     if path.name in _KEPT or path.name.startswith((_WORK, _LOCK)):
       _remove(path)
+
+
+def _check_same(
+  found: manifest.Manifest, output: str, settings: manifest.Settings
+) -> None:
+  """Refuses a manifest that is not of what was asked for."""
+  wanted, had = dataclasses.asdict(settings), dataclasses.asdict(found.settings)
+  if not settings.trim or had['window_tokens'] is None:
+    # Other windows than planned only cut some conversations, or none; None:
+    # there are no conversations.
+    del wanted['window_tokens']
+  differing = [k for k in wanted if wanted[k] != had[k]]
+  way_out = f'choose another --output or remove {output}'
+  if differing:
+    listed = ', '.join(
+      f'--data.{k}={wanted[k]} (there: {had[k]})' for k in differing
+    )
+    raise errors.DataError(
+      f'{output} was prepared with other settings: {listed}; {way_out}.'
+    )
+  # A run may go on where its text is gone, but not on text that has changed.
+  # Another Python's library counts as gone: an upgrade must not stop a run.
+  if settings.input != read.STDLIB and read.exists(settings.input):
+    source = read.Source(settings.input, settings.text_field)
+    if source.sha256 != found.input_sha256:
+      raise errors.DataError(
+        f'{output} was prepared from other files than --data.input='
+        f'{settings.input} has now; {way_out}, or use it as it is with '
+        f'--data.dir={output}.'
+      )
+  if not settings.train_tokenizer and os.path.exists(settings.tokenizer):
+    named = tokenizer_lib.load(settings.tokenizer)
+    found.check_tokenizer(named)
+    found.check_template(named)
 
 
 def _remove(path: pathlib.Path) -> None:

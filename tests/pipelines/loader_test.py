@@ -6,13 +6,22 @@ import pathlib
 import shutil
 import subprocess
 import sys
+from fractions import Fraction
 
 import grain
 import numpy as np
 import pytest
 from array_record.python import array_record_module
 
-from pipelines import errors, loader, manifest, order, prepare, tokenizer
+from pipelines import (
+  errors,
+  loader,
+  manifest,
+  mixture,
+  order,
+  prepare,
+  tokenizer,
+)
 
 ROOT = pathlib.Path(__file__).parents[2]
 L = 16
@@ -65,6 +74,18 @@ def _train(shards, batch_size=2, seed=3, **kwargs):
   return loader.make_train_loader(
     [str(shards)], seq_len=L, batch_size=batch_size, seed=seed, **kwargs
   )
+
+
+def test_folder_may_have_an_at_in_its_name(shards, tmp_path):
+  named = tmp_path / 'web@2'
+  shutil.copytree(shards, named)
+  part = mixture.Part(directory=str(named), weight=Fraction(1))
+  with loader.make_train_loader(
+    [part], seq_len=L, batch_size=2, seed=3
+  ) as batches:
+    assert batches.directories == (str(named),)
+    with _train(shards) as same:
+      assert _take(batches, 3) == _take(same, 3)
 
 
 def _take(batches, count):

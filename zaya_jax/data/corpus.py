@@ -72,7 +72,7 @@ class Corpus:
       self.directories, verify=config.data.verify
     )
     self.loader = loader_lib.make_train_loader(
-      sources.folders(config),
+      parts,
       manifests=manifests,
       seq_len=config.data.seq_len,
       batch_size=config.data.batch_size,

@@ -3,7 +3,7 @@
 
 import functools
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from pipelines import errors
@@ -19,7 +19,7 @@ def row_groups(path: pathlib.Path, where: str) -> list[int]:
     with pyarrow.parquet.ParquetFile(path) as file:
       groups = map(file.metadata.row_group, range(file.num_row_groups))
       return [group.total_byte_size for group in groups]
-  except (pyarrow.ArrowInvalid, OSError) as error:
+  except (pyarrow.ArrowInvalid, OSError, UnicodeDecodeError) as error:
     raise _unreadable(where, error) from error
 
 
@@ -30,7 +30,7 @@ def table(path: pathlib.Path, where: str) -> Iterator[dict[str, Any]]:
     with pyarrow.parquet.ParquetFile(path) as file:
       for batch in file.iter_batches(_BATCH):
         yield from batch.to_pylist()
-  except (pyarrow.ArrowInvalid, OSError) as error:
+  except (pyarrow.ArrowInvalid, OSError, UnicodeDecodeError) as error:
     raise _unreadable(where, error) from error
 
 
@@ -67,12 +67,37 @@ def documents(
       before = map(file.metadata.row_group, range(groups.start))
       number = sum(group.num_rows for group in before)
       for batch in file.iter_batches(_BATCH, list(groups), wanted):
-        for row in batch.to_pylist():
+        for get in _rows(batch):
           number += 1
           place = f'{where} row {number}'
-          yield from how.read(name, number, functools.partial(dict, row), place)
-  except (pyarrow.ArrowInvalid, OSError) as error:
+          yield from how.read(
+            name, number, functools.partial(get, place), place
+          )
+  except (pyarrow.ArrowInvalid, OSError, UnicodeDecodeError) as error:
     raise _unreadable(where, error) from error
+
+
+def _rows(batch) -> Iterator[Callable[[str], rows.Row]]:
+  """Yields for each row what gives it, told where it is.
+
+  That raises a DataError, if a text of the row is not UTF-8.
+  """
+  try:
+    found = batch.to_pylist()
+  except UnicodeDecodeError:  # One of them: row by row is slower.
+    for i in range(len(batch)):
+      yield functools.partial(_row, batch.slice(i, 1))
+    return
+  for row in found:
+    yield lambda where, row=row: row
+
+
+def _row(batch, where: str) -> rows.Row:
+  try:
+    [row] = batch.to_pylist()
+  except UnicodeDecodeError as error:
+    raise errors.DataError(f'{where} is not UTF-8: {error.reason}.') from error
+  return row
 
 
 def _pyarrow(where: str):

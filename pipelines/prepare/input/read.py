@@ -161,7 +161,18 @@ def _find_here(text_input: str) -> dict[str, store.File]:
       f'--data.input={text_input} does not exist; give a folder, a file, a '
       f"glob or '{STDLIB}'."
     )
-  return {p.relative_to(root).as_posix(): store.local_file(p) for p in paths}
+  return {_name(p, root): store.local_file(p) for p in paths}
+
+
+def _name(path: pathlib.Path, root: pathlib.Path) -> str:
+  name = path.relative_to(root).as_posix()
+  try:
+    name.encode()
+  except UnicodeEncodeError as error:
+    raise errors.DataError(
+      f'The name of {str(path)!a} is not UTF-8; rename the file.'
+    ) from error
+  return name
 
 
 def exists(text_input: str) -> bool:
@@ -175,14 +186,31 @@ def _is_hidden(name: str) -> bool:
   return any(part.startswith('.') for part in name.split('/'))
 
 
-def _walk(root: pathlib.Path, left_out: frozenset[str]):
-  """Yields the files under `root` that are not hidden."""
-  for folder, folders, names in os.walk(root):
-    folders[:] = [f for f in folders if f[0] != '.' and f not in left_out]
-    for name in names:
-      path = pathlib.Path(folder, name)
-      if name[0] != '.' and path.is_file():
-        yield path
+def _walk(
+  root: pathlib.Path, left_out: frozenset[str], above: tuple[str, ...] = ()
+) -> Iterator[pathlib.Path]:
+  """Yields the files under `root` that are not hidden, behind links too.
+
+  `above` are the folders on the way, by which links that lead back are seen.
+  """
+  real = os.path.realpath(root)
+  if real in above:
+    return
+  try:
+    with os.scandir(root) as entries:
+      found = sorted(entries, key=lambda entry: entry.name)
+  except OSError as error:
+    raise errors.DataError(
+      f'{root} cannot be read ({error.strerror}); make it readable, or give a '
+      'glob without it.'
+    ) from error
+  for entry in found:
+    if entry.name[0] == '.' or (entry.name in left_out and entry.is_dir()):
+      continue
+    if entry.is_dir():
+      yield from _walk(pathlib.Path(entry.path), left_out, (*above, real))
+    elif entry.is_file():
+      yield pathlib.Path(entry.path)
 
 
 def _fixed_part(pattern: str) -> pathlib.Path:
@@ -250,7 +278,8 @@ def _row(line: bytes | None, where: str, how: rows.Rows) -> rows.Row:
     content = json.loads(line.decode())
   except UnicodeDecodeError as error:
     raise errors.DataError(f'{where} is not UTF-8: {error.reason}.') from error
-  except (json.JSONDecodeError, RecursionError) as error:
+  # ValueError: a number of more digits than Python takes, too.
+  except (ValueError, RecursionError) as error:
     raise errors.DataError(f'{where} is not JSON: {error}.') from error
   if not isinstance(content, dict):
     raise errors.DataError(f'{where} is not a JSON object.')

@@ -187,7 +187,9 @@ def _message(message: Any, number: int, where: str) -> Mapping[str, Any]:
     raise errors.DataError(f'{where} is not a JSON object.')
   if 'role' not in message and 'from' in message:
     role = message['from']
-    message = {'role': _ROLES.get(role, role), 'content': message.get('value')}
+    if isinstance(role, str):
+      role = _ROLES.get(role, role)
+    message = {'role': role, 'content': message.get('value')}
   if not isinstance(message.get('role'), str):
     raise errors.DataError(f"{where} has no 'role' that is a string.")
   content = message.get('content')

@@ -8,6 +8,7 @@ file: a connection that drops then costs one more try and no wrong text.
 import contextlib
 import dataclasses
 import functools
+import glob
 import logging
 import os
 import pathlib
@@ -96,19 +97,20 @@ def find(url: str) -> dict[str, File]:
   """Name to file of all files under a URL or matching its glob."""
   fs, path = filesystem(url, '--data.input')
 
-  def listed() -> dict[str, dict]:
+  def listed() -> tuple[str, dict[str, dict]]:
     fs.invalidate_cache()
-    if '*' in path or '?' in path:
-      return fs.glob(path, detail=True)
+    if glob.has_magic(path) and not fs.exists(path):
+      before = re.split('[*?[]', path, maxsplit=1)[0]
+      return before.rpartition('/')[0], fs.glob(path, detail=True)
     found = fs.find(path, detail=True)
-    return found or {path: fs.info(path)}
+    return path, found or {path: fs.info(path)}
 
+  root, infos = attempt(listed, url)
   found = {
     name: info
-    for name, info in attempt(listed, url).items()
+    for name, info in infos.items()
     if info.get('type', 'file') == 'file'
   }
-  root = path.split('*')[0].rpartition('/')[0] if '*' in path else path
   return {
     os.path.relpath(name, root) if name != path else os.path.basename(name): (
       File(fs.unstrip_protocol(name), info['size'], _version(info))

@@ -109,6 +109,7 @@ def test_folders_globs_and_urls_are_read_as_their_files(tmp_path, kind, given):
   [
     ('t.txt', 'too short', 'no text of 13 words'),
     ('t.jsonl', 'oops', 'line 1 is not JSON'),
+    ('t.jsonl', '[' * 100_000, 'line 1 is not JSON'),
     ('gone.txt', None, 'gone.txt does not exist'),
   ],
 )

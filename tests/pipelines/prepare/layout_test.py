@@ -111,6 +111,27 @@ def test_no_more_is_held_out_than_asked_for(tmp_path, at_once):
   assert one.splits['val'].documents == 1
 
 
+def test_limit_of_held_out_tokens_divides_no_equal_texts(tmp_path, at_once):
+  texts = [f'text {i // 4:02}' for i in range(200)]
+  source = _write(tmp_path / 'a.jsonl', texts)
+  each = 1 + len('text 00')
+  for most in range(20 * each, 24 * each, each):
+    data = prepare.prepare(
+      source,
+      tmp_path / f'{most}',
+      val_fraction=0.5,
+      val_tokens=most,
+      dedup=False,
+      **SMALL,
+    )
+    train, val = (
+      {d.hash for d in _documents(tmp_path / f'{most}', data, s)}
+      for s in ('train', 'val')
+    )
+    assert val and not train & val
+    assert data.splits['val'].tokens < most + 4 * each
+
+
 def _empty(found, lengths, room):
   used = sum(lengths)
   windows = sum(-(-sum(lengths[i] for i in b) // room) for b in found if b)

@@ -215,6 +215,14 @@ def test_other_settings_are_named_and_nothing_is_overwritten(corpus, shards):
   assert (shards / 'manifest.json').read_bytes() == before
 
 
+def test_plain_text_is_found_again_whatever_the_windows(tmp_path, corpus):
+  settings = {**SMALL, 'trim': True, 'window_tokens': 64}
+  made = prepare.prepare(str(corpus), tmp_path / 'out', **settings)
+  assert prepare.prepare(str(corpus), tmp_path / 'out', **settings) == made
+  settings['window_tokens'] = 32
+  assert prepare.prepare(str(corpus), tmp_path / 'out', **settings) == made
+
+
 def test_changed_text_is_noticed(corpus, shards):
   (corpus / '00.txt').write_text('now another text')
   _refused('prepared from other files', 2, str(corpus), shards, **SMALL)

@@ -267,6 +267,25 @@ def test_held_out_text_whose_records_have_no_window_is_left_out_and_told(
       assert f'no window of {segment.seq_len} tokens' in note
 
 
+def test_source_of_a_recipe_may_have_an_at_in_its_name(tmp_path, text):
+  for name in ('web@2', 'sums'):
+    prepare(text, tmp_path / name)
+  path = tmp_path / 'recipe.toml'
+  path.write_text(
+    _SHARES.replace('data/sums', str(tmp_path / 'sums')).replace(
+      'data/web', str(tmp_path / 'web@2')
+    )
+  )
+  config = make_config(tmp_path)
+  config = dataclasses.replace(config, recipe=str(path))
+  course = segments.course(config)
+  config = dataclasses.replace(config, course=course)
+  config = segments.segment_config(config, course.segments[0])
+  with corpus.Corpus(config) as found:
+    assert found.loader.directories[0] == str(tmp_path / 'web@2')
+    next(found.loader)
+
+
 def test_without_a_recipe_weights_are_those_of_the_flag():
   parts = [mixture.Part(directory='a', weight=Fraction(3))]
   assert sources.of_the_whole(config_lib.Config(), parts) == parts

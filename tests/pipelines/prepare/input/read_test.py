@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import os
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -73,6 +74,37 @@ def test_glob_takes_what_it_matches(tmp_path):
   assert list(_read(tmp_path / '*.txt')) == ['a.txt:0', 'b.txt:0']
 
 
+def test_linked_folders_are_read_and_loops_are_not(tmp_path):
+  here, there = tmp_path / 'here', tmp_path / 'there'
+  here.mkdir(), there.mkdir()
+  (here / 'a.txt').write_text('one')
+  (there / 'b.txt').write_text('two')
+  (here / 'linked').symlink_to(there)
+  (there / 'back').symlink_to(here)  # Each leads to the other.
+  (here / 'self').symlink_to(here)
+  assert _read(here) == {'a.txt:0': 'one', 'linked/b.txt:0': 'two'}
+
+
+def test_folder_that_cannot_be_read_is_named(tmp_path, monkeypatch):
+  (tmp_path / 'open').mkdir()
+  (tmp_path / 'open' / 'a.txt').write_text('one')
+  (tmp_path / 'shut').mkdir()
+  true = os.scandir
+
+  def scandir(path='.'):
+    if str(path).endswith('shut'):
+      raise PermissionError(13, 'Permission denied', str(path))
+    return true(path)
+
+  monkeypatch.setattr(os, 'scandir', scandir)
+  _refused(tmp_path, 'shut cannot be read .Permission denied')
+
+
+def test_file_name_that_is_not_utf8_is_refused(tmp_path):
+  (tmp_path / os.fsdecode(b'caf\xe9.txt')).write_text('one')
+  _refused(tmp_path, r'caf.udce9.txt. is not UTF-8; rename')
+
+
 def test_stdlib_is_there_without_its_tests():
   names = list(read.find('stdlib'))
   assert 'json/decoder.py' in names
@@ -102,6 +134,8 @@ def test_half_a_surrogate_pair_is_replaced(tmp_path):
     (b'{"text": null}', 'line 2: field .text. .* is not a string'),
     (b'["text"]', 'line 2 is not a JSON object'),
     (b'{"text": "\xe9"}', 'line 2 is not UTF-8'),
+    (b'{"text": "x", "id": %s}' % (b'1' * 5000), 'line 2 is not JSON'),
+    (b'{"messages": [{"from": ["a"]}]}', "message 1 has no 'role' that is a s"),
   ],
 )
 def test_bad_line_is_named(tmp_path, line, sentence):
@@ -137,6 +171,17 @@ def test_parquet_faults_are_named(tmp_path):
   _refused(path, "row 2: field 'text'")
   path.write_bytes(b'PAR1 no')
   _refused(path, 'not a readable parquet file')
+
+
+def test_parquet_rows_that_are_not_utf8_are_bad_rows(tmp_path):
+  path = tmp_path / 'a.parquet'
+  written = pa.array([b'one', b'\xff no', b'three'], pa.binary())
+  texts = pa.Array.from_buffers(pa.string(), 3, written.buffers())
+  pq.write_table(pa.table({'text': texts}), path)
+  _refused(path, 'a.parquet row 2 is not UTF-8')
+  source = read.Source(str(path), 'text', skip_bad=True)
+  assert list(_texts(source).values()) == ['one', 'three']
+  assert (source.rows.count, source.rows.bad) == (3, 1)
 
 
 @pytest.mark.parametrize(

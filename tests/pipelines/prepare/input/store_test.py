@@ -10,6 +10,7 @@ import pytest
 from pipelines import errors, manifest, prepare
 from pipelines.prepare import output
 from pipelines.prepare.input import read, store
+from tests.support import chats
 
 SMALL = {'record_tokens': 64, 'val_fraction': 0.2}
 
@@ -50,8 +51,13 @@ def test_text_behind_a_url_gives_what_text_here_gives(tmp_path, remote):
 
 
 def test_glob_and_single_file_behind_a_url(remote):
-  assert list(read.find(f'{remote}/*.jsonl')) == ['a.jsonl']
+  for name in ('*.jsonl', '?.jsonl', '[a-c].jsonl'):
+    assert list(read.find(f'{remote}/{name}')) == ['a.jsonl']
+  assert list(read.find(f'{remote}/s?b/*.txt')) == ['sub/b.txt']
   assert list(read.find(f'{remote}/sub/b.txt')) == ['b.txt']
+  fs, place = fsspec.core.url_to_fs(remote)
+  fs.pipe_file(f'{place}/c[1].txt', b'no glob')
+  assert list(read.find(f'{remote}/c[1].txt')) == ['c[1].txt']
 
 
 @pytest.mark.parametrize('given', ['{}/sub', '{}/sub/b.txt'])
@@ -165,6 +171,38 @@ def test_output_behind_a_url_is_no_folder_here(tmp_path, remote, monkeypatch):
     prepare.prepare(remote, url, **{**SMALL, 'record_tokens': 32})
   with pytest.raises(errors.DataError, match='parts meet in a folder'):
     prepare.prepare(remote, url, part=(0, 2), **SMALL)
+
+
+def test_output_behind_a_url_is_compared_as_one_here_is(tmp_path):
+  url = f'memory://{uuid.uuid4()}/out'
+  corpus = _fill(tmp_path / 'corpus')
+  made = prepare.prepare(corpus, url, **SMALL)
+  assert prepare.prepare(corpus, url, **SMALL, window_tokens=32) == made
+  with pytest.raises(errors.DataError, match=r'val_fraction=0.5 \(there: 0.2'):
+    prepare.prepare(corpus, url, **{**SMALL, 'val_fraction': 0.5})
+  (tmp_path / 'corpus' / 'new.txt').write_text('one more')
+  with pytest.raises(errors.DataError, match='prepared from other files'):
+    prepare.prepare(corpus, url, **SMALL)
+
+
+def test_trimmed_conversations_behind_a_url_have_the_windows_asked_for(
+  tmp_path,
+):
+  url = f'memory://{uuid.uuid4()}/out'
+  messages = [{'role': 'user', 'content': 'q'}]
+  messages.append({'role': 'assistant', 'content': 'a'})
+  (tmp_path / 'a.jsonl').write_text(json.dumps({'messages': messages}))
+  settings = {
+    'tokenizer': str(chats.tokenizer_folder(tmp_path / 'tokenizer')),
+    'val_fraction': 0.0,
+    'record_tokens': 128,
+    'trim': True,
+  }
+  source = str(tmp_path / 'a.jsonl')
+  made = prepare.prepare(source, url, window_tokens=64, **settings)
+  assert prepare.prepare(source, url, window_tokens=64, **settings) == made
+  with pytest.raises(errors.DataError, match='window_tokens=128'):
+    prepare.prepare(source, url, window_tokens=128, **settings)
 
 
 def test_upload_that_fails_goes_on_with_what_is_prepared(
