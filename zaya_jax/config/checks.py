@@ -145,7 +145,7 @@ def _check_sources(config: run.Config, recipe: Any) -> None:
   """Whether each source is there, or the text that it is made of."""
   for source in recipe.sources:
     folder, text = source.folder(config.run_dir), source.input
-    if os.path.isdir(folder) or text == 'stdlib':
+    if os.path.isdir(folder) or text == 'stdlib' or _is_url(text):
       continue
     if not text:
       raise fields.UsageError(

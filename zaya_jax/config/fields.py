@@ -78,7 +78,7 @@ def check(
       object.__setattr__(config, f.name, value)
     if typing.get_origin(hints[f.name]) is Literal:
       if value not in choices:
-        now = (renamed or {}).get(value)
+        now = (renamed or {}).get(str(value))  # A recipe may have a table.
         if now in choices:
           raise UsageError(f'{name}={value} is called {name}={now} now.')
         raise UsageError(f'{name}={value} must be one of {", ".join(choices)}.')

@@ -51,7 +51,7 @@ def load(path: str) -> Recipe:
   sources = _sources(path, found.get('sources'))
   phases, rate = [], 0.0
   rows = found.get('phase')
-  if not isinstance(rows, list) or not rows:
+  if not _are_tables(rows):
     raise phase_lib.error(
       path, '', '[[phase]]', ' is missing; write one for each phase.'
     )
@@ -80,6 +80,11 @@ def _read(path: str) -> tuple[str, dict[str, Any]]:
   except (UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
     why = f' is no TOML in UTF-8: {problem}.'
     raise fields.UsageError(f'--recipe={path}{why}') from problem
+
+
+def _are_tables(rows: Any) -> bool:
+  there = isinstance(rows, list) and bool(rows)
+  return there and all(isinstance(row, dict) for row in rows)
 
 
 def _sources(path: str, table: Any) -> list[Source]:

@@ -211,7 +211,8 @@ def _tell_optimizer(config, start, report) -> None:
   """Says, of a recipe, with which optimizer's state a segment begins."""
   if config.course:
     found = fingerprint.to_json(fingerprint.of_tree(start.state))
-    report.note(f'optimizer state {seal.short_print(found, "opt_state")}')
+    word = seal.short_print(found, 'opt_state')
+    report.note(f'optimizer state {word} at step {start.step}')
 
 
 def _open_ledger(config, corpus, start, report) -> book_lib.Book:

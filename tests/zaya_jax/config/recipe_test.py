@@ -49,6 +49,7 @@ def test_a_rate_begins_where_the_phase_before_ended(tmp_path):
   [
     (PHASES, '[sources] is missing'),
     (SOURCES, '[[phase]] is missing'),
+    ('phase = [1]\n' + SOURCES, '[[phase]] is missing'),
     (SOURCES + 'phase = 3', 'sources.phase must be a folder'),
     ('[sources]\nweb = 3\n' + PHASES, 'sources.web must be a folder'),
     ('[sources]\nweb = {}\n' + PHASES, 'sources.web must be a folder'),

@@ -107,6 +107,11 @@ def test_a_row_has_a_segment_and_a_step(tmp_path):
     ('accumulation" = 2', 'accumulation" = 3', 'phase "two": --optim.accum'),
     ('optim.accumulation', 'mesh.tensor', 'two": --mesh.tensor is not a flag'),
     ('optim.accumulation" = 2', 'mesh.replica" = 6', 'two": --data.batch_size'),
+    (
+      'optim.accumulation" = 2',
+      'mesh.context_mode" = {}',
+      'two": --mesh.context_mode={} must be one of',
+    ),
   ],
 )
 def test_what_does_not_fit_names_the_phase(tmp_path, old, new, message):
@@ -123,3 +128,9 @@ def test_what_does_not_fit_names_the_phase(tmp_path, old, new, message):
 def test_a_source_that_is_not_there_is_named(tmp_path):
   with pytest.raises(config_lib.UsageError, match='sources.web: web is no'):
     checks.check(_config(tmp_path))
+
+
+def test_the_text_of_a_source_may_lie_behind_a_url(tmp_path):
+  text = RECIPE.replace('"web"', '{input = "s3://bucket/web"}')
+  text = text.replace('= "code"', '= {input = "stdlib"}')
+  checks.check(_config(tmp_path, text))

@@ -19,7 +19,7 @@ from zaya_jax.checkpoint import folders, seal
 
 _JUMP = 0.5  # Nats that a change of the RoPE base may cost.
 _RATE = 1e-7  # Of a learning rate, and of 1.
-_OPTIMIZER = re.compile(r'^optimizer state (\w{12})$', re.MULTILINE)
+_OPTIMIZER = re.compile(r'(?m)^optimizer state (\w{12}) at step (\d+)$')
 _DIGITS = 16
 # Of each version of the order: runs that go on rely on them.
 _ORDERS = {
@@ -146,34 +146,33 @@ def states(plan: miniature.Plan, reference: play.Play, run: play.Play) -> str:
 
 
 def optimizer(plan: miniature.Plan, run: play.Play) -> str:
-  """What a segment begins with is what the one before has saved."""
-  told = _OPTIMIZER.findall(run.text('log.txt'))
-  kept = [s for s in plan.segments[1:] if s.keep == 'all']
-  for segment in kept:
-    body = seal.read(_checkpoint(run, segment.first_step))
-    saved = seal.short_print(body['fingerprint'], 'opt_state')
-    _true(
-      saved in told,
-      f'no segment began with optimizer state {saved} of step '
-      f'{segment.first_step}',
-    )
-    # It is not that of another step.
-    others = {
-      seal.short_print(seal.read(path)['fingerprint'], 'opt_state')
-      for path in _checkpoints(run)
-      if folders.step_of(path) != segment.first_step
-    }
-    _true(saved not in others, 'the optimizer does not change')
-  begun = {
-    seal.short_print(seal.read(path)['fingerprint'], 'opt_state')
-    for path in _checkpoints(run)
+  """Whatever begins has the optimizer that was saved there, or a new one.
+
+  A new one at step 0, and where a phase keeps parameters alone.
+  """
+  told = [
+    (int(at), word) for word, at in _OPTIMIZER.findall(run.text('log.txt'))
+  ]
+  new = next((word for at, word in told if not at), '')
+  prints = {p: seal.read(p)['fingerprint'] for p in _checkpoints(run)}
+  saved = {
+    folders.step_of(path): seal.short_print(found, 'opt_state')
+    for path, found in prints.items()
   }
-  strange = [word for word in told if word not in begun]
-  # Of the first step, as often as it began.
-  first = told[:1] * (len(told) > 0)
-  fresh = [word for word in strange if word not in first]
-  dropped = any(s.keep != 'all' for s in plan.segments[1:])
-  _true(dropped or not fresh, f'optimizer state {fresh[:1]} comes from nowhere')
+  anew = {s.first_step for s in plan.segments if s.keep != 'all'} | {0}
+  for at, word in told:
+    _true(at in {*anew, *saved}, f'step {at} began, and was not saved')
+    wanted = new if at in anew else saved[at]
+    _true(
+      word == wanted,
+      f'step {at} began with optimizer state {word} instead of {wanted}',
+    )
+  begins = {s.first_step for s in plan.segments}
+  missing = sorted(begins - {at for at, _ in told})
+  _true(not missing, f'nothing began at the steps {missing}')
+  for at in (kept := sorted(begins - anew)):
+    same = [x for x in saved if x != at and saved[x] == saved[at]]
+    _true(not same, f'the steps {at} and {same[:1]} have the same optimizer')
   return f'{len(kept)} boundaries, {len(told)} begins'
 
 

@@ -148,6 +148,11 @@ class Plan:
     return [s.stop_step for s in self.segments if s.closes]
 
   @property
+  def least(self) -> int:
+    """Processes that the first phase needs: its rows may be divided."""
+    return _context([s for s in self.segments if s.phase == self.phases[0]])
+
+  @property
   def last(self) -> int:
     """The last step of all."""
     return self.segments[-1].stop_step

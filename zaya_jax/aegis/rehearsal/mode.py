@@ -33,25 +33,26 @@ def main(config: config_lib.Config) -> int:
   root = pathlib.Path(
     config.run_dir or tempfile.mkdtemp(prefix='zaya_jax_rehearsal_')
   )
-  code, shown, began = exit_codes.DONE, rows.Rows(), time.monotonic()
+  root.mkdir(parents=True, exist_ok=True)
+  if any(root.iterdir()):
+    raise config_lib.UsageError(
+      f'--run_dir={root} is not empty; name another for the rehearsal.'
+    )
+  passed, shown, began = False, rows.Rows(), time.monotonic()
   try:
-    root.mkdir(parents=True, exist_ok=True)
-    if any(root.iterdir()):
-      raise config_lib.UsageError(
-        f'--run_dir={root} is not empty; name another for the rehearsal.'
-      )
+    good = True
     for row in rehearse(course, root):
       shown.print(row)
-      if not row['passed']:
-        code = exit_codes.INTERNAL
-  finally:
-    if not config.run_dir and not code:
+      good = good and row['passed']
+    passed = good
+  finally:  # An exception is a failure, too.
+    if passed and not config.run_dir:
       shutil.rmtree(root, ignore_errors=True)
-  _say(
-    f'{"passed" if not code else f"FAILED, its runs are in {root}"}, '
-    f'{time.monotonic() - began:.0f} s'
-  )
-  return code
+    _say(
+      f'{"passed" if passed else f"FAILED, its runs are in {root}"}, '
+      f'{time.monotonic() - began:.0f} s'
+    )
+  return exit_codes.DONE if passed else exit_codes.INTERNAL
 
 
 def rehearse(

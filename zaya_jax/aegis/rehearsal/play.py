@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The acts of a rehearsal: supervised runs of parts of a miniature.
 
-1. the first phase in one process; 2. all but the last in two; 3. the last in
-four, until it is killed behind a save; 4. the rest in two. A longer recipe goes
-on where a shorter one has ended, so that the number of processes changes at a
-boundary and within a phase. One step is refused. Played twice: the reference
-has nothing else; the other one is also killed within each phase, and before,
-during and after the save at each boundary.
+1. the first phase in one process (two, if its rows are divided); 2. all but the
+last in two; 3. the last in four, until it is killed behind a save; 4. the rest
+in two. A longer recipe goes on where a shorter one has ended, so that the
+number of processes changes at a boundary and within a phase. One step is
+refused. Played twice: the reference has nothing else; the other one is also
+killed within each phase, and before, during and after the save that ends it.
 """
 
 import dataclasses
@@ -68,7 +68,7 @@ def acts(plan: miniature.Plan, *, disturbed: bool) -> list[Act]:
   third = [around[begins[-1]][2]] if count > 1 else [('step', within[0])]
   fourth = [('step', stops), *around[ends[-1]][:2]]
   found = [
-    Act(1, 1, tuple(first)) if count > 1 else None,
+    Act(1, plan.least, tuple(first)) if count > 1 else None,
     Act(count - 1, 2, tuple(second)) if count > 2 else None,
     Act(count, 4, tuple(third), stops=stops),
     Act(count, 2, tuple(fourth), refused=refused),

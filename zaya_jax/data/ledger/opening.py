@@ -7,6 +7,7 @@ there, each as it was.
 """
 
 import contextlib
+import itertools
 import json
 import os
 import pathlib
@@ -82,6 +83,8 @@ def open_book(
     place = {'row': row, 'step': step}
     book.add({'ledger': chain.FORMAT, **place, **opens})
   book.write()
+  if found['lost'] and not processes.process():
+    _put_away(path.with_name(LOST), step)  # It is wanted until this is written.
   return book
 
 
@@ -94,10 +97,8 @@ def _prepare(path, known, row, step) -> dict[str, Any]:
     ledger that was given up; 'notes'.
   """
   notes, lost = [], None
-  gone = path.with_name(LOST)
-  if known and not path.exists() and gone.exists():
+  if known and _is_given_up(path, known):
     lost = {name: known[name] for name in ('lines', 'head')}
-    gone.rename(gone.with_name(f'{LOST}-{step}'))
     notes.append(f'{path.name} begins again at step {step}: it was given up')
     known = None
   elif not known and step:
@@ -131,6 +132,26 @@ def _prepare(path, known, row, step) -> dict[str, Any]:
     'lost': lost,
     'notes': notes,
   }
+
+
+def _is_given_up(path: pathlib.Path, known: dict[str, Any]) -> bool:
+  """Whether another ledger is to begin, or has begun without a save since."""
+  if not path.exists():
+    return path.with_name(LOST).exists()
+  try:
+    opens = chain.parse(path, chain.read(path)[0][:1])
+  except chain.LedgerError:
+    return False
+  head = {name: known[name] for name in ('lines', 'head')}
+  return any(line.get('lost') == head for line in opens)
+
+
+def _put_away(gone: pathlib.Path, step: int) -> None:
+  """Gives a ledger that was given up a name that nothing else has."""
+  names = itertools.chain([''], (f'-{n}' for n in itertools.count(2)))
+  places = (gone.with_name(f'{LOST}-{step}{name}') for name in names)
+  if gone.exists():
+    gone.rename(next(place for place in places if not place.exists()))
 
 
 def _cut(path, lines, rest, keep, row, step) -> list[str]:

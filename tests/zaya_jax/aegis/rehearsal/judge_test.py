@@ -47,8 +47,12 @@ lr = {to = 0.0, shape = "linear"}
 
 @pytest.fixture(scope='module')
 def plan(tmp_path_factory):
-  folder = tmp_path_factory.mktemp('recipe')
-  (folder / 'recipe.toml').write_text(RECIPE)
+  return make_plan(tmp_path_factory.mktemp('recipe'), RECIPE)
+
+
+def make_plan(folder, text):
+  """The miniature of a recipe."""
+  (folder / 'recipe.toml').write_text(text)
   real = config_lib.Config.parse([f'--recipe={folder}/recipe.toml'])
   small = miniature.write(segments.course(real), folder, 3)
   config = config_lib.Config.parse(
@@ -81,6 +85,15 @@ def test_acts_go_through_all_of_it(plan):
   for first, last in ((1, 17), (20, 23), (26, 29)):
     assert any(first <= at <= last for kind, at in kills if kind == 'step')
   assert not any(act.kills for act in play.acts(plan, disturbed=False))
+
+
+def test_a_first_phase_of_divided_rows_has_a_process_for_each_part(tmp_path):
+  text = RECIPE.replace('1e4}', '1e4, "mesh.context" = 4}')
+  plan = make_plan(tmp_path, text)
+  assert dict(plan.segments[0].flags)['mesh.context'] == 2
+  first, *others = play.acts(plan, disturbed=True)
+  assert first.processes == 2
+  assert [act.processes for act in others] == [2, 4, 2]
 
 
 class Run:
@@ -122,12 +135,16 @@ class Run:
             'train/loss': None if step == 28 else 5 - step / 20,
           }
         )
-      said.append(f'optimizer state {self.word(s.first_step)}')
+      said.append(self.begin(s.first_step, s.keep == 'params'))
       self.save(s.stop_step, s.stop_step)
     self.log = '\n'.join(said) + '\n'
 
   def word(self, number):
     return seal.short_print({'opt_state/mu': f'{number:016x}'}, 'opt_state')
+
+  def begin(self, step, anew=False):
+    word = self.word(0 if anew else step)
+    return f'optimizer state {word} at step {step}'
 
   def save(self, step, number):
     folder = self.run_dir / 'checkpoints' / str(step)
@@ -180,11 +197,25 @@ def quota(run):
 
 
 def drop(run):
-  run.log = run.log.replace(run.word(18), '0' * 12)
+  """At a boundary; a later start begins with what was saved."""
+  good = run.begin(18)
+  run.log = run.log.replace(good, f'{run.begin(18, anew=True)}\n{good}')
 
 
 def keep_none(run):
   run.log = run.log.replace(run.word(18), run.word(12))
+
+
+def say_nothing(run):
+  run.log = run.log.replace(f'{run.begin(18)}\n', '')
+
+
+def begin_elsewhere(run):
+  run.log += f'{run.begin(19)}\n'
+
+
+def keep_still(run):
+  run.save(30, 18)
 
 
 def unseal(run):
@@ -212,8 +243,17 @@ BROKEN = {
     judge.ledger, lambda run: lines(run).pop(), 'rows are missing',
   ),
   'another state': (judge.states, unseal, 'step 24'),
-  'an optimizer dropped': (judge.optimizer, drop, 'no segment began with'),
-  'an old optimizer': (judge.optimizer, keep_none, 'no segment began with'),
+  'an optimizer dropped': (judge.optimizer, drop, 'step 18 began with'),
+  'an old optimizer': (judge.optimizer, keep_none, 'step 18 began with'),
+  'a boundary without a word': (
+    judge.optimizer, say_nothing, r'nothing began at the steps \[18\]',
+  ),
+  'an optimizer from nowhere': (
+    judge.optimizer, begin_elsewhere, 'step 19 began, and was not saved',
+  ),
+  'an optimizer that stands still': (
+    judge.optimizer, keep_still, r'18 and \[30\] have the same',
+  ),
   'another rate': (
     judge.rates,
     lambda run: run.files['metrics.jsonl'][20].update({'optim/lr': 1.9e-4}),
@@ -242,6 +282,42 @@ def test_what_is_wrong_is_found(plan, run, other, kind):
   both = check in (judge.ledger, judge.digests, judge.states)
   with pytest.raises(judge.Fault, match=said):
     check(plan, *([other] if both else []), run)
+
+
+def test_a_phase_that_keeps_parameters_alone_begins_anew(tmp_path):
+  text = RECIPE.replace(
+    'shape = "linear"}', 'shape = "linear"}\nkeep = "params"'
+  )
+  plan = make_plan(tmp_path, text)
+  run = Run(plan, tmp_path / 'run')
+  assert '3 boundaries' in judge.optimizer(plan, run)
+  good = run.log
+  run.log = good.replace(run.begin(24, anew=True), run.begin(24))
+  with pytest.raises(judge.Fault, match='step 24 began with'):
+    judge.optimizer(plan, run)
+  run.log = good.replace(run.begin(18), run.begin(18, anew=True))
+  with pytest.raises(judge.Fault, match='step 18 began with'):
+    judge.optimizer(plan, run)
+
+
+@pytest.mark.parametrize(
+  ('rows', 'said'),
+  [
+    ([{'nll': 2.0}, {'nll': 2.005}], ''),
+    ([{'nll': 2.0}, {'nll': 2.02}], '2.0 and exported 2.02'),
+    ([{'nll': float('nan')}] * 2, 'nan'),
+    ([{'nll': float('inf')}] * 2, 'inf'),
+    ([{'nll': 2.0}, {'code': 1}], '--mode=eval --source=out/hf failed'),
+  ],
+)
+def test_an_export_that_computes_something_else_is_found(plan, run, rows, said):
+  answers = iter([{'code': 0}, *rows])
+  run.command = lambda *_: [next(answers)]
+  if not said:
+    assert '2.0050' in judge.model(plan, run, 'out/hf')
+    return
+  with pytest.raises(judge.Fault, match=said):
+    judge.model(plan, run, 'out/hf')
 
 
 def test_a_ledger_that_is_not_proven_is_found(plan, run, other):

@@ -5,12 +5,13 @@ The whole of it is `make rehearsal`.
 """
 
 import json
+import subprocess
 
 import pytest
 
 from tests.zaya_jax.aegis.rehearsal import judge_test
 from zaya_jax import main
-from zaya_jax.aegis.rehearsal import judge, play
+from zaya_jax.aegis.rehearsal import judge, mode, play
 
 
 @pytest.fixture
@@ -55,6 +56,27 @@ def test_an_act_that_fails_is_the_last(call, monkeypatch):
   assert code == 1
   assert [row['passed'] for row in rows] == [False]
   assert 'rehearsal: FAILED, its runs are in' in err
+
+
+@pytest.mark.parametrize('problem', ['', 'a row', 'an exception'])
+def test_runs_of_no_name_are_kept_if_something_failed(
+  call, monkeypatch, tmp_path, problem
+):
+  root = tmp_path / 'made'
+  monkeypatch.setattr(mode.tempfile, 'mkdtemp', lambda **_: str(root))
+
+  def act(*_):
+    if problem == 'an exception':
+      raise subprocess.TimeoutExpired('it', 900)
+    return problem
+
+  monkeypatch.setattr(play.Play, 'act', act)
+  if problem == 'an exception':
+    with pytest.raises(subprocess.TimeoutExpired):
+      call('--run_dir=')
+  else:
+    call('--run_dir=')
+  assert root.exists() == bool(problem)
 
 
 def test_a_check_that_fails_is_told_and_others_go_on(call, monkeypatch):

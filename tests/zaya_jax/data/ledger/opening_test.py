@@ -172,6 +172,47 @@ def test_a_ledger_that_is_given_up_begins_again_and_says_so(tmp_path):
   assert 'No such file' in broken(tmp_path, head, 5)
 
 
+@pytest.mark.parametrize('when', ['before a save', 'before it is put away'])
+def test_a_run_that_is_killed_behind_giving_up_goes_on(
+  tmp_path, monkeypatch, when
+):
+  heads = after(tmp_path, 2, 4)
+  path, lost = tmp_path / chain.NAME, tmp_path / opening.LOST
+  content = path.read_bytes()
+  path.rename(lost)
+  if when == 'before it is put away':
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+      patch.setattr(opening.pathlib.Path, 'rename', _kill)
+      open_at(tmp_path, heads[1], 4)
+    assert lost.exists()
+  else:
+    push(open_at(tmp_path, heads[1], 4), 5)
+  book = open_at(tmp_path, heads[1], 4)
+  assert book.said[0].endswith('begins again at step 4: it was given up')
+  push(book, 5)
+  head = book.head(write=True)
+  assert [row.get('step') for row in rows_of(tmp_path)] == [4, None]
+  assert (tmp_path / f'{opening.LOST}-4').read_bytes() == content
+  assert open_at(tmp_path, head, 5).said == []
+
+
+def _kill(*_):
+  raise KeyboardInterrupt
+
+
+def test_a_ledger_that_is_given_up_overwrites_none_of_before(tmp_path):
+  heads = after(tmp_path, 2, 4)
+  path, lost = tmp_path / chain.NAME, tmp_path / opening.LOST
+  path.rename(lost)
+  open_at(tmp_path, heads[1], 4)
+  whole = path.read_bytes()
+  path.rename(lost)
+  open_at(tmp_path, heads[1], 4)
+  kept = sorted(tmp_path.glob(f'{opening.LOST}-*'))
+  assert [x.name[len(opening.LOST) :] for x in kept] == ['-4', '-4-2']
+  assert kept[1].read_bytes() == whole and len(kept[0].read_bytes())
+
+
 def test_a_run_older_than_ledgers_says_so(tmp_path):
   book = open_at(tmp_path, None, 7)
   assert book.said == [
