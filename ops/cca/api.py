@@ -87,10 +87,11 @@ def _backward_rule(kernels, saved, cotangents):
   d_projected = kernels.of_values(
     dv, d_projected, kernel, temperature, segments
   )
-  _, *given = reference.split(projected, kernel)
-  (d_first,) = jax.vjp(
-    lambda first: reference.values(*given, segments, first), first
-  )[1](dv)
+  _, current, delayed = reference.split(projected, kernel)
+  _, back = jax.vjp(
+    lambda first: reference.values(current, delayed, segments, first), first
+  )
+  (d_first,) = back(dv)
   nothing = [None] * 3  # Of both tables and the segments.
   return d_projected, d_kernel, d_bias, d_temperature, *nothing, d_first
 
