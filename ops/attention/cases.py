@@ -70,6 +70,7 @@ CASES = (
   _case('4x4096_documents', 4, 4096, segments=_PACKED, zaya=True),
   _case('two_rows', 1, 2, (1, 1), 16),
   _case('groups_of_three', 1, 64, (3, 1), 32),
+  _case('half', 1, 40, (2, 1), 64),
   # Of one shape: what is compiled for one serves the others.
   _small('blocks_and_a_rest'),
   _small('window', window=20),

@@ -4,11 +4,11 @@
 Going back, the norm comes first and leaves its gradient in memory, because a
 convolution wants it at several lags; then come the gradient of z, and that of
 the convolution's kernel in parts, which are summed here. Values are only
-copied: XLA does.
+copied: forward XLA does.
 
 Kernels read queries and keys out of the projections where they are, and leave
-their gradient where that of the projections is, into which XLA writes that of
-the values: no slice and no concatenation of [B, L, Z] is in memory.
+their gradient where that of the projections is; that of the values comes behind
+it: no slice and no concatenation of [B, L, Z] is in memory.
 
 Axis letters: those of `ops.cca_prologue`.
 """
@@ -37,11 +37,14 @@ class Kernels(NamedTuple):
       segments) -> the gradient [B, L, P] of the projections, with anything
       behind the first Z, and [parts, *kernel] float32 to be summed over the
       parts.
+    of_values: (gradients of the values [B, L, 2X] and of the projections,
+      kernel, temperature, segments) -> the latter, whole.
   """
 
   forward: Callable[..., Sequence[jax.Array]]
   unnormalize: Callable[..., tuple[jax.Array, ...]]
   backward: Callable[..., tuple[jax.Array, jax.Array]]
+  of_values: Callable[..., jax.Array]
 
 
 def cca_prologue(
@@ -81,14 +84,14 @@ def _backward_rule(kernels, saved, cotangents):
     projected, dy, kernel, temperature, segments
   )
   d_kernel = jnp.sum(parts, axis=0).astype(kernel.dtype)
-  z, *given = reference.split(projected, kernel)
+  d_projected = kernels.of_values(
+    dv, d_projected, kernel, temperature, segments
+  )
+  _, current, delayed = reference.split(projected, kernel)
   _, back = jax.vjp(
-    lambda a, b, first: reference.values(a, b, segments, first), *given, first
+    lambda first: reference.values(current, delayed, segments, first), first
   )
-  *d_values, d_first = back(dv)
-  d_projected = jax.lax.dynamic_update_slice(
-    d_projected, jnp.concatenate(d_values, axis=-1), (0, 0, z.shape[-1])
-  )
+  (d_first,) = back(dv)
   nothing = [None] * 3  # Of both tables and the segments.
   return d_projected, d_kernel, d_bias, d_temperature, *nothing, d_first
 

@@ -72,6 +72,7 @@ CASES = (
   _case('one_group', (1, 70), (1, 1), 16, 16, packed=False, bias=True),
   _case('no_rotation', (1, 9), (4, 2), 16, 0, lags=2),
   _case('odd', (2, 5), (6, 2), 6, 2, lags=4, bias=True),
+  _case('half', (1, 21), (2, 1), 64, 32),
   # Of as many channels as the kernels for Hopper GPUs take.
   _case('wide', (2, 37), (2, 1), 128, 64),
   _case('wide_row', (2, 37), (2, 1), 128, 64, packed=False, lags=2),

@@ -50,6 +50,7 @@ CASES = (
   _case(16384, 2048, zaya=True, blocks=1152),
   _case(2, 7, 128),
   _case(2, 20, 96, blocks=4),
+  _case(5, 2048, blocks=1),
   _case(300, 64),
   _case(3, 1, 5, 96),
   _case(1, 2048),

@@ -17,7 +17,7 @@ from zaya_jax.runtime import processes
 
 # Of the memory, beyond which a program hardly finds its temporaries in a piece.
 _FILLED = 0.97
-# Channels of a head that all kernels take.
+# Channels of a head that the kernels for Hopper GPUs take too.
 _FAST_HEAD = 128
 
 
@@ -68,8 +68,9 @@ class Ways:
     if channels != _FAST_HEAD and self._platform == 'cuda':
       found.append(
         f'--model.head_dim={channels}: CCA and attention have their fastest '
-        f'kernels for {_FAST_HEAD} channels alone; heads of 32 took 1.3 times '
-        'as long a step (docs/performance.md)'
+        f'kernels for {_FAST_HEAD} channels alone, and those in Triton for '
+        'powers of two from 64 on (attention from 16 on); heads of 32 took 1.3 '
+        'times as long a step (docs/performance.md)'
       )
     return found
 

@@ -7,7 +7,8 @@ read; on the way back the gradient before the norm, [B, L, G, C]; 'kernel' [G,
 C, lags * C] in the type of x; 'runs' of `runs.schedule`; forward 'bias' [G, C],
 'warmth' [K], the temperature, 'cos' and 'sin' [B, L, R]; for the gradient of
 the kernel 'z', the projections; where there are segments 'hidden' and 'cut' of
-`_hidden`. L is a multiple of ROWS. The norm's gradient is left to Triton.
+`_hidden`. L is a multiple of ROWS. The gradients of the norm and of the values
+are left to Triton.
 """
 
 from typing import Any
@@ -93,7 +94,11 @@ def _backward(projected, dy, kernel, temperature, segments):
   )
 
 
-_KERNELS = api.Kernels(_forward, _unnormalize, _backward)
+def _of_values(*inputs):
+  return triton.of_values(*inputs)
+
+
+_KERNELS = api.Kernels(_forward, _unnormalize, _backward, _of_values)
 
 
 def _convolution(x_BLX, kernel, temperature, segments, sign):

@@ -108,7 +108,22 @@ def unnormalize(q, unit, scale, kernel, temperature, cos, sin, d_q, d_k):
   return dy, jnp.sum(sums, axis=0), warm
 
 
-_KERNELS = api.Kernels(_forward, unnormalize, _backward)
+def of_values(dv, d_projected, kernel, temperature, segments):
+  """See `api.Kernels`."""
+  sizes = _sizes(dv, kernel, temperature, 0, segments)
+  (d_projected,) = _call(
+    kernels.of_values,
+    sizes,
+    (sizes.blocks,),
+    (dv, d_projected, *_some(segments)),
+    [jax.ShapeDtypeStruct(d_projected.shape, d_projected.dtype)],
+    heads=sizes.kv_heads,
+    aliases={1: 0},
+  )
+  return d_projected
+
+
+_KERNELS = api.Kernels(_forward, unnormalize, _backward, of_values)
 
 
 def _warmth(sizes, temperature):
@@ -136,14 +151,18 @@ def _some(segments):
   return () if segments is None else (segments,)
 
 
-def _call(kernel, sizes, programs, inputs, results):
+def _call(
+  kernel, sizes, programs, inputs, results, *, heads=None, aliases=None
+):
+  heads = heads or sizes.heads + sizes.kv_heads
   _, warps, stages = _SHAPES[dispatch.platform()]
   return launch.kernel_call(
     functools.partial(kernel, sizes=sizes),
     f'cca_{kernel.__name__}',
     # Heads first: those of the same tokens run together, and share the cache.
-    (sizes.heads + sizes.kv_heads, *programs),
+    (heads, *programs),
     results,
     warps=warps,
     stages=stages,
+    aliases=aliases,
   )(*inputs)

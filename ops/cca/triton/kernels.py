@@ -252,6 +252,24 @@ def convolve_back(*refs: Any, sizes: Sizes) -> None:
   block.store(dz, head * c, value)
 
 
+def of_values(*refs: Any, sizes: Sizes) -> None:
+  """The gradient of the values' projections, behind that of z.
+
+  Of a key head's share of both: those of the token itself, then those that the
+  next token has taken.
+  """
+  dv, _, *segments, out = refs  # The second is the memory of the result.
+  half = sizes.channels // 2
+  width, own = sizes.kv_heads * half, pl.program_id(0) * half
+  block = _Block(sizes, segments, pl.program_id(1))
+  for later in (0, 1):
+    column = later * width + own
+    mask = block.mask(-later)
+    value = block.load(dv, column, half, mask=mask, lag=-later)
+    z = (sizes.heads + sizes.kv_heads) * sizes.channels
+    block.store(out, z + column, value)
+
+
 def kernel_gradient(*refs: Any, sizes: Sizes) -> None:
   """A part of the gradient of the kernel at one lag."""
   z, dy, *segments, parts = refs

@@ -44,7 +44,8 @@ def _place(expert_T, num_experts):
 
 
 def _sort(x_TD, places):
-  return rows.take(x_TD, places.token_P)
+  # Those of all blocks.
+  return rows.take(x_TD, places.token_P, places.expert_B.size * products.ROWS)
 
 
 def _up(x_TD, places, gate_up, *, save):

@@ -28,7 +28,8 @@ class Places(NamedTuple):
   """Of tokens that are sorted by expert into blocks.
 
   Attributes:
-    token_P: the token of a row; T: none.
+    token_P: the token of a row; T: none. Behind the rows of all blocks are more
+      numbers, which say nothing.
     row_T: the row of a token; P: none, as it has no expert.
     expert_B: of each block.
     first: [E + 1], the first block of each expert, and the end of all.
@@ -67,18 +68,15 @@ def find(expert_T: jax.Array, num_experts: int, rows: int) -> Places:
     out_shape=(int32(programs, wide), int32(room)),
   )(expert_T)
   token_P, row_T, expert_B, first, spare_ER = call(
-    functools.partial(_place, **sizes, num_blocks=blocks, chunk=chunk),
+    functools.partial(_place, **sizes, chunk=chunk),
     'experts_place',
     out_shape=(
-      *(int32(room), int32(tokens), int32(programs)),
-      *(int32(wide + 1), int32(wide, rows)),
+      *(int32(room), int32(tokens), int32(blocks)),
+      *(int32(num_experts + 1), int32(wide, rows)),
     ),
     aliases={2: 0},
   )(expert_T, counts, token_P)
-  return Places(
-    *(token_P[: blocks * rows], row_T, expert_B[:blocks]),
-    *(first[: num_experts + 1], spare_ER.reshape(-1)),
-  )
+  return Places(token_P, row_T, expert_B, first, spare_ER.reshape(-1))
 
 
 def _experts(ref, i, rows, num_experts):
@@ -110,11 +108,11 @@ def _place(
   *,
   rows,
   num_experts,
-  num_blocks,
   chunk,
 ):
   """The rows of a program's tokens, and the expert of its block."""
   del empty_ref  # The same memory as token_ref.
+  num_blocks = of_block_ref.shape[0]
   i, (programs, wide) = pl.program_id(0), counts_ref.shape
   all_E, before_E = _sums(counts_ref, i, chunk)
   expert_E = jnp.arange(wide, dtype=jnp.int32)
@@ -126,14 +124,18 @@ def _place(
     jnp.where(expert_E[:, None] <= expert_E[None], blocks_E[:, None], 0), axis=0
   )
   ended = jnp.sum(jnp.where(real_E & (ends_E <= i), 1, 0))
-  of_block_ref[i] = jnp.minimum(ended, num_experts - 1)
+
+  @pl.when(i < num_blocks)
+  def _():
+    of_block_ref[i] = jnp.minimum(ended, num_experts - 1)
+
   start_E = (ends_E - blocks_E) * rows
   lane_R = jnp.arange(rows, dtype=jnp.int32)
 
   @pl.when(i == 0)
   def _():
     first_ref[0] = 0
-    first_ref[pl.ds(1, wide)] = ends_E
+    plgpu.store(first_ref.at[expert_E + 1], ends_E, mask=real_E)
     spare_ER = (start_E + all_E)[:, None] + lane_R[None]
     is_spare_ER = real_E[:, None] & (spare_ER < (ends_E * rows)[:, None])
     spare_ref[...] = jnp.where(is_spare_ER, spare_ER, num_blocks * rows)

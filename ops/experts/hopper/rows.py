@@ -18,16 +18,21 @@ _NUMBERS = 8192  # Of a program: 8 loads of 16 bytes of each of its threads.
 _COLUMNS, _WARPS = 512, 4
 
 
-def take(x_TD: jax.Array, row_P: jax.Array) -> jax.Array:
-  """[P, D]: x[row], and zeros where a row is T or more."""
-  width = x_TD.shape[1]
+def take(
+  x_TD: jax.Array, row_P: jax.Array, count: int | None = None
+) -> jax.Array:
+  """[P, D]: x[row], and zeros where a row is T or more; of the first `count`.
+
+  A slice of the row numbers would be copied for a kernel.
+  """
+  count, width = count or row_P.size, x_TD.shape[1]
   columns = min(width & -width, _COLUMNS)  # A power of two that divides it.
   rows = _NUMBERS // columns
   return launch.kernel_call(
     functools.partial(_take, rows=rows, columns=columns),
     'experts_take',
-    (pl.cdiv(row_P.size, rows), width // columns),
-    jax.ShapeDtypeStruct((row_P.size, width), x_TD.dtype),
+    (pl.cdiv(count, rows), width // columns),
+    jax.ShapeDtypeStruct((count, width), x_TD.dtype),
     warps=_WARPS,
   )(x_TD, row_P)
 
@@ -35,7 +40,7 @@ def take(x_TD: jax.Array, row_P: jax.Array) -> jax.Array:
 def _take(x_ref, row_ref, y_ref, *, rows, columns):
   target_R = pl.program_id(0) * rows + jnp.arange(rows, dtype=jnp.int32)
   column_C = pl.program_id(1) * columns + jnp.arange(columns, dtype=jnp.int32)
-  tokens, is_row_R = x_ref.shape[0], target_R < row_ref.shape[0]
+  tokens, is_row_R = x_ref.shape[0], target_R < y_ref.shape[0]
   row_R = plgpu.load(row_ref.at[target_R], mask=is_row_R, other=tokens)
   spread = lambda mask_R: jnp.broadcast_to(mask_R[:, None], (rows, columns))
   value = plgpu.load(

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """CCA's prologue in Triton: mistakes that show, and what it refuses."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +10,7 @@ import pytest
 
 import ops
 from ops import dispatch
-from ops.cca import api, reference, triton
+from ops.cca import api, triton
 from ops.cca.triton import kernels
 from tests.support import quick
 from tests.support.ops.cca_inputs import arguments
@@ -129,18 +131,21 @@ def lose_a_part(monkeypatch):
   )
 
 
-def swap_the_values(monkeypatch):
-  """Of this token and of the next."""
-  values = reference.values
-  monkeypatch.setattr(
-    reference, 'values', lambda a, b, *rest: values(b, a, *rest)
-  )
+def values_over_keys(monkeypatch):
+  """Their gradient lands on the last head of z."""
+  of_values = kernels.of_values
+
+  def mutant(*refs, sizes):
+    less = dataclasses.replace(sizes, heads=sizes.heads - 1)
+    of_values(*refs, sizes=less)
+
+  monkeypatch.setattr(kernels, 'of_values', mutant)
 
 
 @pytest.mark.parametrize(
   ('mistake', 'index'),
   [
-    (swap_the_values, 0),
+    (values_over_keys, 0),
     pytest.param(no_segments, 0, marks=pytest.mark.long),
     pytest.param(no_mean, 0, marks=pytest.mark.long),
     (lose_a_part, 1),
@@ -160,4 +165,4 @@ def test_mistakes_on_the_way_back_show(mistake, index, monkeypatch):
     mistake(monkeypatch)
     found.append(gradient(args[index]))
   (small,), (large,) = (_error([x], [right]) for x in found)
-  assert small < 1e-5 and large > 0.01
+  assert small < 1e-5 and not large < 0.01  # It may be no number.

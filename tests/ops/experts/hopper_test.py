@@ -137,7 +137,7 @@ def _no_spare_rows(monkeypatch):
     places,
     'find',
     lambda *args: (found := find(*args))._replace(
-      spare_Q=jnp.full_like(found.spare_Q, found.token_P.size)
+      spare_Q=jnp.full_like(found.spare_Q, 128 * found.expert_B.size)
     ),
   )
 

@@ -36,6 +36,30 @@ def test_shapes_that_do_not_fit_are_refused():
   args, kwargs = arguments()
   with pytest.raises(ValueError, match='do not fit'):
     ops.residual_rms_norm(*args[:6], args[6][:-1], **kwargs)
+  weight = jnp.ones(args[1].shape[:-1])
+  row = jnp.arange(weight.size, dtype=jnp.int32).reshape(weight.shape)
+  branch, *rest = args
+  for taken in ((weight,), (weight, row), (weight, row[:-1], row[0, 0])):
+    with pytest.raises(ValueError, match='do not fit'):
+      ops.residual_rms_norm(
+        branch.reshape(-1, branch.shape[-1]), *rest, *taken, **kwargs
+      )
+
+
+def test_a_branch_in_other_rows_is_that_in_order():
+  args, kwargs = arguments()
+  branch, *rest = args
+  shape = branch.shape[:-1]
+  weight = jnp.linspace(-1, 2, branch[..., 0].size).reshape(shape)
+  wanted = ops.residual_rms_norm(weight[..., None] * branch, *rest, **kwargs)
+  flat = branch.reshape(-1, branch.shape[-1])
+  row = jnp.arange(len(flat), dtype=jnp.int32)[::-1].reshape(shape)
+  spare = jnp.zeros(0, jnp.int32)
+  found = ops.residual_rms_norm(flat[::-1], *rest, weight, row, spare, **kwargs)
+  assert not differ(found, wanted)
+  assert differ(
+    ops.residual_rms_norm(flat, *rest, weight, row, spare, **kwargs), wanted
+  )
 
 
 def _bias_after_scale(h, x, s_h, b_h, s_r, b_r, scale, **kwargs):

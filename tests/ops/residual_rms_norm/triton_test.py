@@ -57,11 +57,16 @@ def test_mistakes_of_the_kernel_show(mistake, shows, monkeypatch):
 
 @pytest.mark.parametrize(
   ('columns', 'programs', 'warps'),
-  [(512, (8, 6), 4), (1024, (4, 3), 8), (2048, (2, 1), 16), (4096, (2, 1), 16)],
+  [
+    (512, (8, 6, 5), 4),
+    (1024, (4, 3, 2), 8),
+    (2048, (2, 1, 1), 16),
+    (4096, (2, 1, 1), 16),
+  ],
 )
 def test_narrow_rows_take_fewer_threads_and_more_programs(
   columns, programs, warps
 ):
   with dispatch.compile_for('cuda'):
-    found = [triton._launch(back, (65536, columns)) for back in (0, 1)]
+    found = [triton._launch(back, (65536, columns)) for back in (0, 1, 2)]
   assert found == [(132 * each, warps) for each in programs]

@@ -15,7 +15,8 @@ def test_places_are_a_stable_sort_into_blocks(tokens):
   found = places.find(jnp.asarray(expert), 5, products.ROWS)
   token_P, row_T, expert_B, first, spare_Q = map(np.asarray, found)
   assert first[0] == 0 and len(first) == 6
-  assert len(token_P) == len(expert_B) * products.ROWS
+  assert len(token_P) > len(expert_B) * products.ROWS
+  token_P = token_P[: len(expert_B) * products.ROWS]
   for e in range(5):
     rows = slice(first[e] * products.ROWS, first[e + 1] * products.ROWS)
     mine = np.flatnonzero(expert == e)

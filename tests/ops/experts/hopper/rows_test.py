@@ -8,11 +8,11 @@ import pytest
 from ops.experts.hopper import rows
 
 
-def _differ(tokens, width, row_P):
+def _differ(tokens, width, row_P, count=None):
   rng = np.random.default_rng(0)
   x_TD = rng.standard_normal((tokens, width)).astype(np.float32)
-  found = rows.take(jnp.asarray(x_TD), jnp.asarray(row_P, jnp.int32))
-  wanted = np.concatenate([x_TD, np.zeros_like(x_TD[:1])])[row_P]
+  found = rows.take(jnp.asarray(x_TD), jnp.asarray(row_P, jnp.int32), count)
+  wanted = np.concatenate([x_TD, np.zeros_like(x_TD[:1])])[row_P[:count]]
   assert found.shape == wanted.shape
   return (np.asarray(found) != wanted).any()
 
@@ -23,6 +23,7 @@ def _differ(tokens, width, row_P):
 def test_rows_are_taken_and_those_of_no_token_are_zero(tokens, width, count):
   row_P = np.random.default_rng(1).integers(0, tokens + 1, count)
   assert not _differ(tokens, width, row_P)
+  assert not _differ(tokens, width, row_P, count - 2)
 
 
 def test_a_row_of_the_one_before_is_noticed(monkeypatch):
