@@ -52,10 +52,10 @@ TABLE: dict[str, dict[str, Tile]] = {
     'experts_d_x': Tile(128, 256, 64, 8, 3),
     'experts_d_weights': Tile(128, 256, 64, 8, 3),
     # Of the router m tokens and n hidden channels, by its width.
-    'router_128': Tile(64, 64, 128, 4, 2),
-    'router_256': Tile(64, 32, 256, 4, 2),
-    'router_back_128': Tile(64, 32, 128, 4, 2),
-    'router_back_256': Tile(64, 32, 256, 4, 1),
+    'router_128': Tile(64, 64, 128, 4, 1),
+    'router_256': Tile(128, 32, 256, 8, 1),
+    'router_back_128': Tile(64, 32, 128, 8, 2),
+    'router_back_256': Tile(128, 32, 256, 8, 1),
   },
   'rocm': {
     'symmetric': Tile(128, 128, 64, 8, 2),

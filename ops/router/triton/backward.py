@@ -67,10 +67,8 @@ def _backward(given, to, size, eps):
     place = to.sums.at[program, jnp.int32(index), column]
     plgpu.store(place, jnp.sum(value, axis=0))
 
-  dz2 = _through_out(given, to, program, row, column)
-  sum_rows(1, dz2)
-  dz2 = numbers.parts(dz2, _PARTS)
-  numbers.store_parts(to.dz2, row, column, dz2)
+  jax.lax.fori_loop(0, r // _wide(r), _through_out(given, to, program, row), 0)
+  dz2 = numbers.read_again(to.dz2, row, column)
 
   def chunk(i, sums):
     hidden = i * size.n + jnp.arange(size.n, dtype=jnp.int32)
@@ -102,13 +100,28 @@ def _backward(given, to, size, eps):
   numbers.store_parts(to.three, row, column, (high, low, high))
 
 
-def _through_out(given, to, program, row, column):
-  """[M, R] gradient of z2; a part of that of `out` is written."""
+def _wide(r):
+  """Channels of a chunk of the last layer, rows of a part of `d_out`."""
+  return min(r, 64)
+
+
+def _through_out(given, to, program, row):
+  """Writes the gradient of a chunk of z2, and a part of that of `out`."""
   classes = jnp.arange(given.d_logits.shape[1], dtype=jnp.int32)
   d_logits = numbers.parts(numbers.load(given.d_logits, row, classes), _PARTS)
-  da = numbers.dot(d_logits, numbers.load_parts(given.out, classes, column))
-  a, slope = numbers.gelu_and_slope(numbers.load(given.z2, row, column))
-  d_out = numbers.dot(numbers.parts(a, _PARTS), d_logits, axis=0)
-  place = to.d_out.at[program, column[:, None], classes[None]]
-  plgpu.store(place, d_out)
-  return da * slope
+  size = _wide(given.state.shape[1])
+
+  def chunk(i, carry):
+    column = i * size + jnp.arange(size, dtype=jnp.int32)
+    da = numbers.dot(d_logits, numbers.load_parts(given.out, classes, column))
+    a, slope = numbers.gelu_and_slope(numbers.load(given.z2, row, column))
+    d_out = numbers.dot(numbers.parts(a, _PARTS), d_logits, axis=0)
+    plgpu.store(to.d_out.at[program, column[:, None], classes[None]], d_out)
+    dz = da * slope
+    numbers.store_parts(to.dz2, row, column, numbers.parts(dz, _PARTS))
+    plgpu.store(
+      to.sums.at[program, jnp.int32(1), column], jnp.sum(dz, axis=0)
+    )
+    return carry
+
+  return chunk

@@ -38,8 +38,9 @@ def forward(inputs: api.Forward, eps: float) -> tuple[jax.Array, ...]:
     number,
     jax.ShapeDtypeStruct((tokens, x), jnp.float32),
     *(rows, rows, rows),
+    jax.ShapeDtypeStruct((tokens, 2 * r), jnp.float16),
   )
-  return launch.kernel_call(
+  *found, _ = launch.kernel_call(
     kernel,
     'router',
     (tokens // size.m,),
@@ -47,12 +48,13 @@ def forward(inputs: api.Forward, eps: float) -> tuple[jax.Array, ...]:
     warps=size.warps,
     stages=size.stages,
   )(*flat)
+  return tuple(found)
 
 
 def _forward(inputs, results, size, eps):
   wide, previous, down_bias, eda, bias1, bias2, *rest = inputs
   balance, fc1, fc2, out, factors = rest
-  choice, weight, probs, state, z1, z2 = results
+  choice, weight, probs, state, z1, z2, again = results
   r = previous.shape[1]
   row = pl.program_id(0) * size.m + jnp.arange(size.m, dtype=jnp.int32)
   column = jnp.arange(r, dtype=jnp.int32)
@@ -68,7 +70,8 @@ def _forward(inputs, results, size, eps):
   numbers.store(state, row, column, mixed)
   rms = jax.lax.rsqrt(jnp.sum(mixed * mixed, axis=1) / r + eps)
   scaled = mixed * (rms * 2.0 ** api.unit_power(r))[:, None]
-  unit = numbers.parts(scaled, jnp.float16)
+  numbers.store_parts(again, row, column, numbers.parts(scaled, jnp.float16))
+  unit = numbers.read_again(again, row, column)
 
   def chunk(i, sums):
     hidden = i * size.n + jnp.arange(size.n, dtype=jnp.int32)

@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 from jax.experimental.pallas import triton as plgpu
 
+from ops import dispatch
+
 _LOG2_E = math.log2(math.e)
 
 
@@ -31,6 +33,18 @@ def store_parts(ref, row, column, parts):
   width = ref.shape[1] // len(parts)
   for i, part in enumerate(parts):
     store(ref, row, i * width + column, part)
+
+
+def read_again(ref, row, column):
+  """Both parts that this program wrote side by side to `ref`.
+
+  What was computed multiplies from registers, of which wide parts leave too few
+  for all else; what was read, from shared memory.
+  """
+  if dispatch.platform() != 'cpu':
+    plgpu.debug_barrier()  # Threads read what others wrote.
+  width = ref.shape[1] // 2
+  return tuple(load(ref, row, i * width + column) for i in range(2))
 
 
 def parts(x, dtype):
