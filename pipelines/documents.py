@@ -16,7 +16,7 @@ import pathlib
 
 import numpy as np
 
-from pipelines import errors, manifest
+from pipelines import copies, errors, manifest
 
 # `start`: token in the stream of the split; `file`: line of `files.jsonl`, from
 # 0; `line`: of the row in its file, 0 for a whole file; `hash`: of the text.
@@ -64,7 +64,7 @@ class Documents:
     data: manifest.Manifest,
     split: str,
   ):
-    self._directory = pathlib.Path(directory)
+    self._directory = directory
     self._files = data.files
     self._shards = data.splits[split].shards
     self.known = data.files is not None
@@ -121,8 +121,9 @@ class Documents:
   @functools.cached_property
   def names(self) -> list[str]:
     """All input files, by the number that rows have for them."""
-    path = self._directory / manifest.FILES_NAME
-    content = _content(path, self._files.sha256)
+    sha256 = self._files.sha256
+    path = copies.local(self._directory, manifest.FILES_NAME, sha256)
+    content = _content(path, sha256)
     return [json.loads(line) for line in content.splitlines()]
 
 

@@ -11,9 +11,17 @@ import hashlib
 import json
 import os
 import pathlib
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
-from pipelines import chat, errors, tokenizer, tokenizer_base, typed_json
+from pipelines import (
+  chat,
+  copies,
+  errors,
+  store,
+  tokenizer,
+  tokenizer_base,
+  typed_json,
+)
 from pipelines import manifest_content as content
 
 FILE_NAME = 'manifest.json'
@@ -52,15 +60,21 @@ def write_files(names: Iterable[str], directory: pathlib.Path) -> Files:
 def read(directory: str | os.PathLike[str]) -> Manifest:
   """Reads a manifest, once as long as it stays as is, and nothing else.
 
+  Args:
+    directory: a folder of this machine, or the URL of one.
+
   Raises:
-    DataError: exit code 3, if it is missing or damaged.
+    DataError: exit code 3, if it is missing or damaged; 2, if there is none
+      behind the URL.
   """
-  if '://' in str(directory):
-    raise errors.DataError(
-      f'{directory} is not a folder of this machine; shards are read from one: '
-      'copy them there, or mount the store.'
-    )
-  return read_file(pathlib.Path(directory) / FILE_NAME)
+  return read_file(copies.folder(directory) / FILE_NAME)
+
+
+def exists(directory: str | os.PathLike[str]) -> bool:
+  """Whether there is a manifest in a folder, or behind its URL."""
+  if store.is_url(directory):
+    return copies.exists(str(directory))
+  return os.path.exists(os.path.join(directory, FILE_NAME))
 
 
 def read_file(path: pathlib.Path) -> Manifest:
@@ -91,32 +105,34 @@ def scan(
 
   Returns:
     By name, in the order of the manifest, what tells a file from another in its
-    place: its number in the file system, and when it was written, in ns.
+    place: its number in the file system, and when it was written, in ns; of
+    what is behind a URL 0 and 0.
 
   Raises:
     DataError: exit code 3, naming the file that is missing, added or damaged.
   """
-  directory = pathlib.Path(directory)
   sizes = dict(_sizes(manifest))
   for name in sizes:
     if '/' in name or name in ('', '.', '..'):
+      path = os.path.join(directory, name)
+      raise _unusable(path, 'leads out of the folder of its manifest')
+  if store.is_url(directory):
+    there = {n: (size, 0, 0) for n, size in copies.sizes(directory).items()}
+  else:
+    there = _entries(directory, sizes)
+  for name in [*sizes, *there]:
+    path = os.path.join(directory, name)
+    if name not in there:
+      raise _unusable(path, f'is listed in {FILE_NAME} but missing; {_AGAIN}')
+    if name not in sizes and name.endswith(SUFFIX):
+      raise _unusable(path, f'is not listed in {FILE_NAME}; remove it')
+    size, expected = there[name][0], sizes.get(name)
+    if expected not in (None, size):
       raise _unusable(
-        directory / name, 'leads out of the folder of its manifest'
+        path,
+        f'has {size} bytes, {FILE_NAME} says {expected}: damaged; {_AGAIN}',
       )
-  found = dict.fromkeys(sizes, (0, 0))
-  there = 0
-  with os.scandir(directory) as entries:
-    for entry in entries:
-      if entry.name in sizes:
-        found[entry.name] = _version(entry, sizes[entry.name])
-        there += 1
-      elif entry.name.endswith(SUFFIX):
-        raise _unusable(entry.path, f'is not listed in {FILE_NAME}; remove it')
-  if there < len(found):
-    name = next(name for name, version in found.items() if version == (0, 0))
-    what = f'is listed in {FILE_NAME} but missing; {_AGAIN}'
-    raise _unusable(directory / name, what)
-  return found
+  return {name: there[name][1:] for name in sizes}
 
 
 def verify(
@@ -131,7 +147,7 @@ def verify(
   """
   manifest = load(directory)
   for name, sha256 in list(hashes(manifest).items())[part::parts]:
-    check_sha256(pathlib.Path(directory, name), sha256)
+    check_sha256(copies.local(directory, name, sha256), sha256)
   return manifest
 
 
@@ -151,7 +167,7 @@ def documents_path(
   directory: str | os.PathLike[str], shard: Shard
 ) -> pathlib.Path:
   """The sidecar of a shard."""
-  return pathlib.Path(directory, _documents_name(shard))
+  return copies.local(directory, _documents_name(shard), shard.documents_sha256)
 
 
 def check_sha256(path: pathlib.Path, expected: str) -> None:
@@ -167,8 +183,8 @@ def load_tokenizer(
   directory: str | os.PathLike[str],
 ) -> tokenizer_base.Tokenizer:
   """Loads the tokenizer of a folder of prepared shards, checking its hash."""
-  directory = pathlib.Path(directory)
   manifest = read(directory)
+  directory = copies.folder(directory)
   if manifest.tokenizer == 'bytes':
     result = tokenizer.load('bytes')
   else:
@@ -260,15 +276,17 @@ def _parse(path: pathlib.Path, size: int, *version: int) -> Manifest:
   return result
 
 
-def _version(entry: os.DirEntry[str], expected: int) -> tuple[int, int]:
-  """Number and time of a file that must have this size."""
-  if entry.is_symlink():
-    raise _unusable(entry.path, 'is a symbolic link; shards must be files')
-  stat = entry.stat(follow_symlinks=False)
-  if stat.st_size != expected or not entry.is_file():
-    raise _unusable(
-      entry.path,
-      f'has {stat.st_size} bytes, {FILE_NAME} says {expected}: damaged; '
-      f'{_AGAIN}',
-    )
-  return stat.st_ino, stat.st_mtime_ns
+def _entries(
+  directory: str | os.PathLike[str], names: Container[str]
+) -> dict[str, tuple[int, int, int]]:
+  """Size, number and time of what is in a folder."""
+  found = {}
+  with os.scandir(directory) as entries:
+    for entry in entries:
+      if entry.name in names and entry.is_symlink():
+        raise _unusable(entry.path, 'is a symbolic link; shards must be files')
+      stat = entry.stat(follow_symlinks=False)
+      # A folder has no size that a manifest could say.
+      size = stat.st_size if entry.is_file() else -1
+      found[entry.name] = size, stat.st_ino, stat.st_mtime_ns
+  return found

@@ -13,7 +13,7 @@ import pathlib
 import shutil
 from collections.abc import Callable, Sequence
 
-from pipelines import chat, errors, manifest
+from pipelines import chat, errors, manifest, store
 from pipelines import tokenizer as tokenizer_lib
 from pipelines.prepare import (
   contamination,
@@ -25,7 +25,7 @@ from pipelines.prepare import (
 )
 from pipelines.prepare import engine as engine_lib
 from pipelines.prepare import output as output_lib
-from pipelines.prepare.input import read, store
+from pipelines.prepare.input import read
 
 _TRAINED = 'trained'  # Folder of the tokenizer that was trained.
 

@@ -12,10 +12,10 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any, TextIO
 
-from pipelines import errors, manifest
+from pipelines import errors, manifest, store
 from pipelines import tokenizer as tokenizer_lib
 from pipelines.prepare import units
-from pipelines.prepare.input import read, store
+from pipelines.prepare.input import read
 
 _LOCK = 'lock'
 _WORK = 'work'

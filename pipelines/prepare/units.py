@@ -22,10 +22,11 @@ from collections.abc import (
 
 import numpy as np
 
+from pipelines import store
 from pipelines import tokenizer as tokenizer_lib
 from pipelines.prepare import contamination, split, spool, tasks, tokenize, trim
 from pipelines.prepare import engine as engine_lib
-from pipelines.prepare.input import parquet, read, store
+from pipelines.prepare.input import parquet, read
 from pipelines.sources import readers
 
 FOLDER = 'units'

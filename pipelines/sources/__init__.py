@@ -5,7 +5,7 @@ import os
 
 import numpy as np
 
-from pipelines import errors, manifest, order, pack
+from pipelines import copies, errors, manifest, order, pack
 from pipelines.sources import cache as cache_lib
 from pipelines.sources import readers
 
@@ -48,7 +48,7 @@ class WindowSource:
         'with another --data.record_tokens.'
       )
     self.directory = str(directory)
-    self._folder = os.path.join(directory, '')
+    self._folder = os.path.join(copies.folder(directory), '')
     self._data, self._name = data, split
     self._split = data.splits[split]
     self._seq_len = seq_len
@@ -95,7 +95,9 @@ class WindowSource:
 
   def _read(self, index: int) -> np.ndarray:
     shard = int(np.searchsorted(self._ends, index, side='right'))
-    path = self._folder + self._split.shards[shard].name
+    file = self._split.shards[shard]
+    path = self._folder + file.name
+    copies.local(self.directory, file.name, file.sha256)
     position = index - (int(self._ends[shard - 1]) if shard else 0)
     try:
       content = readers.SHARED.read(path, position)

@@ -13,7 +13,7 @@ import os
 import pathlib
 from collections.abc import Iterable
 
-from pipelines import manifest
+from pipelines import copies, manifest, store
 
 FILE_NAME = 'verified.json'
 
@@ -39,6 +39,8 @@ def unverified(directory: str | os.PathLike[str]) -> list[str]:
   """
   data = manifest.read(directory)
   files = manifest.scan(directory, data)
+  if store.is_url(directory):
+    return []  # Each file is hashed when it is copied.
   known = _read(directory, data)
   if len(known) != 2 * len(files):
     return list(files)
@@ -57,11 +59,14 @@ def compare(directory: str | os.PathLike[str], names: Iterable[str]) -> None:
   """
   hashes = manifest.hashes(manifest.read(directory))
   for name in names:
-    manifest.check_sha256(pathlib.Path(directory, name), hashes[name])
+    path = copies.local(directory, name, hashes[name])
+    manifest.check_sha256(path, hashes[name])
 
 
 def write(directory: str | os.PathLike[str]) -> bool:
   """Remembers that all hashes were compared; False, if it cannot be kept."""
+  if store.is_url(directory):
+    return True  # Copies are remembered one by one.
   data = manifest.read(directory)
   files = manifest.scan(directory, data)
   content = {

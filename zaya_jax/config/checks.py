@@ -145,14 +145,16 @@ def _check_sources(config: run.Config, recipe: Any) -> None:
   """Whether each source is there, or the text that it is made of."""
   for source in recipe.sources:
     folder, text = source.folder(config.run_dir), source.input
-    if os.path.isdir(folder) or text == 'stdlib' or _is_url(text):
+    known = _is_url(folder) or _is_url(text) or text == 'stdlib'
+    if known or os.path.isdir(folder):
       continue
     if not text:
       raise fields.UsageError(
         f'--recipe={recipe.path}: sources.{source.name}: {folder} is no folder '
         'of prepared shards; --mode=prepare makes one.'
       )
-    if not os.path.exists(text) and not glob.glob(text, recursive=True):
+    known = _is_url(text) or os.path.exists(text)
+    if not known and not glob.glob(text, recursive=True):
       raise fields.UsageError(
         f'--recipe={recipe.path}: sources.{source.name}.input: {text} does not '
         f'exist; name {_TEXT}.'
@@ -182,7 +184,7 @@ def _check_data(config: run.Config) -> None:
   first, *others = [_without_weight(d) for d in config.data.dir] or [own]
   for path in others:
     _check_there('data.dir', path)
-  if os.path.isdir(first):
+  if _is_url(first) or os.path.isdir(first):
     return  # The text may be gone.
   if config.data.input:
     _check_there('data.input', config.data.input)
@@ -200,7 +202,7 @@ def _check_there(flag: str, path: str) -> None:
   what, is_folder = _KINDS[flag]
   if not path or (flag, path) == ('data.input', 'stdlib'):
     return
-  if flag == 'data.input' and _is_url(path):
+  if flag in ('data.input', 'data.dir') and _is_url(path):
     return  # Only its store knows.
   if not os.path.exists(path):
     if flag == 'data.input' and glob.glob(path, recursive=True):

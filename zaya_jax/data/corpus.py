@@ -4,7 +4,6 @@
 import functools
 import hashlib
 import json
-import os
 from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
@@ -56,9 +55,7 @@ class Corpus:
     self.directories = [part.directory for part in parts]
     self._first = parts[0].directory
     # A folder that is named says what to read; a preset's text does not.
-    self._is_made = bool(config.data.dir) and os.path.exists(
-      os.path.join(self._first, manifest_lib.FILE_NAME)
-    )
+    self._is_made = bool(config.data.dir) and manifest_lib.exists(self._first)
     if config.data.input and not self._is_made:
       _check_planned_vocabulary(config, self._first)
       processes.first_says(
@@ -206,7 +203,7 @@ def _without_windows(
 
 def _check_planned_vocabulary(config: config_lib.Config, folder: str) -> None:
   """Refuses too small a vocabulary before time is spent on preparing."""
-  if os.path.exists(os.path.join(folder, manifest_lib.FILE_NAME)):
+  if manifest_lib.exists(folder):
     return
   name, size = config.data.tokenizer, config.data.train_tokenizer
   if size:

@@ -12,7 +12,6 @@ from collections.abc import Callable
 
 from pipelines import manifest, mixture
 from pipelines import prepare as pipeline
-from pipelines.prepare.input import store
 from zaya_jax import config as config_lib
 from zaya_jax.data import opening
 from zaya_jax.metrics import summary, text
@@ -176,8 +175,6 @@ def _summary(
     lines.append(f'  skipped    {made.num_skipped:,} files and rows in all')
   if made.left_out:
     lines.append(f'  left out   {_left_out(made)}')
-  if store.is_url(output):
-    return [*lines, 'next: copy it to a folder that training can read']
   return [*lines, 'next:', f'  {_next(made, output, data)}']
 
 

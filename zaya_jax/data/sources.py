@@ -181,7 +181,7 @@ def _prepare(config) -> None:
 
   def make_one(source):
     folder = source.folder(config.run_dir)
-    if begun and os.path.exists(os.path.join(folder, manifest.FILE_NAME)):
+    if begun and manifest.exists(folder):
       return True
     data = segments.with_flags(whole, {'data.input': source.input}).data
     return bool(prepare.shards(data, folder))

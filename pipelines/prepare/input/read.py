@@ -17,8 +17,8 @@ import sysconfig
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 
-from pipelines import chat, errors
-from pipelines.prepare.input import parquet, rows, store, stream
+from pipelines import chat, errors, store
+from pipelines.prepare.input import parquet, rows, stream
 
 STDLIB = 'stdlib'
 

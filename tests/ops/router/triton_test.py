@@ -100,8 +100,9 @@ def _one_program_of_all(monkeypatch):
   monkeypatch.setattr(
     api.jnp,
     'sum',
-    lambda a, axis=None, **kw: a[0] if axis == 0 and a.ndim == 3
-    else total(a, axis, **kw),
+    lambda a, axis=None, **kw: (
+      a[0] if axis == 0 and a.ndim == 3 else total(a, axis, **kw)
+    ),
   )
 
 

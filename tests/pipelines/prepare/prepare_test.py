@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from array_record.python import array_record_module
 
-from pipelines import errors, manifest, prepare, tokenizer
+from pipelines import errors, manifest, prepare, store, tokenizer
 from pipelines.prepare import bundle, split, units
-from pipelines.prepare.input import read, rows, store
+from pipelines.prepare.input import read, rows
 from tests.support import shuffled
 
 ROOT = pathlib.Path(__file__).parents[3]

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from pipelines import manifest, sources
+from pipelines import manifest, sources, store
 from zaya_jax.data.ledger import chain, digest, story, terms
 
 _CHUNK_ROWS = 65_536  # That are read together; of each 60 bytes stay.
@@ -40,7 +40,8 @@ class Shards:
     """
     self._order = reads.order
     places = folders or [
-      os.path.join(run_dir, source.directory) for source in reads.sources
+      place if store.is_url(place) else os.path.join(run_dir, place)
+      for place in (source.directory for source in reads.sources)
     ]
     if len(places) != len(reads.sources):
       raise chain.LedgerError(

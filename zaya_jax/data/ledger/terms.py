@@ -13,6 +13,7 @@ from fractions import Fraction
 from typing import Any
 
 from pipelines import order as order_lib
+from pipelines import store
 from zaya_jax import config as config_lib
 from zaya_jax.config import segments
 from zaya_jax.data import corpus as corpus_lib
@@ -129,6 +130,8 @@ def _names(config, folders) -> list[str]:
 
 def _directory(run_dir: str, folder: str) -> str:
   """A run may be copied with the data in it."""
+  if store.is_url(folder):
+    return folder
   near = os.path.relpath(folder, run_dir)
   return os.path.abspath(folder) if near.startswith(os.pardir) else near
 

@@ -7,9 +7,9 @@ import uuid
 import fsspec
 import pytest
 
-from pipelines import errors, manifest, prepare
+from pipelines import errors, manifest, prepare, store
 from pipelines.prepare import output
-from pipelines.prepare.input import read, store
+from pipelines.prepare.input import read
 from tests.support import chats
 
 SMALL = {'record_tokens': 64, 'val_fraction': 0.2}
@@ -225,12 +225,6 @@ def test_upload_that_fails_goes_on_with_what_is_prepared(
   monkeypatch.setattr(prepare, '_make', None)
   prepare.prepare(remote, url, **SMALL)
   assert fs.exists(f'{place}/manifest.json')
-
-
-def test_shards_behind_a_url_are_refused():
-  with pytest.raises(errors.DataError, match='copy them there') as caught:
-    manifest.load('s3://bucket/shards')
-  assert caught.value.exit_code == 2
 
 
 @pytest.mark.long

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where input lies: in a folder here, or behind a URL in an object store.
+"""Where files lie: in a folder here, or behind a URL in an object store.
 
 What is behind a URL is copied to this machine when its turn comes, file by
 file: a connection that drops then costs one more try and no wrong text.
@@ -7,6 +7,7 @@ file: a connection that drops then costs one more try and no wrong text.
 
 import contextlib
 import dataclasses
+import errno
 import functools
 import glob
 import logging
@@ -23,6 +24,8 @@ from pipelines import errors
 _T = TypeVar('_T')
 _TRIES = 3  # Drivers try again themselves, too.
 _WAIT_S = 0.5  # Before the second try; twice as long before each further one.
+# Of this machine's disk: to try again is of no use.
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 _URL = re.compile(r'[a-zA-Z][a-zA-Z0-9+.-]*://')
 
 
@@ -119,18 +122,21 @@ def find(url: str) -> dict[str, File]:
   }
 
 
-def attempt(function: Callable[[], _T], url: str) -> _T:
+def attempt(function: Callable[[], _T], url: str, tries: int = _TRIES) -> _T:
   """Calls a function of a store, again when a connection failed.
 
   Raises:
     DataError: if there is no such file, no permission, or no answer.
+    OSError: if the disk of this machine is full.
   """
-  for tries in range(_TRIES):
+  for number in range(tries):
     try:
       return function()
     except FileNotFoundError as error:
       raise errors.DataError(f'{url} does not exist.') from error
     except Exception as error:  # Drivers have errors of their own.
+      if isinstance(error, OSError) and error.errno in _FULL:
+        raise
       what = f'{type(error).__name__}: {error}'.splitlines()[0]
       if isinstance(error, PermissionError) or 'redential' in what:
         raise errors.DataError(
@@ -138,9 +144,9 @@ def attempt(function: Callable[[], _T], url: str) -> _T:
           f'({what}); set those of its store in the environment.'
         ) from error
       last = what
-    time.sleep(_WAIT_S * 2**tries if tries + 1 < _TRIES else 0)
+    time.sleep(_WAIT_S * 2**number if number + 1 < tries else 0)
   raise errors.DataError(
-    f'{url} did not answer {_TRIES} times ({last}); look at the network and '
+    f'{url} did not answer {tries} times ({last}); look at the network and '
     'the store, then give the same command again.',
     errors.UNUSABLE,
   )
