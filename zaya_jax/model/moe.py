@@ -4,11 +4,14 @@
 Axis letters as in `router`; F inner width of an expert, T tokens.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 import ops
+from ops.experts import sink as sink_lib
 from zaya_jax import config as config_lib
 from zaya_jax.model import layers
 from zaya_jax.model import router as router_lib
@@ -23,18 +26,27 @@ class Experts(nnx.Module):
     self.gate_up = layers.normal(rngs, config.init_std, e, d, 2 * f)
     self.down = layers.normal(rngs, config.init_std, e, f, d)
 
-  def __call__(self, h_BLD: jax.Array, choice_BL: jax.Array) -> jax.Array:
-    """[B, L, D] each token through its expert; zeros for the skip class."""
+  def __call__(
+    self,
+    h_BLD: jax.Array,
+    choice_BL: jax.Array,
+    sink: sink_lib.Sink | None = None,
+  ) -> Any:
+    """[B, L, D] each token through its expert; zeros for the skip class.
+
+    With a sink also its stacks, see `ops.expert_mlp`.
+    """
     gate_up, down = (
       w[...].astype(h_BLD.dtype) for w in (self.gate_up, self.down)
     )
     apply = (
       ops.expert_mlp if mesh.size('expert') == 1 else expert_exchange.expert_mlp
     )
-    y_TD = apply(
-      h_BLD.reshape(-1, h_BLD.shape[-1]), choice_BL.reshape(-1), gate_up, down
-    )
-    return y_TD.reshape(h_BLD.shape)
+    h_TD, choice_T = h_BLD.reshape(-1, h_BLD.shape[-1]), choice_BL.reshape(-1)
+    if sink is None:
+      return apply(h_TD, choice_T, gate_up, down).reshape(h_BLD.shape)
+    y_TD, stacks = apply(h_TD, choice_T, gate_up, down, sink)
+    return y_TD.reshape(h_BLD.shape), stacks
 
 
 def weigh(

@@ -7,7 +7,7 @@ ZAYA1's shape with 16,384 tokens.
 Axis letters: T tokens, P rows of all blocks.
 """
 
-import jax
+from typing import Any
 
 from ops.experts import api
 from ops.experts.hopper import places as places_lib
@@ -24,7 +24,7 @@ def unsupported(x_TD, expert_T, gate_up, down) -> str | None:
   )
 
 
-def expert_mlp(*inputs: jax.Array) -> jax.Array:
+def expert_mlp(*inputs: Any) -> Any:
   """See `ops.expert_mlp`."""
   return api.expert_mlp(
     _PRODUCTS, lambda size: -size % products.COLUMNS, *inputs
@@ -64,4 +64,10 @@ def _d_weights(x_PK, dy_PN, places):
   return products.d_weights(x_PK, dy_PN, places.first)
 
 
-_PRODUCTS = api.Products(_place, _sort, _up, _matmul, _d_up, _d_weights)
+def _d_weights_into(x_PK, dy_PN, places, stack, at):
+  return products.d_weights_into(x_PK, dy_PN, places.first, stack, at)
+
+
+_PRODUCTS = api.Products(
+  _place, _sort, _up, _matmul, _d_up, _d_weights, _d_weights_into
+)
