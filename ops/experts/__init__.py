@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Top-1 mixture of SwiGLU experts: permute, multiply by group, unpermute."""
 
+from typing import Any
+
 import jax
 
 from ops import dispatch
 from ops.experts import api, few, hip, hopper, triton, xla
+from ops.experts import sink as sink_lib
 from ops.experts.sorting import permute, sort_by_expert
 
 __all__ = (
@@ -36,7 +39,8 @@ def expert_mlp(
   expert_T: jax.Array,
   gate_up_EDF: jax.Array,
   down_EFD: jax.Array,
-) -> jax.Array:
+  sink: sink_lib.Sink | None = None,
+) -> Any:
   """Applies to each token the SwiGLU expert that it chose.
 
   Dropless with static shapes; the work follows the number of tokens, not the
@@ -48,19 +52,23 @@ def expert_mlp(
     expert_T: [T] int32 in [0, E]; the class E has no expert and yields zeros.
     gate_up_EDF: [E, D, 2F] both input matrices of each expert, gate first.
     down_EFD: [E, F, D] output matrix of each expert.
+    sink: where the gradients of the matrices go; None: to the matrices.
 
   Returns:
-    [T, D] in the type of `x_TD`.
+    [T, D] in the type of `x_TD`; with a sink also its stacks, to be handed on.
 
   Raises:
     ValueError: if the shapes do not fit each other.
   """
   _check(x_TD, expert_T, gate_up_EDF, down_EFD)
   inputs = x_TD, expert_T, gate_up_EDF, down_EFD
-  return dispatch.select('experts', ENGINES, *inputs)(*inputs)
+  run = dispatch.select('experts', ENGINES, *inputs)
+  return run(*inputs) if sink is None else run(*inputs, sink)
 
 
-def expert_mlp_in_place(*inputs: jax.Array) -> api.Made:
+def expert_mlp_in_place(
+  *inputs: jax.Array, sink: sink_lib.Sink | None = None
+) -> api.Made:
   """`expert_mlp`, the results where the engine has them.
 
   `ops.residual_rms_norm` takes them from there, which saves a pass over them on
@@ -69,8 +77,11 @@ def expert_mlp_in_place(*inputs: jax.Array) -> api.Made:
   _check(*inputs)
   run = dispatch.select('experts', ENGINES, *inputs)
   if run is hopper.expert_mlp and inputs[0].shape[0]:
-    return hopper.expert_mlp_in_place(*inputs)
-  return api.Made(run(*inputs), None, None)
+    return hopper.expert_mlp_in_place(*inputs, sink)
+  if sink is None:
+    return api.Made(run(*inputs), None, None)
+  rows, stacks = run(*inputs, sink)
+  return api.Made(rows, None, None, stacks)
 
 
 def _check(x_TD, expert_T, gate_up_EDF, down_EFD):

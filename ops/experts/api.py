@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from ops.experts import sink as sink_lib
 from ops.experts import sorting
 
 # Rows that are added for each expert at most, and for some programs more.
@@ -45,6 +46,8 @@ class Products(NamedTuple):
       expert.
     in_place: (a_PF, places, down) -> a @ down [P, D], which is then the result;
       None: it is that of `matmul`.
+    d_weights_into: (x_PK, dy_PN, places, stack, at) -> the stack with them in
+      it, see `sink.Sink`; None: they are made apart and put there.
   """
 
   place: Callable[..., Any]
@@ -54,6 +57,7 @@ class Products(NamedTuple):
   d_up: Callable[..., jax.Array]
   d_weights: Callable[..., jax.Array]
   in_place: Callable[..., jax.Array] | None = None
+  d_weights_into: Callable[..., jax.Array] | None = None
 
 
 class Made(NamedTuple):
@@ -65,11 +69,13 @@ class Made(NamedTuple):
       they are in order.
     spare_Q: [Q] int32, rows that no token has and whose gradient must be zero;
       P: none.
+    stacks: those of the sink, if there is one.
   """
 
   rows: jax.Array
   row_T: jax.Array | None
   spare_Q: jax.Array | None
+  stacks: sink_lib.Stacks | None = None
 
 
 def unsupported(
@@ -112,7 +118,8 @@ def expert_mlp(
   expert_T: jax.Array,
   gate_up_EDF: jax.Array,
   down_EFD: jax.Array,
-) -> jax.Array:
+  sink: sink_lib.Sink | None = None,
+) -> Any:
   """See `ops.expert_mlp`.
 
   Args:
@@ -122,10 +129,14 @@ def expert_mlp(
     expert_T: their experts.
     gate_up_EDF: matrices.
     down_EFD: matrices.
+    sink: of the gradients of the matrices.
   """
   if not x_TD.shape[0]:
-    return x_TD
-  return placed(products, padding, x_TD, expert_T, gate_up_EDF, down_EFD)[0]
+    y_TD, stacks = x_TD, sink and sink_lib.tap(gate_up_EDF, down_EFD, sink)[2]
+  else:
+    inputs = x_TD, expert_T, gate_up_EDF, down_EFD
+    y_TD, _, stacks = placed(products, padding, *inputs, sink)
+  return (y_TD, stacks) if sink else y_TD
 
 
 def placed(
@@ -135,12 +146,17 @@ def placed(
   expert_T: jax.Array,
   gate_up_EDF: jax.Array,
   down_EFD: jax.Array,
-) -> tuple[jax.Array, Any]:
-  """What the last product makes, and the places; of `expert_mlp`."""
+  sink: sink_lib.Sink | None = None,
+) -> tuple[jax.Array, Any, sink_lib.Stacks | None]:
+  """What the last product makes, the places, and the stacks of the sink."""
   width, (num_experts, inner, _) = x_TD.shape[1], down_EFD.shape
+  d, f = padding(width), padding(inner)
+  if sink and (d or f or not products.d_weights_into):
+    gate_up_EDF, down_EFD, stacks = sink_lib.tap(gate_up_EDF, down_EFD, sink)
+    inputs = x_TD, expert_T, gate_up_EDF, down_EFD
+    return *placed(products, padding, *inputs)[:2], stacks
   places = products.place(expert_T, num_experts)
   # Zeros beside the matrices add nothing; at real sizes there are none.
-  d, f = padding(width), padding(inner)
   if d or f:
     gate_up_EDF = jnp.pad(
       gate_up_EDF.reshape(num_experts, width, 2, inner),
@@ -148,13 +164,14 @@ def placed(
     ).reshape(num_experts, width + d, 2 * (inner + f))
     down_EFD = jnp.pad(down_EFD, ((0, 0), (0, f), (0, d)))
     x_TD = jnp.pad(x_TD, ((0, 0), (0, d)))
-  y_TD = _mlp(products, x_TD, places, gate_up_EDF, down_EFD)
-  return y_TD[:, :width], places
+  y_TD, stacks = _mlp(products, x_TD, places, gate_up_EDF, down_EFD, sink)
+  return y_TD[:, :width], places, stacks
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _mlp(products, x_TD, places, gate_up, down):
-  return _forward(products, x_TD, places, gate_up, down)[0]
+def _mlp(products, x_TD, places, gate_up, down, sink):
+  y_TD, *_ = _forward(products, x_TD, places, gate_up, down)
+  return y_TD, sink and sink.stacks
 
 
 def _forward(products, x_TD, places, gate_up, down, save=False):
@@ -163,21 +180,29 @@ def _forward(products, x_TD, places, gate_up, down, save=False):
   return last(a_PF, places, down), a_PF, *slopes
 
 
-def _mlp_fwd(products, x_TD, places, gate_up, down):
+def _mlp_fwd(products, x_TD, places, gate_up, down, sink):
   inputs = x_TD, places, gate_up, down
   y_TD, *made = _forward(products, *inputs, save=True)
-  return y_TD, (*inputs, *made)
+  return (y_TD, sink and sink.stacks), (*inputs, *made, sink and sink.at)
 
 
-def _mlp_bwd(products, saved, dy_TD):
-  x_TD, places, gate_up, down, a_PF, slopes_PG = saved
+def _mlp_bwd(products, saved, gradients):
+  x_TD, places, gate_up, down, a_PF, slopes_PG, at = saved
+  dy_TD, stacks = gradients
   x_PD = products.sort(x_TD, places)
   dy_PD = dy_TD if products.in_place else products.sort(dy_TD, places)
   dh_PG = products.d_up(dy_PD, slopes_PG, places, down)
-  d_down = products.d_weights(a_PF, dy_PD, places)
-  d_gate_up = products.d_weights(x_PD, dh_PG, places)
+  by_down, by_gate_up = (a_PF, dy_PD, places), (x_PD, dh_PG, places)
+  if stacks is None:
+    d_down = products.d_weights(*by_down)
+    made = products.d_weights(*by_gate_up), d_down, None
+  else:
+    d_down = products.d_weights_into(*by_down, stacks.down, at)
+    d_gate_up = products.d_weights_into(*by_gate_up, stacks.gate_up, at)
+    filled = sink_lib.Stacks(d_gate_up, d_down)
+    made = None, None, sink_lib.Sink(filled, None)
   dx_TD = products.matmul(dh_PG, places, gate_up, transposed=True)
-  return dx_TD, None, d_gate_up, d_down
+  return dx_TD, None, *made
 
 
 _mlp.defvjp(_mlp_fwd, _mlp_bwd)

@@ -4,6 +4,8 @@
 Tokens are sorted without gaps, as for Triton.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -24,7 +26,7 @@ def unsupported(x_TD, expert_T, gate_up, down) -> str | None:
   )
 
 
-def expert_mlp(*inputs: jax.Array) -> jax.Array:
+def expert_mlp(*inputs: Any) -> Any:
   """See `ops.expert_mlp`."""
   return api.expert_mlp(_PRODUCTS, lambda size: -size % 8, *inputs)
 

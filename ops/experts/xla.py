@@ -10,12 +10,14 @@ gradients.
 """
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from ops import dispatch
 from ops.experts import api, reference
+from ops.experts import sink as sink_lib
 from ops.experts.sorting import permute, sort_by_expert
 
 
@@ -25,8 +27,11 @@ def unsupported(x_TD, expert_T, gate_up, down) -> str | None:
   return api.uncounted(x_TD, gate_up)
 
 
-def expert_mlp(x_TD, expert_T, gate_up_EDF, down_EFD) -> jax.Array:
+def expert_mlp(x_TD, expert_T, gate_up_EDF, down_EFD, sink=None) -> Any:
   """See `ops.expert_mlp`."""
+  if sink:
+    gate_up_EDF, down_EFD, stacks = sink_lib.tap(gate_up_EDF, down_EFD, sink)
+    return expert_mlp(x_TD, expert_T, gate_up_EDF, down_EFD), stacks
   order_T, inverse_T, starts = sort_by_expert(expert_T, gate_up_EDF.shape[0])
   sorted_TD = permute(x_TD, order_T, inverse_T)
   y_TD = _grouped_mlp(sorted_TD, starts, gate_up_EDF, down_EFD)

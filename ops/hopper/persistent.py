@@ -81,7 +81,18 @@ class Block(NamedTuple):
     return operand if self.parts > 1 else [Source(operand, self.shared)]
 
 
-def launch(kernel, multiply, name, inputs, outputs, *, blocks, sums, pair):
+def launch(
+  kernel,
+  multiply,
+  name,
+  inputs,
+  outputs=(),
+  *,
+  blocks,
+  sums,
+  pair,
+  changed=None,
+):
   """Runs a kernel.
 
   Args:
@@ -95,8 +106,10 @@ def launch(kernel, multiply, name, inputs, outputs, *, blocks, sums, pair):
     blocks: the `Block` of each operand.
     sums: columns of each.
     pair: tiles of an index, 1 or 2; those of two run side by side.
+    changed: a `jax.Ref`, instead of outputs: what `Memory.write` takes then.
   """
   dtype = inputs[-1].dtype
+  written = dtype if changed is None else changed.dtype
   paired = pair == 2 and _CLUSTERS
 
   def body(*refs):
@@ -108,7 +121,9 @@ def launch(kernel, multiply, name, inputs, outputs, *, blocks, sums, pair):
       return tile_of(*warp_groups.divide(index, pair), group)
 
     @functools.partial(  # type: ignore[call-arg]
-      pl.run_scoped, **_scratch(blocks, dtype, paired), collective_axes='group'
+      pl.run_scoped,
+      **_scratch(blocks, dtype, written, paired),
+      collective_axes='group',
     )
     def _(buffers, full, empty, parts_ref):
       group = lax.axis_index('group')
@@ -141,26 +156,38 @@ def launch(kernel, multiply, name, inputs, outputs, *, blocks, sums, pair):
         walk()(compute)  # type: ignore[arg-type]
         plgpu.wait_smem_to_gmem(0)
 
-  return plgpu.kernel(
-    body,
-    out_type=outputs,
-    grid=(processors() // (1 + paired),),
-    grid_names=('processor',),
-    num_threads=GROUPS + 1,
-    thread_name='group',
-    kernel_name=name,
-    compiler_params=plgpu.CompilerParams(
-      lowering_semantics=plgpu.LoweringSemantics.Warpgroup
-    ),
-    cluster=(2,) if paired else (),
-    cluster_names=('pair',) if paired else (),
-  )(*inputs)
+  grid: dict[str, Any] = {
+    'grid': (processors() // (1 + paired),),
+    'grid_names': ('processor',),
+    'num_threads': GROUPS + 1,
+    'thread_name': 'group',
+    'cluster': (2,) if paired else (),
+    'cluster_names': ('pair',) if paired else (),
+    'kernel_name': name,
+  }
+  params = plgpu.CompilerParams(
+    lowering_semantics=plgpu.LoweringSemantics.Warpgroup
+  )
+  if changed is None:
+    run = plgpu.kernel(body, out_type=outputs, compiler_params=params, **grid)
+    return run(*inputs)
+  # The same, but for vmap, which takes no reference.
+  return pl.kernel(
+    body, mesh=plgpu.Mesh(**grid), compiler_params=params, name=name
+  )(*inputs, changed)
 
 
-def _scratch(blocks, dtype, paired):
+def _columns(dtype):
+  """Of a part of a result: rows of 128 bytes."""
+  return STEP * 2 // jnp.dtype(dtype).itemsize
+
+
+def _scratch(blocks, dtype, written, paired):
   """Shared memory of a program, and its barriers."""
   empty: dict[str, Any] = {'num_arrivals': GROUPS, 'num_barriers': _STAGES}
-  part = GROUPS, _SLOTS, HALF, STEP
+  columns = _columns(written)
+  part = GROUPS, _SLOTS, HALF, columns
+  pattern = plgpu.TilingTransform((8, columns)), PATTERN[1]
   return {
     'buffers': [
       plgpu.SMEM((_STAGES, *block.shape), dtype, transforms=PATTERN)
@@ -170,7 +197,7 @@ def _scratch(blocks, dtype, paired):
     'empty': plgpu.ClusterBarrier(collective_axes=('pair',), **empty)
     if paired
     else plgpu.Barrier(**empty),
-    'parts_ref': plgpu.SMEM(part, dtype, transforms=PATTERN),
+    'parts_ref': plgpu.SMEM(part, written, transforms=pattern),
   }
 
 
@@ -299,12 +326,14 @@ class Memory:
 
   Attributes:
     group: index of the warp group.
+    columns: of what `write` takes.
   """
 
   def __init__(self, ring, group, parts_ref, number):
     self.group = group
     self._ring, self._number = ring, number
     self._parts_ref, self._turn = parts_ref, 0
+    self.columns = _columns(parts_ref.dtype)
 
   def read(self):
     """This group's rows of the next `Tile.extras`."""
@@ -315,8 +344,16 @@ class Memory:
     self._number += 1
     return values
 
-  def write(self, value, target_ref, *, turned=False, when=True):
-    """Writes [HALF, STEP] or its transpose, in the background."""
+  def write(self, value, target_ref, *, turned=False, when=True, adds=False):
+    """Writes [HALF, columns] or its transpose, in the background.
+
+    Args:
+      value: what to write.
+      target_ref: where.
+      turned: whether that is [columns, HALF].
+      when: whether to write.
+      adds: whether to add to what is there, float32; the copy engine does it.
+    """
     part_ref = self._parts_ref.at[self.group, self._turn % _SLOTS]
     self._turn += 1
     plgpu.wait_smem_to_gmem(_SLOTS - 1, wait_read_only=True)
@@ -329,7 +366,11 @@ class Memory:
       else:
         part_ref[...] = part
       plgpu.commit_smem()
-      plgpu.copy_smem_to_gmem(part_ref, target_ref)
+      copy = functools.partial(plgpu.copy_smem_to_gmem, part_ref, target_ref)
+      if adds is False:
+        copy()
+      else:
+        lax.cond(adds, functools.partial(copy, reduction_op='add'), copy)
 
     if when is True:
       store()

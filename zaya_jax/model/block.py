@@ -4,6 +4,7 @@
 import jax
 from flax import nnx
 
+from ops.experts import sink as sink_lib
 from zaya_jax import config as config_lib
 from zaya_jax.model import cca, layers, moe
 from zaya_jax.model import router as router_lib
@@ -30,7 +31,8 @@ class Block(nnx.Module):
     context: cca.Context,
     slides: jax.Array | None,
     next_norm_D: jax.Array,
-  ) -> tuple[jax.Array, jax.Array, router_lib.Routes]:
+    sink: sink_lib.Sink | None = None,
+  ) -> tuple[jax.Array, jax.Array, router_lib.Routes, sink_lib.Stacks | None]:
     """Applies the layer.
 
     Each merge into the residual stream is one pass over memory with the norm
@@ -43,9 +45,11 @@ class Block(nnx.Module):
       context: masks, segments and rotations of the batch.
       slides: bool scalar, whether this layer slides; None: no layer does.
       next_norm_D: `attn_norm` of the next layer, or what norms the last.
+      sink: where gradients of the experts go; None: to their matrices.
 
     Returns:
-      The new residual stream, its norm by `next_norm_D`, and the routes.
+      The new residual stream, its norm by `next_norm_D`, the routes, and the
+      stacks of the sink.
     """
     eps = self.config.norm_eps
     o_BLD = self.attn(h_BLD, context, slides)
@@ -53,8 +57,10 @@ class Block(nnx.Module):
       o_BLD, x_BLD, self.moe_norm[...], eps
     )
     routes = self.router(h_BLD, state_BLR)
-    y_BLD, taken = self.experts.weighed(h_BLD, routes, self.config.skip)
+    y_BLD, taken, stacks = self.experts.weighed(
+      h_BLD, routes, self.config.skip, sink
+    )
     x_BLD, h_BLD = self.moe_merge.then_norm(
       y_BLD, x_BLD, next_norm_D, eps, taken
     )
-    return x_BLD, h_BLD, routes
+    return x_BLD, h_BLD, routes, stacks

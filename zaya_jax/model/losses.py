@@ -11,7 +11,10 @@ _MAX_LOGITS = 2**26  # At once, in `log_probs`: 256 MiB.
 
 
 def next_token(
-  model: zaya.Zaya, batch: dict[str, jax.Array], context_mode: str = 'gather'
+  model: zaya.Zaya,
+  batch: dict[str, jax.Array],
+  context_mode: str = 'gather',
+  sinks: zaya.Sinks | None = None,
 ) -> tuple[jax.Array, jax.Array]:
   """Sum of weighted next-token losses of a batch, or of this device's part.
 
@@ -20,6 +23,7 @@ def next_token(
     batch: tokens, targets, segment_ids, positions [B, L] int32 and weights
       [B, L] float32, 0 where a target does not count.
     context_mode: of `Zaya.features`.
+    sinks: likewise.
 
   Returns:
     Scalar float32 in nats, and the load of the router [N, X] float32.
@@ -29,6 +33,7 @@ def next_token(
     segment_ids=batch['segment_ids'],
     positions=batch['positions'],
     context_mode=context_mode,
+    sinks=sinks,
   )
   nats = ops.linear_cross_entropy(
     out.x.reshape(-1, out.x.shape[-1]),

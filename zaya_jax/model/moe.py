@@ -4,11 +4,14 @@
 Axis letters as in `router`; F inner width of an expert, T tokens.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 import ops
+from ops.experts import sink as sink_lib
 from zaya_jax import config as config_lib
 from zaya_jax.model import layers
 from zaya_jax.model import router as router_lib
@@ -23,31 +26,52 @@ class Experts(nnx.Module):
     self.gate_up = layers.normal(rngs, config.init_std, e, d, 2 * f)
     self.down = layers.normal(rngs, config.init_std, e, f, d)
 
-  def __call__(self, h_BLD: jax.Array, choice_BL: jax.Array) -> jax.Array:
-    """[B, L, D] each token through its expert; zeros for the skip class."""
+  def __call__(
+    self,
+    h_BLD: jax.Array,
+    choice_BL: jax.Array,
+    sink: sink_lib.Sink | None = None,
+  ) -> Any:
+    """[B, L, D] each token through its expert; zeros for the skip class.
+
+    With a sink also its stacks, see `ops.expert_mlp`.
+    """
     apply = (
       ops.expert_mlp if mesh.size('expert') == 1 else expert_exchange.expert_mlp
     )
-    return apply(*self._inputs(h_BLD, choice_BL)).reshape(h_BLD.shape)
+    inputs = self._inputs(h_BLD, choice_BL)
+    if sink is None:
+      return apply(*inputs).reshape(h_BLD.shape)
+    y_TD, stacks = apply(*inputs, sink)
+    return y_TD.reshape(h_BLD.shape), stacks
 
   def weighed(
-    self, h_BLD: jax.Array, routes: router_lib.Routes, skip: str
-  ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+    self,
+    h_BLD: jax.Array,
+    routes: router_lib.Routes,
+    skip: str,
+    sink: sink_lib.Sink | None = None,
+  ) -> tuple[jax.Array, tuple[jax.Array, ...], sink_lib.Stacks | None]:
     """`weigh` of the results, for `ResidualMerge.then_norm`.
 
     Returns:
       That, [B, L, D], and nothing; or the results in an order of their own, and
-      what takes them from there (`ops.residual_rms_norm`).
+      what takes them from there (`ops.residual_rms_norm`). Then the stacks of
+      the sink.
     """
     if mesh.size('expert') == 1 and skip != 'identity':
-      made = ops.expert_mlp_in_place(*self._inputs(h_BLD, routes.choice))
+      inputs = self._inputs(h_BLD, routes.choice)
+      made = ops.expert_mlp_in_place(*inputs, sink=sink)
       if made.row_T is not None:
         row_BL = made.row_T.reshape(routes.choice.shape)
-        return made.rows, (routes.weight, row_BL, made.spare_Q)
-      y_BLD = made.rows.reshape(h_BLD.shape)
+        taken = routes.weight, row_BL, made.spare_Q
+        return made.rows, taken, made.stacks
+      y_BLD, stacks = made.rows.reshape(h_BLD.shape), made.stacks
     else:
-      y_BLD = self(h_BLD, routes.choice)
-    return weigh(y_BLD, h_BLD, routes, skip), ()
+      y_BLD, stacks = self(h_BLD, routes.choice, sink), None
+      if sink:
+        y_BLD, stacks = y_BLD
+    return weigh(y_BLD, h_BLD, routes, skip), (), stacks
 
   def _inputs(self, h_BLD, choice_BL):
     return (

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from ops.experts import sink as sink_lib
 from zaya_jax import config as config_lib
 from zaya_jax.model import block, cca, layers, stack
 from zaya_jax.model import router as router_lib
@@ -37,6 +38,22 @@ class Features:
 
   x: jax.Array
   load: jax.Array
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sinks:
+  """Where gradients of the experts of all layers go: `ops.experts.sink`.
+
+  Attributes:
+    stacks: the gradient of these is all that the experts get.
+    first: what that begins with.
+    add: int32 scalar, whether to add to it; else it is written over.
+  """
+
+  stacks: sink_lib.Stacks
+  first: sink_lib.Stacks
+  add: jax.Array
 
 
 class Zaya(nnx.Module):
@@ -81,6 +98,7 @@ class Zaya(nnx.Module):
     segment_ids: jax.Array | None = None,
     positions: jax.Array | None = None,
     context_mode: str = 'gather',
+    sinks: Sinks | None = None,
   ) -> Features:
     """Everything below the head.
 
@@ -92,6 +110,8 @@ class Zaya(nnx.Module):
       positions: [B, L] int for the rotary embedding; None: 0, 1, ... in each
         row, padding not counted.
       context_mode: of `cca.Context`, where tokens of a row are divided.
+      sinks: of the gradients of the experts; None: they have no other place
+        than those of other parameters.
     """
     mask = None if attention_mask is None else attention_mask.astype(bool)
     if mask is not None and segment_ids is not None:
@@ -102,7 +122,7 @@ class Zaya(nnx.Module):
     x_BLD = self._whole('embed')[tokens_BL]
     x_BLD = layers.affine(x_BLD, self.input_scale, self.input_bias)
     counts = mask if segment_ids is None else segment_ids > 0
-    h_BLD, load_NX = self._run_layers(x_BLD, context, counts)
+    h_BLD, load_NX = self._run_layers(x_BLD, context, counts, sinks)
     return Features(x=h_BLD, load=load_NX)
 
   def logits(self, x_BLD: jax.Array) -> jax.Array:
@@ -130,7 +150,7 @@ class Zaya(nnx.Module):
     whole = {name: getattr(_abstract(self.config), name)}
     return partition.gather({name: getattr(self, name)}, whole)[name][...]
 
-  def _run_layers(self, x_BLD, context, counts_BL):
+  def _run_layers(self, x_BLD, context, counts_BL, sinks):
     config = self.config
     whole = _abstract(config).layers
     slides_N = None
@@ -142,26 +162,31 @@ class Zaya(nnx.Module):
     next_ND = jnp.concatenate([norms_ND[1:], self.final_norm[...][None]])
 
     def layer(carry, inputs):
-      params, slides, next_D = inputs
+      (*stream, stacks), (params, slides, next_D, index) = carry, inputs
       params = partition.gather(params, whole, 'layers/')
-      *stream, routes = params(*carry, context, slides, next_D)
+      sink = sinks and sink_lib.Sink(stacks, jnp.stack([index, sinks.add]))
+      *stream, routes, stacks = params(*stream, context, slides, next_D, sink)
       load_X = router_lib.count(routes.choice, config.num_classes, counts_BL)
-      return (*stream, routes.state), load_X
+      return (*stream, routes.state, stacks), load_X
 
     if config.remat in _REMAT:
       layer = jax.checkpoint(
         layer, prevent_cse=False, policy=_REMAT[config.remat]
       )
+
     h_BLD = layers.rms_norm(
       x_BLD, norms_ND[0], config.norm_eps, layers.compute_dtype(config)
     )
     state_BLR = jnp.zeros((*x_BLD.shape[:2], config.d_router))
-    (_, h_BLD, _), load_NX = stack.run(
+    index_N = jnp.arange(config.num_layers, dtype=jnp.int32)
+    (_, h_BLD, _, stacks), load_NX = stack.run(
       layer,
-      (x_BLD, h_BLD, state_BLR),
-      (self.layers, slides_N, next_ND),
+      (x_BLD, h_BLD, state_BLR, sinks and sinks.stacks),
+      (self.layers, slides_N, next_ND, index_N),
       loop=config.scan_layers != 'false',
     )
+    if sinks:
+      h_BLD = sink_lib.begin(h_BLD, stacks, sinks.first)
     return h_BLD, load_NX
 
 
@@ -208,9 +233,25 @@ def cast_experts(
   if mesh.size('fsdp') > 1:
     return params
   dtype = layers.compute_dtype(config)
-  inner = params['layers']
-  experts = {name: w.astype(dtype) for name, w in inner['experts'].items()}
-  return {**params, 'layers': {**inner, 'experts': experts}}
+  experts = params['layers']['experts']
+  return with_experts(params, {k: w.astype(dtype) for k, w in experts.items()})
+
+
+def takes_sinks(config: config_lib.ModelConfig) -> bool:
+  """Whether gradients of the experts can go to `Sinks`.
+
+  FSDP sums them over devices within each layer, before. A loop whose layers are
+  computed anew whole would save the stacks, which it only hands on, for each.
+  """
+  saves = config.scan_layers != 'false' and config.remat == 'block'
+  return mesh.size('fsdp') == 1 and not saves
+
+
+def with_experts(
+  params: dict[str, Any], experts: dict[str, Any]
+) -> dict[str, Any]:
+  """Parameters, or gradients, with these of the experts."""
+  return {**params, 'layers': {**params['layers'], 'experts': experts}}
 
 
 def init(

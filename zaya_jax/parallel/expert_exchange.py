@@ -15,12 +15,14 @@ e of this one, F inner width of an expert, n devices along the axis.
 
 import dataclasses
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 import ops
 from ops import experts
+from ops.experts import sink as sink_lib
 from zaya_jax.parallel import placement
 
 AXIS = 'expert'
@@ -47,7 +49,8 @@ def expert_mlp(
   expert_T: jax.Array,
   gate_up_eDF: jax.Array,
   down_eFD: jax.Array,
-) -> jax.Array:
+  sink: sink_lib.Sink | None = None,
+) -> Any:
   """`ops.expert_mlp` with the experts of all devices along the axis.
 
   Args:
@@ -55,9 +58,10 @@ def expert_mlp(
     expert_T: [T] int32 in [0, E]; the class E has no expert and yields zeros.
     gate_up_eDF: [e, D, 2F] matrices of this device's experts, gate first.
     down_eFD: [e, F, D].
+    sink: of `ops.expert_mlp`, for this device's experts.
 
   Returns:
-    [T, D] in the type of `x_TD`.
+    As `ops.expert_mlp`.
   """
   n, mine = jax.lax.axis_size(AXIS), gate_up_eDF.shape[0]
   order_T, inverse_T, starts = experts.sort_by_expert(expert_T, n * mine)
@@ -75,10 +79,13 @@ def expert_mlp(
   ends_ne = jnp.cumsum(counts_ne, axis=1)
   rows_T = jnp.arange(x_TD.shape[0], dtype=jnp.int32)
   expert_nT = jnp.sum(rows_T[None, :, None] >= ends_ne[:, None], axis=2)
-  y_RD = ops.expert_mlp(
-    received_RD, expert_nT.reshape(-1).astype(jnp.int32), gate_up_eDF, down_eFD
-  )
-  return experts.permute(_return(y_RD, route), inverse_T, order_T)
+  expert_R = expert_nT.reshape(-1).astype(jnp.int32)
+  given = received_RD, expert_R, gate_up_eDF, down_eFD
+  back = lambda y_RD: experts.permute(_return(y_RD, route), inverse_T, order_T)
+  if sink is None:
+    return back(ops.expert_mlp(*given))
+  y_RD, stacks = ops.expert_mlp(*given, sink)
+  return back(y_RD), stacks
 
 
 def _swap(x):

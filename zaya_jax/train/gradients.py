@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
+from ops.experts import sink as sink_lib
 from zaya_jax import config as config_lib
 from zaya_jax.model import losses, zaya
 from zaya_jax.parallel import mesh, partition
@@ -46,16 +47,26 @@ def each_and_sum(
     counting = jnp.sum(batch['weights'], dtype=jnp.float32)
     tokens = jnp.maximum(mesh.total(counting), 1.0)
 
-    def loss_fn(params, part):
+    cast = zaya.cast_experts(config.model, params)
+
+    def loss_fn(params, part, first=None, add=0):
+      sinks = None
+      if first:
+        stacks = sink_lib.Stacks(**params['layers']['experts'])
+        sinks = zaya.Sinks(stacks=stacks, first=first, add=jnp.int32(add))
+        params = zaya.with_experts(params, cast['layers']['experts'])
       model = zaya.bind(config.model, params, buffers)
-      nats, load = losses.next_token(model, part, config.mesh.context_mode)
+      nats, load = losses.next_token(
+        model, part, config.mesh.context_mode, sinks
+      )
       return nats / tokens, load
 
     loss, load, grads = _accumulate(
       jax.value_and_grad(loss_fn, has_aux=True),
-      zaya.cast_experts(config.model, params),
+      cast,
       batch,
       config.optim.parts,
+      sink=zaya.takes_sinks(config.model),
     )
     grads = partition.sum_gradients(grads, shapes)
     return mesh.total(loss), grads, mesh.total(load), loss[None]
@@ -68,23 +79,45 @@ def each_and_sum(
   )(params, buffers, batch)
 
 
-def _accumulate(grad_fn, params, batch, parts):
-  """Sums of loss, load and gradients over parts of this device's rows."""
+def _accumulate(grad_fn, params, batch, parts, sink):
+  """Sums of loss, load and gradients over parts of this device's rows.
+
+  Args:
+    grad_fn: of parameters and a part and, with a sink, what the gradients of
+      experts begin with, and whether to add to that.
+    params: of this device.
+    batch: its rows.
+    parts: one after another.
+    sink: whether gradients of the experts are summed where they are made.
+  """
+  dtype_of = lambda a: jnp.float32 if parts > 1 else a.dtype
+  experts = params['layers']['experts']
+  first = {k: jax.lax.empty(a.shape, dtype_of(a)) for k, a in experts.items()}
+  if sink:  # Of this only the type is meant.
+    params = zaya.with_experts(params, first)
+  begin = lambda experts: sink_lib.Stacks(**experts) if sink else None
   if parts == 1:
-    (loss, load), grads = grad_fn(params, batch)
+    (loss, load), grads = grad_fn(params, batch, begin(first))
     return loss, load, grads
 
-  def add_part(sums, part):
-    (loss, load), grads = grad_fn(params, part)
-    return jax.tree.map(jnp.add, sums, (loss, load, grads)), None
+  def add_part(sums, numbered):
+    index, part = numbered
+    experts = sums[2]['layers']['experts']
+    (loss, load), grads = grad_fn(params, part, begin(experts), index > 0)
+    added = jax.tree.map(jnp.add, sums, (loss, load, grads))
+    if sink:
+      experts = grads['layers']['experts']
+      added = *added[:2], zaya.with_experts(added[2], experts)
+    return added, None
 
   shapes = jax.eval_shape(grad_fn, params, batch)
   (loss, load), grads = jax.tree.map(
     lambda a: jnp.zeros(a.shape, jnp.float32), shapes
   )
-  return jax.lax.scan(add_part, (loss, load, grads), _interleave(batch, parts))[
-    0
-  ]
+  if sink:
+    grads = zaya.with_experts(grads, first)
+  numbers = jnp.arange(parts, dtype=jnp.int32), _interleave(batch, parts)
+  return jax.lax.scan(add_part, (loss, load, grads), numbers)[0]
 
 
 def _interleave(batch, parts):

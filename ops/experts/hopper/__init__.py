@@ -7,7 +7,7 @@ are taken out of the blocks: 0.03 ms a time at ZAYA1's shape with 16,384 tokens.
 Axis letters: T tokens, P rows of all blocks.
 """
 
-import jax
+from typing import Any
 
 from ops.experts import api
 from ops.experts.hopper import places as places_lib
@@ -24,15 +24,15 @@ def unsupported(x_TD, expert_T, gate_up, down) -> str | None:
   )
 
 
-def expert_mlp(*inputs: jax.Array) -> jax.Array:
+def expert_mlp(*inputs: Any) -> Any:
   """See `ops.expert_mlp`."""
   return api.expert_mlp(_PRODUCTS, _padding, *inputs)
 
 
-def expert_mlp_in_place(*inputs: jax.Array) -> api.Made:
+def expert_mlp_in_place(*inputs: Any) -> api.Made:
   """See `ops.experts.expert_mlp_in_place`."""
-  made_PD, places = api.placed(_IN_PLACE, _padding, *inputs)
-  return api.Made(made_PD, places.row_T, places.spare_Q)
+  made_PD, places, stacks = api.placed(_IN_PLACE, _padding, *inputs)
+  return api.Made(made_PD, places.row_T, places.spare_Q, stacks)
 
 
 def _padding(size):
@@ -71,7 +71,14 @@ def _d_weights(x_PK, dy_PN, places):
   return products.d_weights(x_PK, dy_PN, places.first)
 
 
-_PRODUCTS = api.Products(_place, _sort, _up, _matmul, _d_up, _d_weights)
+def _d_weights_into(x_PK, dy_PN, places, stack, at):
+  return products.d_weights_into(x_PK, dy_PN, places.first, stack, at)
+
+
+_PRODUCTS = api.Products(
+  *(_place, _sort, _up, _matmul, _d_up, _d_weights),
+  d_weights_into=_d_weights_into,
+)
 _IN_PLACE = _PRODUCTS._replace(
   in_place=lambda *inputs: once(_in_place(*inputs))
 )

@@ -202,11 +202,42 @@ def _rows_times(finish, name, blocks, w, transposed, *more, columns=None):
 @jax.jit
 def d_weights(x_PK: jax.Array, dy_PN: jax.Array, first: jax.Array) -> jax.Array:
   """[E, K, N]: x^T dy over the rows of each expert, a block at least."""
+  shape = first.size - 1, x_PK.shape[1], dy_PN.shape[1]
+  outputs = _arrays(x_PK, shape)
+  target = lambda w_ref: (w_ref, False)
+  return _d_weights(x_PK, dy_PN, (first,), target, outputs=outputs)[0]
+
+
+@jax.jit
+def d_weights_into(
+  x_PK: jax.Array,
+  dy_PN: jax.Array,
+  first: jax.Array,
+  stack: jax.Array,
+  at: jax.Array,
+) -> jax.Array:
+  """[N, E, K, N] with `d_weights` in a layer, or added: `sink.Sink`."""
+  stack_ref = jax.new_ref(stack)
+
+  def target(at_ref, stack_ref):
+    adds = at_ref[1] > 0 if stack.dtype == jnp.float32 else False
+    return stack_ref.at[at_ref[0]], adds
+
+  _d_weights(x_PK, dy_PN, (first, at), target, changed=stack_ref)
+  return jax.freeze(stack_ref)
+
+
+def _d_weights(x_PK, dy_PN, numbers, target, **results):
+  """Launches; `target` gives [E, K, N] and whether to add, of references."""
+  first = numbers[0]
   height, width, experts = x_PK.shape[1], dy_PN.shape[1], first.size - 1
   wide, pair = width // COLUMNS, _pair(height // ROWS)
   high = height // ROWS // pair
 
-  def kernel(first_ref, x_ref, dy_ref, w_ref):
+  def kernel(first_ref, *refs):
+    *at, x_ref, dy_ref, w_ref = refs
+    w_ref, adds = target(*at, w_ref)
+
     def tile(index, place, group):
       expert, rest = divide(index, high * wide)
       row, column = divide(rest, wide)
@@ -218,7 +249,7 @@ def d_weights(x_PK: jax.Array, dy_PN: jax.Array, first: jax.Array) -> jax.Array:
         x_ref.at[rows, pl.ds(row * ROWS, ROWS)],
         dy_ref.at[rows, pl.ds(column * COLUMNS, COLUMNS)],
       )
-      store = _store(w_ref.at[expert].at[_rows(row, group)], column)
+      store = _store(w_ref.at[expert].at[_rows(row, group)], column, adds)
       return Tile(operands, (end - begin) * (ROWS // STEP), store)
 
     return tile, experts * high * wide
@@ -232,12 +263,12 @@ def d_weights(x_PK: jax.Array, dy_PN: jax.Array, first: jax.Array) -> jax.Array:
     kernel,
     multiply,
     'experts_d_weights',
-    (first, x_PK, dy_PN),
-    _arrays(x_PK, (experts, height, width)),
+    (*numbers, x_PK, dy_PN),
     blocks=[Block((STEP, ROWS), 0), Block((STEP, COLUMNS), 0, shared=True)],
     sums=(COLUMNS,),
     pair=pair,
-  )[0]
+    **results,
+  )
 
 
 def _arrays(like, *shapes):
@@ -257,12 +288,13 @@ def _rows(block, group=None):
   return pl.ds(block * ROWS + group * HALF, HALF)
 
 
-def _store(rows_ref, column):
-  """The `Tile.store` of one sum."""
+def _store(rows_ref, column, adds=False):
+  """The `Tile.store` of one sum, or what adds it to what is there."""
 
   def store(sums, memory):
-    for start in range(0, COLUMNS, STEP):
-      at = pl.ds(column * COLUMNS + start, STEP)
-      memory.write(sums[0][:, start : start + STEP], rows_ref.at[:, at])
+    for start in range(0, COLUMNS, memory.columns):
+      at = pl.ds(column * COLUMNS + start, memory.columns)
+      part = sums[0][:, start : start + memory.columns]
+      memory.write(part, rows_ref.at[:, at], adds=adds)
 
   return store

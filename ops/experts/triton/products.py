@@ -97,12 +97,24 @@ def d_up(dy_TD, slopes_TG, places, down_EFD) -> jax.Array:
 
 def d_weights(x_TK, dy_TN, places) -> jax.Array:
   """[E, K, N]; of no rows, zeros."""
-  _, starts = places
+  shape = places[1].size - 1, x_TK.shape[1], dy_TN.shape[1]
+  into = jax.ShapeDtypeStruct(shape, x_TK.dtype)
+  return _d_weights(x_TK, dy_TN, places[1], into)
+
+
+def d_weights_into(x_TK, dy_TN, places, stack, at) -> jax.Array:
+  """[N, E, K, N] with the same in a layer, or added there: `sink.Sink`."""
+  return _d_weights(x_TK, dy_TN, places[1], stack, at)
+
+
+def _d_weights(x_TK, dy_TN, starts, into, *place):
+  """Into the memory of a result or, with `Sink.at`, of an array."""
   tokens, height = x_TK.shape
   width, experts = dy_TN.shape[1], starts.size - 1
   size = tiles.tile('experts_d_weights', x_TK.dtype).fit(height, width, tokens)
 
-  def kernel(starts_ref, x_ref, dy_ref, w_ref):
+  def kernel(starts_ref, x_ref, dy_ref, *refs):
+    *given, w_ref = refs
     expert = pl.program_id(2)
     first, end = starts_ref[expert], starts_ref[expert + 1]
     column_M = block(pl.program_id(1), size.m)
@@ -133,16 +145,24 @@ def d_weights(x_TK, dy_TN, places) -> jax.Array:
     acc = jax.lax.fori_loop(full, turns, turn_of(True), acc)
     rows = pl.ds(pl.program_id(1) * size.m, size.m)
     columns = pl.ds(pl.program_id(0) * size.n, size.n)
-    plgpu.store(w_ref.at[expert, rows, columns], acc.astype(w_ref.dtype))
+    target = expert, rows, columns
+    if given:
+      at_ref, old_ref = given
+      target = at_ref[0], *target
+      add = jnp.broadcast_to(at_ref[1] > 0, acc.shape)
+      old = plgpu.load(old_ref.at[target], mask=add, other=0.0)
+      acc += old.astype(jnp.float32)
+    plgpu.store(w_ref.at[target], acc.astype(w_ref.dtype))
 
   return launch.kernel_call(
     kernel,
     'experts_d_weights',
     (width // size.n, height // size.m, experts),
-    jax.ShapeDtypeStruct((experts, height, width), x_TK.dtype),
+    jax.ShapeDtypeStruct(into.shape, into.dtype),
     warps=size.warps,
     stages=size.stages,
-  )(starts, x_TK, dy_TN)
+    aliases={4: 0} if place else None,
+  )(starts, x_TK, dy_TN, *place, *([into] if place else []))
 
 
 def _tile(name, x, n, k):
