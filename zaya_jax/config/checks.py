@@ -145,14 +145,15 @@ def _check_sources(config: run.Config, recipe: Any) -> None:
   """Whether each source is there, or the text that it is made of."""
   for source in recipe.sources:
     folder, text = source.folder(config.run_dir), source.input
-    if os.path.isdir(folder) or text == 'stdlib' or _is_url(text):
+    if os.path.isdir(folder) or text == 'stdlib':
       continue
     if not text:
       raise fields.UsageError(
         f'--recipe={recipe.path}: sources.{source.name}: {folder} is no folder '
         'of prepared shards; --mode=prepare makes one.'
       )
-    if not os.path.exists(text) and not glob.glob(text, recursive=True):
+    known = _is_url(text) or os.path.exists(text)
+    if not known and not glob.glob(text, recursive=True):
       raise fields.UsageError(
         f'--recipe={recipe.path}: sources.{source.name}.input: {text} does not '
         f'exist; name {_TEXT}.'
