@@ -120,6 +120,27 @@ def test_each_folder_of_a_mixture_is_held_out_by_its_name(tmp_path, text):
   assert note.endswith('the other folders are evaluated')
 
 
+def test_held_out_text_whose_records_have_no_window_is_left_out_and_told(
+  tmp_path, text
+):
+  for name, size in (('web', 64), ('sums', 96)):
+    pipelines.prepare.prepare(
+      text, tmp_path / name, record_tokens=size, val_fraction=0.2
+    )
+  (tmp_path / 'recipe.toml').write_text(_LENGTHS.replace('DATA', f'{tmp_path}'))
+  config = make_config(tmp_path, seq_len=64, record_tokens=192)
+  config = dataclasses.replace(config, recipe=str(tmp_path / 'recipe.toml'))
+  for segment, own, other in zip(
+    segments.segments(config), ('web', 'sums'), ('sums', 'web'), strict=True
+  ):
+    with corpus.Corpus(segments.segment_config(config, segment)) as data:
+      [folder] = data.held_out
+      assert folder.name == own and len(list(data.val_batches(folder)))
+      [note] = data.notes
+      assert note.startswith(f'{tmp_path}/{other} is not evaluated here: ')
+      assert f'no window of {segment.seq_len} tokens' in note
+
+
 def test_text_that_is_read_again_and_again_is_told(tmp_path):
   path = tmp_path / 'tiny.txt'
   path.write_text('Hello')
@@ -244,27 +265,6 @@ def test_held_out_loss_has_the_weights_of_the_whole_run_in_each_phase(tmp_path):
     whole = sources.of_the_whole(own, parts)
     assert [part.directory for part in whole] == ['data/web', 'data/sums']
     assert [part.weight for part in whole] == [6400 + 400, 1200]
-
-
-def test_held_out_text_whose_records_have_no_window_is_left_out_and_told(
-  tmp_path, text
-):
-  for name, size in (('web', 64), ('sums', 96)):
-    pipelines.prepare.prepare(
-      text, tmp_path / name, record_tokens=size, val_fraction=0.2
-    )
-  (tmp_path / 'recipe.toml').write_text(_LENGTHS.replace('DATA', f'{tmp_path}'))
-  config = make_config(tmp_path, seq_len=64, record_tokens=192)
-  config = dataclasses.replace(config, recipe=str(tmp_path / 'recipe.toml'))
-  for segment, own, other in zip(
-    segments.segments(config), ('web', 'sums'), ('sums', 'web'), strict=True
-  ):
-    with corpus.Corpus(segments.segment_config(config, segment)) as data:
-      [folder] = data.held_out
-      assert folder.name == own and len(list(data.val_batches(folder)))
-      [note] = data.notes
-      assert note.startswith(f'{tmp_path}/{other} is not evaluated here: ')
-      assert f'no window of {segment.seq_len} tokens' in note
 
 
 def test_source_of_a_recipe_may_have_an_at_in_its_name(tmp_path, text):

@@ -80,8 +80,7 @@ def open_book(
   if found['lost']:
     opens['lost'] = found['lost']
   if found['opened'] != {'ledger': chain.FORMAT, **opens}:
-    place = {'row': row, 'step': step}
-    book.add({'ledger': chain.FORMAT, **place, **opens})
+    book.add({'ledger': chain.FORMAT, 'row': row, 'step': step, **opens})
   book.write()
   if found['lost'] and not processes.process():
     _put_away(path.with_name(LOST), step)  # It is wanted until this is written.
