@@ -192,10 +192,9 @@ class _Call:
       folder, source, held_out, settings.train_tokenizer
     )
     job = self._job(held_out)
-    left_out = read.describes(source.files)
     found = [
       (unit, units.name(unit, job))
-      for unit in units.divide(source.files, left_out)
+      for unit in units.divide(source.files, source.describes)
     ]
     if self._part:
       first, step = self._part
@@ -249,12 +248,9 @@ class _Call:
   def _check_bad_rows(self, reports: Sequence[units.Report]) -> None:
     bad, count = sum(r.bad for r in reports), sum(r.rows for r in reports)
     if bad > self.settings.bad_rows * count:
-      first = next(
-        f'{name} ({why})'
-        for report in reports
-        for name, why in report.skipped.items()
-        if report.bad
-      )
+      # A unit of before this was written down does not say it.
+      named = (r.first_bad for r in reports if r.first_bad)
+      first = next(named, 'not known')
       raise errors.DataError(
         f'{bad} of {count} rows are unusable, more than --data.bad_rows='
         f'{self.settings.bad_rows:g} of them; the first is {first}.'
