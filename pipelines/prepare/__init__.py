@@ -8,6 +8,7 @@ are written (`bundle`). What is done survives; the same call goes on after it.
 """
 
 import functools
+import hashlib
 import os
 import pathlib
 import shutil
@@ -262,7 +263,9 @@ def _trained(
 ) -> tokenizer_lib.Tokenizer:
   """Trains a tokenizer, unless a call that was interrupted has."""
   kept = folder / _TRAINED
-  key = f'{source.sha256} {held_out} {size}'
+  versions = [file.version for file in source.files.values()]
+  parts = [source.sha256, source.rows.text_field, versions, held_out, size]
+  key = hashlib.sha256(repr(parts).encode()).hexdigest()
   done = tasks.marked(kept / 'done.json')
   path = kept / tokenizer_lib.FILE_NAME
   if done == {'key': key} and path.exists():
