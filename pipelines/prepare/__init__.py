@@ -8,6 +8,7 @@ are written (`bundle`). What is done survives; the same call goes on after it.
 """
 
 import functools
+import hashlib
 import os
 import pathlib
 import shutil
@@ -192,10 +193,9 @@ class _Call:
       folder, source, held_out, settings.train_tokenizer
     )
     job = self._job(held_out)
-    left_out = read.describes(source.files)
     found = [
       (unit, units.name(unit, job))
-      for unit in units.divide(source.files, left_out)
+      for unit in units.divide(source.files, source.describes)
     ]
     if self._part:
       first, step = self._part
@@ -249,12 +249,9 @@ class _Call:
   def _check_bad_rows(self, reports: Sequence[units.Report]) -> None:
     bad, count = sum(r.bad for r in reports), sum(r.rows for r in reports)
     if bad > self.settings.bad_rows * count:
-      first = next(
-        f'{name} ({why})'
-        for report in reports
-        for name, why in report.skipped.items()
-        if report.bad
-      )
+      # A unit of before this was written down does not say it.
+      named = (r.first_bad for r in reports if r.first_bad)
+      first = next(named, 'not known')
       raise errors.DataError(
         f'{bad} of {count} rows are unusable, more than --data.bad_rows='
         f'{self.settings.bad_rows:g} of them; the first is {first}.'
@@ -266,7 +263,9 @@ def _trained(
 ) -> tokenizer_lib.Tokenizer:
   """Trains a tokenizer, unless a call that was interrupted has."""
   kept = folder / _TRAINED
-  key = f'{source.sha256} {held_out} {size}'
+  versions = [file.version for file in source.files.values()]
+  parts = [source.sha256, source.rows.text_field, versions, held_out, size]
+  key = hashlib.sha256(repr(parts).encode()).hexdigest()
   done = tasks.marked(kept / 'done.json')
   path = kept / tokenizer_lib.FILE_NAME
   if done == {'key': key} and path.exists():

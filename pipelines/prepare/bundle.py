@@ -94,7 +94,8 @@ def write(task: tuple[str, int], shards: Shards) -> None:
     records=count,
     documents=len(listed),
   )
-  sidecar = path.with_name(f'{path.name}{manifest.DOCUMENTS_SUFFIX}')
+  # Its name does not end as that of one that is whole: see `output.work`.
+  sidecar = path.with_name(f'{name}{manifest.DOCUMENTS_SUFFIX}.{os.getpid()}')
   with open(sidecar, 'wb') as file:
     file.write(listed.tobytes())
     file.flush()

@@ -80,10 +80,9 @@ def _manifest(
   sides: dict[str, layout.Side],
   left_out: dict[str, int],
 ) -> manifest.Manifest:
-  describes = read.describes(source.files)
   left_out['bad rows'] = sum(r.bad for r in reports)
   left_out['contaminated'] = sum(r.contaminated for r in reports)
-  skipped = {name: 'describes the data set' for name in describes}
+  skipped = {name: 'describes the data set' for name in source.describes}
   for report in reports:
     skipped |= report.skipped
   used = sorted({name for report in reports for name in report.used})
@@ -96,7 +95,7 @@ def _manifest(
     input_sha256=source.sha256,
     num_sources=len(used),
     sources=tuple(used[: units.LISTED]),
-    num_skipped=len(describes) + sum(r.num_skipped for r in reports),
+    num_skipped=len(source.describes) + sum(r.num_skipped for r in reports),
     skipped=dict(list(skipped.items())[: units.LISTED]),
     tokenizer=job.tokenizer.name,
     tokenizer_sha256=job.tokenizer.sha256,

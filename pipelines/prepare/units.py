@@ -99,6 +99,7 @@ class Report:
     used: names of files that gave text.
     documents: how many.
     tokens: how many.
+    first_bad: the first row that could not be used, and why; '': none.
   """
 
   rows: int
@@ -109,6 +110,7 @@ class Report:
   used: list[str]
   documents: int
   tokens: int
+  first_bad: str = ''
 
 
 def divide(
@@ -231,6 +233,7 @@ def make(
     used=list(source.used),
     documents=writer.documents,
     tokens=writer.tokens,
+    first_bad=source.rows.first_bad,
   )
   for suffix in ('tokens', 'text', 'index'):
     os.rename(writer.path(suffix), root / f'{unit_name}.{suffix}')

@@ -76,7 +76,7 @@ class Source:
     self.skipped = self.rows.skipped
     self._row_groups = row_groups
     self._folder = folder or pathlib.Path(tempfile.gettempdir())
-    self._describes = describes(self.files) if files is None else ()
+    self._whole = files is None
 
   @property
   def sha256(self) -> str:
@@ -84,16 +84,32 @@ class Source:
     lines = [f'{name}\0{file.size}\n' for name, file in self.files.items()]
     return hashlib.sha256(''.join(lines).encode()).hexdigest()
 
+  @functools.cached_property
+  def describes(self) -> list[str]:
+    """Files of a whole input that describe the rows beside them."""
+    found = [name for name in self.files if name in _DESCRIBES]
+    return found if found and self._whole and self._has_rows() else []
+
   def documents(self) -> Iterator[rows.Document]:
     """Yields all documents that are not empty, in a fixed order."""
     for name, file in self.files.items():
-      if name in self._describes:
+      if name in self.describes:
         self.skipped[name] = 'describes the data set'
         continue
       with file.local(self._folder) as path:
         for document in self._read(name, path, file.path):
           self.used[name] = None
           yield document
+
+  def _has_rows(self) -> bool:
+    if any(name.endswith((*_ROWS, *_MAYBE_ROWS[1:])) for name in self.files):
+      return True
+    for name, file in self.files.items():
+      if name.endswith(_MAYBE_ROWS) and name not in _DESCRIBES:
+        with file.local(self._folder) as path:
+          if _holds_rows(path, file.path, self.rows):
+            return True
+    return False
 
   def _read(
     self, name: str, path: pathlib.Path, where: str
@@ -114,13 +130,6 @@ class Source:
       self.skipped[name] = reason
     elif path.stat().st_size:
       yield rows.Document(name, 0, lambda: _file_pieces(path, where))
-
-
-def describes(files: Mapping[str, store.File]) -> list[str]:
-  """Files that are left out, for they describe the rows beside them."""
-  if not any(name.endswith((*_ROWS, *_MAYBE_ROWS[1:])) for name in files):
-    return []
-  return [name for name in files if name in _DESCRIBES]
 
 
 def find(text_input: str) -> dict[str, store.File]:

@@ -55,6 +55,7 @@ class Rows:
     skipped: key of a row to the reason why it gives no document; grows.
     count: rows so far.
     bad: rows that could not be used.
+    first_bad: key of the first of these, and why; '': there is none.
   """
 
   def __init__(
@@ -76,6 +77,7 @@ class Rows:
     self.text_field = text_field
     self.skipped: dict[str, str] = {}
     self.count = self.bad = 0
+    self.first_bad = ''
     self._template, self._trim = template, trim
     self._skip_bad = skip_bad
 
@@ -105,6 +107,7 @@ class Rows:
       if not self._skip_bad:
         raise
       self.bad += 1
+      self.first_bad = self.first_bad or f'{name}:{index} ({error})'
       self.skipped[f'{name}:{index}'] = str(error)
       return
     yield from found

@@ -311,6 +311,19 @@ def test_bad_rows_up_to_a_share_are_left_out(tmp_path):
   assert not (tmp_path / 'none').exists()
 
 
+def test_bad_row_that_is_named_is_one(tmp_path):
+  path = tmp_path / 'a.jsonl'
+  rows = ['{"messages": []}', *['{"text": "x"}'] * 9, 'oops', 'oops']
+  path.write_text('\n'.join(rows))
+  _refused(
+    r'2 of 12 rows .* the first is a.jsonl:11 \(.* is not JSON',
+    2,
+    str(path),
+    tmp_path / 'out',
+    bad_rows=0.01,
+  )
+
+
 def test_killed_process_leaves_nothing_that_looks_finished(tmp_path, corpus):
   out = tmp_path / 'out'
   status = _run(

@@ -149,6 +149,58 @@ def test_killed_call_goes_on(tmp_path, corpus, monkeypatch, where):
   assert _content(tmp_path / 'one') == _content(out)
 
 
+class _KilledError(BaseException):
+  pass
+
+
+def _kill(*args):
+  raise _KilledError
+
+
+def test_sidecar_of_a_killed_process_goes(tmp_path, corpus, monkeypatch):
+  prepare.prepare(str(corpus), tmp_path / 'one', **SMALL)
+  true = os.rename
+
+  def rename(old, new):
+    if str(new).endswith('.documents'):
+      raise _KilledError
+    true(old, new)
+
+  with monkeypatch.context() as patch:
+    patch.setattr(bundle.os, 'rename', rename)
+    with pytest.raises(_KilledError):
+      prepare.prepare(str(corpus), tmp_path / 'out', **SMALL)
+  monkeypatch.setattr(os, 'getpid', lambda: 7)
+  prepare.prepare(str(corpus), tmp_path / 'out', **SMALL)
+  assert _content(tmp_path / 'one') == _content(tmp_path / 'out')
+
+
+@pytest.mark.parametrize('changed', ['field', 'file'])
+def test_trained_tokenizer_is_of_the_text_that_is_read(
+  tmp_path, monkeypatch, changed
+):
+  path, out = tmp_path / 'a.jsonl', tmp_path / 'out'
+
+  def write(*words):
+    rows = [dict(zip('ab', [f'{w} {i} ' * 9 for w in words], strict=True))
+            for i in range(30)]  # fmt: skip
+    path.write_text('\n'.join(map(json.dumps, rows)))
+
+  settings = {'text_field': 'a', 'train_tokenizer': 270}
+  write('one', 'two')
+  with monkeypatch.context() as patch:
+    patch.setattr(prepare.finish, 'write', _kill)
+    with pytest.raises(_KilledError):
+      prepare.prepare(str(path), out, **settings)
+  if changed == 'field':
+    settings['text_field'] = 'b'
+  else:
+    write('six', 'two')
+  made = prepare.prepare(str(path), out, **settings)
+  fresh = prepare.prepare(str(path), tmp_path / 'fresh', **settings)
+  assert made.tokenizer_sha256 == fresh.tokenizer_sha256
+
+
 def test_changed_file_is_read_again_and_no_other(tmp_path, corpus, monkeypatch):
   out = tmp_path / 'out'
   for i in range(2):

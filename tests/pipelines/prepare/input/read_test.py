@@ -232,6 +232,20 @@ def test_what_describes_a_data_set_is_left_out(tmp_path):
   }
 
 
+@pytest.mark.parametrize(
+  'content, texts',
+  [
+    ('{"text": "x"}\n{"text": "y"}\n', ['train.json:1', 'train.json:2']),
+    ('[1]', ['README.md:0', 'dataset_info.json:0', 'train.json:0']),
+  ],
+)
+def test_json_is_described_where_it_is_of_rows(tmp_path, content, texts):
+  for name in ('README.md', 'dataset_info.json'):
+    (tmp_path / name).write_text('{"splits": 1}')
+  (tmp_path / 'train.json').write_text(content)
+  assert list(_read(tmp_path)) == texts
+
+
 def test_bad_rows_are_counted_and_named_where_they_may_be(tmp_path):
   path = tmp_path / 'a.jsonl'
   path.write_text('{"text": "x"}\noops\n{"body": 1}\n\n{"text": "y"}\n')
