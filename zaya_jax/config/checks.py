@@ -153,8 +153,7 @@ def _check_sources(config: run.Config, recipe: Any) -> None:
         f'--recipe={recipe.path}: sources.{source.name}: {folder} is no folder '
         'of prepared shards; --mode=prepare makes one.'
       )
-    known = _is_url(text) or os.path.exists(text)
-    if not known and not glob.glob(text, recursive=True):
+    if not os.path.exists(text) and not glob.glob(text, recursive=True):
       raise fields.UsageError(
         f'--recipe={recipe.path}: sources.{source.name}.input: {text} does not '
         f'exist; name {_TEXT}.'
