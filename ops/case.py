@@ -63,7 +63,9 @@ def vjp(
     return run(*full)
 
   out, back = jax.vjp(value, *(args[index] for index in which))
-  return out, lambda cotangents: back(jax.tree.map(_without_integers, cotangents))
+  return out, lambda cotangents: back(
+    jax.tree.map(_without_integers, cotangents)
+  )
 
 
 def _without_integers(cotangent):

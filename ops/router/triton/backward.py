@@ -119,9 +119,7 @@ def _through_out(given, to, program, row):
     plgpu.store(to.d_out.at[program, column[:, None], classes[None]], d_out)
     dz = da * slope
     numbers.store_parts(to.dz2, row, column, numbers.parts(dz, _PARTS))
-    plgpu.store(
-      to.sums.at[program, jnp.int32(1), column], jnp.sum(dz, axis=0)
-    )
+    plgpu.store(to.sums.at[program, jnp.int32(1), column], jnp.sum(dz, axis=0))
     return carry
 
   return chunk

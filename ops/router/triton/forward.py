@@ -110,9 +110,7 @@ def _choose(logits, balance_ref, row, classes, choice, weight, probs):
   p = p / jnp.sum(p, axis=1)[:, None]
   place = probs.at[row[:, None], classes[None]]
   plgpu.store(place, p, mask=jnp.broadcast_to(exists, p.shape))
-  balance = plgpu.load(
-    balance_ref.at[classes], mask=classes < x, other=-np.inf
-  )
+  balance = plgpu.load(balance_ref.at[classes], mask=classes < x, other=-np.inf)
   biased = p + balance[None]
   is_best = biased == jnp.max(biased, axis=1)[:, None]
   # The first one; of NaN the last, which exists.

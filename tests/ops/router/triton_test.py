@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The router in Triton: how exact, mistakes that show, what is refused."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,7 +17,7 @@ from tests.support.ops.router_inputs import arguments, differ, outputs
 
 def test_error_function_is_that_of_float64():
   x = np.linspace(-7, 7, 20001, dtype=np.float32)
-  wanted = np.vectorize(__import__('math').erf)(np.float64(x))
+  wanted = np.vectorize(math.erf)(np.float64(x))
   # Two units in the last place of numbers below 1.
   assert np.abs(np.float64(numbers.erf(jnp.asarray(x))) - wanted).max() < 2**-23
 
@@ -82,12 +84,6 @@ def test_weights_of_any_size_are_exact():
   assert not differ(found, wanted) & {'choice', 'weight', 'probs', 'state'}
 
 
-def _low_part_is_lost(monkeypatch):
-  parts = numbers.parts
-  lost = lambda x, dtype: (parts(x, dtype)[0], jnp.zeros_like(x, dtype))
-  monkeypatch.setattr(numbers, 'parts', lost)
-
-
 def _slope_of_another_gelu(monkeypatch):
   value_and_slope = numbers.gelu_and_slope
   wrong = lambda x: (value_and_slope(x)[0], numbers.gelu(x))
@@ -100,8 +96,9 @@ def _one_program_of_all(monkeypatch):
   monkeypatch.setattr(
     api.jnp,
     'sum',
-    lambda a, axis=None, **kw: a[0] if axis == 0 and a.ndim == 3
-    else total(a, axis, **kw),
+    lambda a, axis=None, **kw: (
+      a[0] if axis == 0 and a.ndim == 3 else total(a, axis, **kw)
+    ),
   )
 
 
