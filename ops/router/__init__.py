@@ -8,7 +8,11 @@ from ops.router import triton, xla
 
 ENGINES = (
   dispatch.Engine(
-    'triton', triton.router, triton.unsupported, platforms=('cuda',)
+    'triton',
+    triton.router,
+    triton.unsupported,
+    platforms=('cuda',),
+    slower=triton.slower,
   ),
   dispatch.Engine('xla', xla.router),
 )

@@ -131,3 +131,9 @@ def test_what_is_refused():
   assert '24 is no power' in reason(*args[:10], odd, args[11])
   with dispatch.compile_for('cuda'):
     assert '32 is none of' in reason(*args)
+
+
+def test_runs_unnamed_where_it_was_faster():
+  narrow, wide = (jnp.zeros((1, 64, r)) for r in (128, 256))
+  assert triton.slower(narrow, narrow) is None
+  assert '128' in triton.slower(wide, wide)
