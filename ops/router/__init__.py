@@ -8,7 +8,11 @@ from ops.router import triton, xla
 
 ENGINES = (
   dispatch.Engine(
-    'triton', triton.router, triton.unsupported, platforms=('cuda',)
+    'triton',
+    triton.router,
+    triton.unsupported,
+    platforms=('cuda',),
+    slower=triton.slower,
   ),
   dispatch.Engine('xla', xla.router),
 )
@@ -63,27 +67,34 @@ def router(
   Raises:
     ValueError: if the shapes do not fit.
   """
-  r, x = out_RX.shape
-  shapes = {
-    'previous': (previous_BLR, (*h_BLD.shape[:2], r)),
-    'down': (down_DR, (h_BLD.shape[2], r)),
-    'down_bias': (down_bias_R, (r,)),
-    'eda': (eda_R, (r,)),
-    'norm': (norm_R, (r,)),
-    'fc1': (fc1_RR, (r, r)),
-    'fc1_bias': (fc1_bias_R, (r,)),
-    'fc2': (fc2_RR, (r, r)),
-    'fc2_bias': (fc2_bias_R, (r,)),
-    'balance': (balance_X, (x,)),
-  }
-  for name, (array, shape) in shapes.items():
-    if array.shape != shape:
-      raise ValueError(
-        f'router: {name} is {array.shape}; with tokens {h_BLD.shape} and out '
-        f'{out_RX.shape} it must be {shape}.'
-      )
-  arrays = [array for array, _ in shapes.values()]
-  inputs = (h_BLD, *arrays[:-1], out_RX, balance_X)
+  inputs = (
+    *(h_BLD, previous_BLR, down_DR, down_bias_R, eda_R, norm_R, fc1_RR),
+    *(fc1_bias_R, fc2_RR, fc2_bias_R, out_RX, balance_X),
+  )
+  _check(*inputs)
   run = dispatch.select('router', ENGINES, *inputs, eps=eps)
   with jax.named_scope('router'):
     return run(*inputs, eps=eps)
+
+
+def _check(h_BLD, *rest):
+  (r, x), d = rest[-2].shape, h_BLD.shape[-1]
+  shapes = {
+    'previous': (*h_BLD.shape[:2], r),
+    'down': (d, r),
+    'down_bias': (r,),
+    'eda': (r,),
+    'norm': (r,),
+    'fc1': (r, r),
+    'fc1_bias': (r,),
+    'fc2': (r, r),
+    'fc2_bias': (r,),
+    'out': (r, x),
+    'balance': (x,),
+  }
+  for (name, shape), array in zip(shapes.items(), rest, strict=True):
+    if array.shape != shape:
+      raise ValueError(
+        f'router: {name} is {array.shape}; with tokens {h_BLD.shape} and out '
+        f'{(r, x)} it must be {shape}.'
+      )

@@ -51,6 +51,7 @@ def _case(
 
 CASES = (
   _case(4, 4096, 2048, 256, 17, zaya=True),
+  _case(16, 4096, 512, 128, 17, zaya=True),  # configs/small.flags
   _case(2, 16, 24, 32, 17),
   _case(1, 48, 40, 16, 3, first=True),
   _case(3, 16, 8, 128, 33),

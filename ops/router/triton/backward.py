@@ -5,6 +5,8 @@ Axis letters: those of `ops.router.api`; M tokens of a program, N hidden
 channels of a chunk.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
@@ -30,7 +32,7 @@ def backward(inputs: api.Backward, eps: float) -> api.Gradients:
   programs = tokens // size.m
   parts = lambda count: jax.ShapeDtypeStruct((tokens, count * r), _PARTS)
   numbers_of = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.float32)
-  results = api.Gradients(
+  results: dict[str, Any] = dict(
     three=parts(3),
     two=parts(2),
     d_previous=numbers_of(tokens, r),
@@ -50,7 +52,7 @@ def backward(inputs: api.Backward, eps: float) -> api.Gradients:
     kernel,
     'router_back',
     (programs,),
-    tuple(results),
+    (*results.values(),),
     warps=size.warps,
     stages=size.stages,
   )(*inputs)

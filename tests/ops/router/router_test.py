@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The router: closed forms, what is refused, and mistakes that show."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,7 +24,7 @@ def test_is_the_formula_of_the_model():
   )
   state = h @ down + down_bias + eda * previous
   rms = np.sqrt(np.mean(state**2, -1, keepdims=True) + kwargs['eps'])
-  erf = np.vectorize(__import__('math').erf)
+  erf = np.vectorize(math.erf)
   gelu = lambda x: x * (1 + erf(x / np.sqrt(2))) / 2
   logits = gelu(gelu(state / rms * norm @ w1 + b1) @ w2 + b2) @ out
   probs = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
@@ -50,8 +52,9 @@ def test_shapes_that_do_not_fit_are_refused():
     ops.router(*args, **kwargs)
 
 
-def _tanh_gelu(monkeypatch):
-  monkeypatch.setattr(reference, 'gelu', jax.nn.gelu)
+def _logistic_gelu(monkeypatch):
+  gelu = lambda x: x * jax.nn.sigmoid(1.702 * x)
+  monkeypatch.setattr(reference, 'gelu', gelu)
 
 
 def _own_state_only(monkeypatch):
@@ -69,7 +72,7 @@ def _weigh_with_the_bias(monkeypatch):
 @pytest.mark.parametrize(
   ('mistake', 'shows'),
   [
-    (_tanh_gelu, {'weight', 'probs'}),
+    (_logistic_gelu, {'weight', 'probs'}),
     (_own_state_only, {'probs', 'state', 'd_previous', 'd_eda'}),
     (_weigh_with_the_bias, {'weight'}),
   ],

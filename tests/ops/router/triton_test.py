@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The router in Triton: how exact, mistakes that show, what is refused."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,7 +17,7 @@ from tests.support.ops.router_inputs import arguments, differ, outputs
 
 def test_error_function_is_that_of_float64():
   x = np.linspace(-7, 7, 20001, dtype=np.float32)
-  wanted = np.vectorize(__import__('math').erf)(np.float64(x))
+  wanted = np.vectorize(math.erf)(np.float64(x))
   # Two units in the last place of numbers below 1.
   assert np.abs(np.float64(numbers.erf(jnp.asarray(x))) - wanted).max() < 2**-23
 
@@ -82,12 +84,6 @@ def test_weights_of_any_size_are_exact():
   assert not differ(found, wanted) & {'choice', 'weight', 'probs', 'state'}
 
 
-def _low_part_is_lost(monkeypatch):
-  parts = numbers.parts
-  lost = lambda x, dtype: (parts(x, dtype)[0], jnp.zeros_like(x, dtype))
-  monkeypatch.setattr(numbers, 'parts', lost)
-
-
 def _slope_of_another_gelu(monkeypatch):
   value_and_slope = numbers.gelu_and_slope
   wrong = lambda x: (value_and_slope(x)[0], numbers.gelu(x))
@@ -135,3 +131,9 @@ def test_what_is_refused():
   assert '24 is no power' in reason(*args[:10], odd, args[11])
   with dispatch.compile_for('cuda'):
     assert '32 is none of' in reason(*args)
+
+
+def test_runs_unnamed_where_it_was_faster():
+  narrow, wide = (jnp.zeros((1, 64, r)) for r in (128, 256))
+  assert triton.slower(narrow, narrow) is None
+  assert '128' in triton.slower(wide, wide)
