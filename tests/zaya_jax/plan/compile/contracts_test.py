@@ -127,8 +127,9 @@ def _whole_logits(x, head, targets, weights, bias=None):
   return jnp.sum(nats * weights)
 
 
-def _dense_experts(*inputs):
-  return api.Made(reference.expert_mlp(*inputs), None, None)
+def _dense_experts(*inputs, sink=None):
+  stacks = sink and sink.stacks
+  return api.Made(reference.expert_mlp(*inputs), None, None, stacks)
 
 
 def test_steps_that_break_a_contract_are_told(monkeypatch):

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gradients of experts that go to sinks are those that would be stacked."""
+
+import dataclasses
+import functools
+
+import jax
+import numpy as np
+import pytest
+
+from ops.experts import sink
+from tests.support import meshes, quick
+from zaya_jax.model import zaya
+from zaya_jax.parallel import batch as batch_lib
+from zaya_jax.train import gradients
+
+WAYS = {
+  'alone': {},
+  'parts': {'accumulation': 4},
+  'experts': {'accumulation': 2, 'replica': 2, 'expert': 2},
+}
+
+
+def found(way, scan_layers='false', remat='cheap'):
+  config = meshes.config_of(**WAYS[way])
+  model = dataclasses.replace(
+    config.model, scan_layers=scan_layers, remat=remat, dtype='bfloat16'
+  )
+  config = dataclasses.replace(config, model=model)
+  mesh, state = meshes.mesh_of(config), meshes.first_state(config)
+  run = jax.jit(functools.partial(gradients.loss_and_grads, config))
+  with jax.set_mesh(mesh):
+    batch = batch_lib.put_batch(mesh, meshes.BATCH)
+    return jax.device_get(run(state.params, state.buffers, batch))
+
+
+def assert_same(monkeypatch, way, **how):
+  with_sinks = found(way, **how)
+  with monkeypatch.context() as patch:
+    patch.setattr(zaya, 'takes_sinks', lambda config: False)
+    without = found(way, **how)
+  jax.tree.map(np.testing.assert_array_equal, with_sinks, without)
+
+
+@pytest.mark.parametrize('scan_layers', quick.only(('true', 'false'), 'false'))
+@pytest.mark.parametrize('way', quick.only(WAYS, 'parts'))
+def test_sinks_change_no_bit(monkeypatch, way, scan_layers):
+  assert_same(monkeypatch, way, scan_layers=scan_layers)
+
+
+def test_part_that_is_not_added_is_noticed(monkeypatch):
+  right = sink.put
+  wrong = lambda stack, at, part: right(stack, at.at[1].set(0), part)
+  monkeypatch.setattr(sink, 'put', wrong)
+  with pytest.raises(AssertionError):
+    assert_same(monkeypatch, 'parts')
