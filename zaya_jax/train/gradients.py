@@ -36,7 +36,12 @@ def each_and_sum(
   Each device computes its tokens in `--optim.accumulation` parts, one after
   another, and divides by the tokens of the whole batch; so the sum over parts
   and devices is what one large batch gives. Gradients are summed in float32,
-  over the devices once, and come divided as the optimizer's state.
+  over the devices once, and come divided as the parameters and the optimizer's
+  state.
+
+  With one part each layer gathers its matrices, and the sum of its gradients is
+  scattered in its backward pass: both are sent while other layers compute. With
+  more parts all are gathered before the first and summed after the last.
   """
   shapes = jax.tree.map(
     lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), params
@@ -51,6 +56,9 @@ def each_and_sum(
       nats, load = losses.next_token(model, part, config.mesh.context_mode)
       return nats / tokens, load
 
+    if config.optim.parts > 1:
+      narrow = zaya.narrow(config.model)
+      params = partition.gather_once(params, shapes, narrow)
     loss, load, grads = _accumulate(
       jax.value_and_grad(loss_fn, has_aux=True),
       zaya.cast_experts(config.model, params),
@@ -63,7 +71,7 @@ def each_and_sum(
   each = P(tuple(mesh.sizes()))
   return mesh.on_each(
     local,
-    in_specs=(partition.param_specs(params), P(), _ROWS),
+    in_specs=(mesh.specs_of(params), P(), _ROWS),
     out_specs=(P(), partition.part_specs(params), P(), each),
   )(params, buffers, batch)
 
