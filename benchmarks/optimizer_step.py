@@ -3,9 +3,9 @@
 
   python -m benchmarks.optimizer_step [--devices=1,2,4 --peers=optax] [--FLAG]
 
-Muon's matrices of eight layers of ZAYA1-8B; a step takes summed gradients and
-momentum, divided alike among the devices (ZeRO-1), and whole parameters, and
-gives new ones; weight decay is included. The peers are `optax.contrib.muon`
+Muon's matrices of eight layers of ZAYA1-8B; a step takes summed gradients,
+momentum and parameters, divided alike among the devices (ZeRO-1), and gives new
+ones; weight decay is included. The peers are `optax.contrib.muon`
 under `jit`, and XLA (GSPMD) decides what is sent:
 
   optax         the same stacks [layers, experts, rows, columns], float32 (the

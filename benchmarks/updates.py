@@ -23,7 +23,7 @@ def ours(config: config_lib.Config) -> tuple[Callable[[Any], Any], Update]:
   """What makes the optimizer's state from parameters, and the update of a step.
 
   Gradients come where the step sums them, divided as the state, and become
-  float32 as there; parameters are gathered to where they live.
+  float32 as there; parameters are divided alike: the next step gathers them.
   """
   optimizer = optimizer_lib.make_optimizer(
     config.optim, config.num_steps
@@ -31,12 +31,10 @@ def ours(config: config_lib.Config) -> tuple[Callable[[Any], Any], Update]:
 
   def update(grads, opt_state, params):
     grads = jax.tree.map(lambda g, p: g.astype(p.dtype), grads, params)
-    updates, opt_state = optimizer.update(
-      grads, opt_state, partition.divide(params)
-    )
+    updates, opt_state = optimizer.update(grads, opt_state, params)
     return opt_state, partition.apply_updates(params, updates, True)
 
-  return lambda params: optimizer.init(partition.divide(params)), update
+  return optimizer.init, update
 
 
 def peer(
@@ -76,7 +74,7 @@ def gradients(
     cast: what gives parameters the types of their gradients.
   """
   halves = lambda params: jax.tree.map(lambda a: a / 2, cast(params))
-  return jax.jit(lambda params: partition.divide(halves(params)))(params)
+  return jax.jit(lambda params: partition.place(halves(params)))(params)
 
 
 def compile_update(

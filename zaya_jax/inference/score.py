@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 from zaya_jax import config as config_lib
 from zaya_jax.model import losses, zaya
 from zaya_jax.parallel import batch as batch_lib
-from zaya_jax.parallel import mesh, partition
+from zaya_jax.parallel import mesh
 
 _ROWS = mesh.spec('batch', 'length')
 
@@ -30,9 +30,10 @@ def make_eval_step(
     return mesh.total((nats, counting))
 
   def eval_step(params, buffers, batch):
+    # Whole, of a file, or the parts of a run: each layer gathers those.
     return mesh.on_each(
       local,
-      in_specs=(partition.param_specs(params), P(), _ROWS),
+      in_specs=(mesh.specs_of(params), P(), _ROWS),
       out_specs=(P(), P()),
     )(params, buffers, batch)
 

@@ -11,6 +11,7 @@ router classes, N layers, V vocabulary.
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -119,7 +120,7 @@ class Zaya(nnx.Module):
     context = _context(
       self.config, tokens_BL, mask, segment_ids, positions, context_mode
     )
-    x_BLD = self._whole('embed')[tokens_BL]
+    x_BLD = self.embed[tokens_BL]
     x_BLD = layers.affine(x_BLD, self.input_scale, self.input_bias)
     counts = mask if segment_ids is None else segment_ids > 0
     h_BLD, load_NX = self._run_layers(x_BLD, context, counts, sinks)
@@ -138,17 +139,12 @@ class Zaya(nnx.Module):
 
   def head_matrix(self, dtype: jnp.dtype) -> jax.Array:
     """[V, D] rows of the output head, the embedding if they are tied."""
-    name = 'embed' if self.config.tie_embeddings else 'head'
-    return self._whole(name).astype(dtype)
+    matrix = self.embed if self.config.tie_embeddings else self.head
+    return matrix.astype(dtype)
 
   def head_vector(self) -> jax.Array | None:
     """[V] bias of the output head, or None."""
     return self.head_bias[...] if self.config.head_bias else None
-
-  def _whole(self, name):
-    """A matrix outside of the layers, of all devices (FSDP)."""
-    whole = {name: getattr(_abstract(self.config), name)}
-    return partition.gather({name: getattr(self, name)}, whole)[name][...]
 
   def _run_layers(self, x_BLD, context, counts_BL, sinks):
     config = self.config
@@ -174,13 +170,22 @@ class Zaya(nnx.Module):
         layer, prevent_cse=False, policy=_REMAT[config.remat]
       )
 
+    def gathered(carry, inputs):
+      # Not a part of `layer`: what is gathered here stays for the backward
+      # pass, whatever that recomputes.
+      params, *others = inputs
+      params = partition.gather(
+        params, whole, 'layers/', partition.BUT_FSDP, narrow(config)
+      )
+      return layer(carry, (params, *others))
+
     h_BLD = layers.rms_norm(
       x_BLD, norms_ND[0], config.norm_eps, layers.compute_dtype(config)
     )
     state_BLR = jnp.zeros((*x_BLD.shape[:2], config.d_router))
     index_N = jnp.arange(config.num_layers, dtype=jnp.int32)
     (_, h_BLD, _, stacks), load_NX = stack.run(
-      layer,
+      gathered,
       (x_BLD, h_BLD, state_BLR, sinks and sinks.stacks),
       (self.layers, slides_N, next_ND, index_N),
       loop=config.scan_layers != 'false',
@@ -220,31 +225,56 @@ def _abstract(config):
   return jax.eval_shape(lambda: Zaya(config, nnx.Rngs(0)))
 
 
+def narrow(config: config_lib.ModelConfig) -> Callable[[str], Any]:
+  """Path of a parameter -> the type in which devices send it; None: its own.
+
+  The experts' matrices go in the compute type, half the bytes. FSDP sums
+  gradients where a layer gathers its matrices: in float32, so there they stay
+  as they are.
+  """
+  dtype = layers.compute_dtype(config) if mesh.size('fsdp') == 1 else None
+  return lambda name: dtype if name.startswith('layers/experts/') else None
+
+
 def cast_experts(
   config: config_lib.ModelConfig, params: dict[str, Any]
 ) -> dict[str, Any]:
-  """Parameters with the experts' matrices in the compute type.
+  """Parameters with the experts' matrices as `narrow` says, if they are whole.
 
   A layer casts what it needs. Cast here, the stack of their gradients has that
   type too, which is the one that they come in: half the bytes to write and to
-  read. FSDP sums gradients where a layer gathers its matrices: in float32, so
-  there they stay as they are.
+  read. Parts are cast where they are gathered.
   """
-  if mesh.size('fsdp') > 1:
-    return params
-  dtype = layers.compute_dtype(config)
-  experts = params['layers']['experts']
-  return with_experts(params, {k: w.astype(dtype) for k, w in experts.items()})
+  inner, whole = params['layers'], _abstract(config).layers.experts
+
+  def cast(key, w):
+    name = f'layers/experts/{key}'
+    dtype = narrow(config)(name)
+    if dtype is None or partition.is_part(name, w, getattr(whole, key).shape):
+      return w
+    return w.astype(dtype)
+
+  experts = {key: cast(key, w) for key, w in inner['experts'].items()}
+  return with_experts(params, experts)
 
 
-def takes_sinks(config: config_lib.ModelConfig) -> bool:
+def takes_sinks(config: config_lib.ModelConfig, params: dict[str, Any]) -> bool:
   """Whether gradients of the experts can go to `Sinks`.
 
-  FSDP sums them over devices within each layer, before. A loop whose layers are
-  computed anew whole would save the stacks, which it only hands on, for each.
+  Where a layer gathers its matrices it sums their gradients over devices, too.
+  A loop whose layers are computed anew whole would save the stacks, which it
+  only hands on, for each.
   """
+  whole = _abstract(config).layers.experts
   saves = config.scan_layers != 'false' and config.remat == 'block'
-  return mesh.size('fsdp') == 1 and not saves
+  return (
+    not saves
+    and mesh.size('fsdp') == 1
+    and not any(
+      partition.is_part(f'layers/experts/{key}', w, getattr(whole, key).shape)
+      for key, w in params['layers']['experts'].items()
+    )
+  )
 
 
 def with_experts(
@@ -269,8 +299,13 @@ def bind(
   params: dict[str, Any],
   buffers: dict[str, Any],
 ) -> Zaya:
-  """The module with these arrays in it; use it inside of jit."""
+  """The module with these arrays in it; use it inside of jit.
+
+  Inside of `mesh.on_each` they may be parts (`partition.part_specs`): here
+  those are gathered that no layer gathers.
+  """
   _, *states = nnx.split(_abstract(config), nnx.Param, layers.BalanceBias)
+  params = partition.gather_outer(params, nnx.to_pure_dict(states[0]))
   for state, arrays in zip(states, (params, buffers), strict=True):
     nnx.replace_by_pure_dict(state, arrays)
   return nnx.merge(graphdef(config), *states)

@@ -141,6 +141,11 @@ def reshard(tree: Any, specs: Any) -> Any:
   return jax.tree.map(jax.sharding.reshard, tree, specs)
 
 
+def specs_of(tree: Any) -> Any:
+  """Where the arrays of a tree are: a PartitionSpec of each."""
+  return jax.tree.map(lambda a: jax.typeof(a).sharding.spec, tree)
+
+
 def on_each(
   f: Callable[..., Any], in_specs: Any, out_specs: Any
 ) -> Callable[..., Any]:

@@ -6,26 +6,28 @@ by them.
 """
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.experimental import layout
 from jax.sharding import PartitionSpec as P
 
 from zaya_jax.parallel import mesh, placement
+
+# What layers gather for the forward pass and keep; fsdp they gather twice.
+BUT_FSDP = tuple(axis for axis in placement.AXES if axis != 'fsdp')
 
 
 def param_spec(
   name: str, shape: tuple[int, ...], sizes: Mapping[str, int]
 ) -> P:
-  """Where a parameter lives, as `placement.param_dims` says."""
+  """Which part of a parameter layers see, as `placement.param_dims` says."""
   return P(*placement.param_dims(name, shape, sizes))
 
 
 def part_spec(name: str, shape: tuple[int, ...], sizes: Mapping[str, int]) -> P:
-  """Where its optimizer state lives, as `placement.part_dims` says."""
+  """Where it lives, and its optimizer state: `placement.part_dims` says."""
   return P(*placement.part_dims(name, shape, sizes))
 
 
@@ -40,59 +42,104 @@ def part_specs(params: Any) -> Any:
 
 
 def place(params: Any) -> Any:
-  """Parameters where they live."""
-  return mesh.reshard(params, param_specs(params))
-
-
-def divide(params: Any) -> Any:
-  """Each device's parts of the parameters, for the optimizer."""
+  """Parameters where they live: each device keeps its part (ZeRO-1)."""
   return mesh.reshard(params, part_specs(params))
 
 
-def gather(tree: Any, whole: Any, prefix: str = '') -> Any:
-  """Whole parameters from those of this device, inside of `mesh.on_each`.
+def unite(params: Any) -> Any:
+  """Parameters as layers see them: whole, unless fsdp or expert divide them."""
+  return mesh.reshard(params, param_specs(params))
 
-  Their gradient is the sum over fsdp of this device's slice. The axis `expert`
-  stays: a device computes its own experts alone.
+
+def gather(
+  tree: Any,
+  like: Any,
+  prefix: str = '',
+  axes: Sequence[str] = placement.AXES,
+  narrow: Callable[[str], Any] = lambda name: None,
+) -> Any:
+  """Whole parameters from this device's parts, inside of `mesh.on_each`.
+
+  Their gradient is the sum over these axes, in float32, of this device's part.
+  What is whole already stays as it is, and the axis `expert` divides experts
+  still: a device computes its own alone.
 
   Args:
     tree: of arrays; of one layer, if the prefix is that of a layer.
-    whole: the tree with whole shapes, the dimension of layers included.
+    like: the tree with whole shapes, the dimension of layers included.
     prefix: path of the tree among the parameters, as 'layers/'.
+    axes: of the mesh, along which to gather; fsdp, if others divide too, last.
+    narrow: path -> the type in which parts are sent; None: their own.
   """
-  if mesh.size('fsdp') == 1:
-    return tree
   sizes = mesh.sizes()
 
   def one(path, a, like):
-    spec = param_spec(prefix + _name(path), like.shape, sizes)
-    if 'fsdp' not in spec:
-      return a
-    dim = tuple(spec).index('fsdp') - (len(like.shape) - a.ndim)
-    return jax.lax.all_gather(a, 'fsdp', axis=dim, tiled=True)
+    name = prefix + _name(path)
+    dim, cut = _still_cut(name, a, like.shape, sizes)
+    sent = tuple(axis for axis in cut if axis in axes)
+    return _gather(a, sent, dim, narrow(name)) if sent else a
 
-  return jax.tree_util.tree_map_with_path(one, tree, whole)
+  return jax.tree_util.tree_map_with_path(one, tree, like)
+
+
+def gather_outer(params: Any, like: Any) -> Any:
+  """The same of what no layer gathers itself: all but the layers' matrices."""
+
+  def one(path, a, like):
+    if placement.is_of_layer(_name(path), like.shape):
+      return a
+    return gather(a, like, _name(path))
+
+  return jax.tree_util.tree_map_with_path(one, params, like)
+
+
+def gather_once(
+  params: Any, like: Any, narrow: Callable[[str], Any] = lambda name: None
+) -> Any:
+  """The same of all, before layers use them more than once; but for fsdp."""
+
+  def one(path, a, like):
+    name = _name(path)
+    run = lambda a: gather(a, like, name, BUT_FSDP, narrow)
+    if is_part(name, a, like.shape) and _by_layer(name, like):
+      return jax.lax.map(run, a)
+    return run(a)
+
+  return jax.tree_util.tree_map_with_path(one, params, like)
+
+
+def is_part(name: str, a: jax.Array, shape: tuple[int, ...]) -> bool:
+  """Whether axes other than `expert` and fsdp still divide an array.
+
+  Args:
+    name: the path of the parameter.
+    a: of this device, or one layer of it.
+    shape: whole, the dimension of layers included.
+  """
+  cut = _still_cut(name, a, shape, mesh.sizes())[1]
+  return any(axis in BUT_FSDP for axis in cut)
 
 
 def sum_gradients(grads: Any, params: Any) -> Any:
   """Sums each gradient over devices; returns this device's part of the sums.
 
   Inside of `mesh.on_each`. One reduce-scatter per leaf, or per layer of a large
-  leaf, in the type of the parameters.
+  leaf, in the type of the parameters; none, where `gather` has done it.
 
   Args:
-    grads: of this device's tokens, shaped as its parameters.
+    grads: of this device's tokens, shaped as it computed with them.
     params: the same tree with whole shapes, and the types of the sums.
   """
   sizes = mesh.sizes()
 
   def one(path, grad, like):
     name = _name(path)
-    before = param_spec(name, like.shape, sizes)
-    dim, axes = _beyond(before, part_spec(name, like.shape, sizes))
-    # Experts have summed over their axis, and fsdp over its own, where they
-    # sent what they computed.
-    rest = tuple(sorted(set(sizes) - placement.axes_of(before) - set(axes)))
+    after = part_spec(name, like.shape, sizes)
+    dim, cut = _cut(name, like.shape, sizes)
+    done = _still_cut(name, grad, like.shape, sizes)[1]
+    axes = tuple(axis for axis in cut if axis not in done)
+    # Experts have summed over their axis where they sent what they computed.
+    rest = tuple(sorted(set(sizes) - placement.axes_of(after)))
 
     def reduce(g, dim):
       g = g.astype(like.dtype)
@@ -109,51 +156,29 @@ def sum_gradients(grads: Any, params: Any) -> Any:
 
 
 def apply_updates(params: Any, updates: Any, good: jax.Array) -> Any:
-  """Parameters plus updates; one all-gather for each leaf, or large layer.
-
-  Args:
-    params: where they live.
-    updates: the same tree, divided as the optimizer's state.
-    good: bool scalar; if it is false, parameters stay what they are.
-  """
-  sizes = mesh.sizes()
-  shapes = jax.tree.map(
-    lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), params
+  """Parameters plus updates, where `good`; else what they are."""
+  return jax.tree.map(
+    lambda p, u: jnp.where(good, p + u.astype(p.dtype), p), params, updates
   )
 
-  def one(good, path, param, update, like):
-    name = _name(path)
-    dim, axes = _beyond(
-      param_spec(name, like.shape, sizes), part_spec(name, like.shape, sizes)
-    )
 
-    def add(p, u, dim):
-      if axes:
-        u = jax.lax.all_gather(u, axes, axis=dim, tiled=True)
-        # Or XLA may transpose all parameters to fit what it has gathered.
-        rows_first = layout.Layout(tuple(range(u.ndim)))
-        u = layout.with_layout_constraint(u, rows_first)
-      return jnp.where(good, p + u.astype(p.dtype), p)
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3))
+def _gather(a, axes, dim, dtype):
+  a = a if dtype is None else a.astype(dtype)
+  return jax.lax.all_gather(a, axes, axis=dim, tiled=True)
 
-    if not axes or not _by_layer(name, param):
-      return add(param, update, dim)
-    # In place: there is one set of parameters.
-    return jax.lax.fori_loop(
-      0,
-      param.shape[0],
-      lambda i, p: p.at[i].set(add(p[i], update[i], dim - 1)),
-      param,
-    )
 
-  def local(good, params, updates):
-    return jax.tree_util.tree_map_with_path(
-      functools.partial(one, good), params, updates, shapes
-    )
+def _gather_fwd(a, axes, dim, dtype):
+  return _gather(a, axes, dim, dtype), None
 
-  where, parts = param_specs(params), part_specs(params)
-  return mesh.on_each(local, in_specs=(P(), where, parts), out_specs=where)(
-    good, params, updates
-  )
+
+def _gather_bwd(axes, dim, dtype, _, g):
+  del dtype
+  g = g.astype(jnp.float32)
+  return (jax.lax.psum_scatter(g, axes, scatter_dimension=dim, tiled=True),)
+
+
+_gather.defvjp(_gather_fwd, _gather_bwd)
 
 
 def _specs(rule, params):
@@ -163,17 +188,34 @@ def _specs(rule, params):
   )
 
 
-def _beyond(before: P, after: P) -> tuple[int, tuple[str, ...]]:
-  """The dimension that `after` divides further, and the axes that do it."""
-  for dim, (old, new) in enumerate(zip(before, after, strict=True)):
+def _cut(name, shape, sizes) -> tuple[int, tuple[str, ...]]:
+  """The dimension in which parts lie, and the axes that divide it."""
+  before = param_spec(name, shape, {**sizes, 'fsdp': 1})
+  for dim, (old, new) in enumerate(
+    zip(before, part_spec(name, shape, sizes), strict=True)
+  ):
     if old != new:
-      axes = (new,) if isinstance(new, str) else new
-      return dim, tuple(a for a in axes if a != old)
+      return dim, (new,) if isinstance(new, str) else new
   return 0, ()
 
 
+def _still_cut(name, a, shape, sizes) -> tuple[int, tuple[str, ...]]:
+  """The same of an array: the outer ones of these axes, as its shape tells.
+
+  The dimension is that of the array, which may be one layer's.
+  """
+  dim, axes = _cut(name, shape, sizes)
+  dim -= len(shape) - a.ndim
+  parts = shape[dim - a.ndim] // a.shape[dim] if axes else 1
+  count = 0
+  while parts > 1:
+    parts //= sizes[axes[count]]
+    count += 1
+  return dim, axes[:count]
+
+
 def _by_layer(name, a):
-  return name.startswith('layers/') and a.nbytes > placement.STACK_BYTES
+  return name.startswith('layers/') and a.size * 4 > placement.STACK_BYTES
 
 
 def _name(path):

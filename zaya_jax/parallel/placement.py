@@ -72,6 +72,11 @@ def part_dims(
   return dims
 
 
+def is_of_layer(name: str, shape: tuple[int, ...]) -> bool:
+  """Whether a parameter is a stack of matrices, which each layer gathers."""
+  return name.startswith('layers/') and len(shape) > 2
+
+
 def axes_of(spec: Iterable[Any]) -> set[str]:
   """The mesh axes that dimensions, or a PartitionSpec, name."""
   named = [(d,) if isinstance(d, str) else d or () for d in spec]

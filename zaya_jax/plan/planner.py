@@ -192,15 +192,15 @@ def _assumptions(chip, config) -> list[str]:
     f'and {chip.nic / 1e9:g} GB/s to other nodes; '
     f'{collectives_lib.EFFICIENCY:.0%} of it is reached, and a group of n adds '
     f'{collectives_lib.LATENCY * 1e6:g} us x log2 n.',
-    'With FSDP the gradients of a layer are reduced behind the backward pass '
-    'as far as there is time; no other message is hidden.',
+    'The gradients of a layer are reduced behind the backward pass, and with '
+    'one part of a step what ZeRO-1 gathers for a layer behind the forward '
+    'pass, as far as there is time; no other message is hidden.',
     'Experts are evenly loaded; attention counts the keys before a token, '
     'itself included (half of the window); what is computed anew counts in '
     'time, not in FLOPs per token.',
-    'Optimizer states are divided among all devices with the same parameters '
-    '(ZeRO-1), parameters over fsdp, experts over expert, tokens over all; '
-    'each device holds the float32 gradient of its own tokens, as large as '
-    'its parameters.',
+    'Parameters and optimizer states are divided among all devices (ZeRO-1), '
+    'experts over expert, tokens over all; what is gathered for the forward '
+    'pass stays for the backward pass, but for what fsdp divides.',
     f'Data: a window is a read of its whole record, compressed to '
     f'{storage.PACKED:.0%}, in pages of {storage.PAGE}; nothing is read from '
     'a cache.',

@@ -37,7 +37,12 @@ def each_and_sum(
   Each device computes its tokens in `--optim.accumulation` parts, one after
   another, and divides by the tokens of the whole batch; so the sum over parts
   and devices is what one large batch gives. Gradients are summed in float32,
-  over the devices once, and come divided as the optimizer's state.
+  over the devices once, and come divided as the parameters and the optimizer's
+  state.
+
+  With one part each layer gathers its matrices, and the sum of its gradients is
+  scattered in its backward pass: both are sent while other layers compute. With
+  more parts all are gathered before the first and summed after the last.
   """
   shapes = jax.tree.map(
     lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), params
@@ -47,6 +52,9 @@ def each_and_sum(
     counting = jnp.sum(batch['weights'], dtype=jnp.float32)
     tokens = jnp.maximum(mesh.total(counting), 1.0)
 
+    if config.optim.parts > 1:
+      narrow = zaya.narrow(config.model)
+      params = partition.gather_once(params, shapes, narrow)
     cast = zaya.cast_experts(config.model, params)
 
     def loss_fn(params, part, first=None, add=0):
@@ -66,7 +74,7 @@ def each_and_sum(
       cast,
       batch,
       config.optim.parts,
-      sink=zaya.takes_sinks(config.model),
+      sink=zaya.takes_sinks(config.model, cast),
     )
     grads = partition.sum_gradients(grads, shapes)
     return mesh.total(loss), grads, mesh.total(load), loss[None]
@@ -74,7 +82,7 @@ def each_and_sum(
   each = P(tuple(mesh.sizes()))
   return mesh.on_each(
     local,
-    in_specs=(partition.param_specs(params), P(), _ROWS),
+    in_specs=(mesh.specs_of(params), P(), _ROWS),
     out_specs=(P(), partition.part_specs(params), P(), each),
   )(params, buffers, batch)
 

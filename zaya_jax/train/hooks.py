@@ -20,6 +20,7 @@ from zaya_jax.data import history, position
 from zaya_jax.data.ledger import book as book_lib
 from zaya_jax.inference import generate, score
 from zaya_jax.inference import model as model_lib
+from zaya_jax.parallel import partition
 from zaya_jax.report import overview
 from zaya_jax.runtime import beats, processes
 from zaya_jax.train import guard as guard_lib
@@ -207,6 +208,9 @@ class Hooks:
     """Process 0 samples; the others wait for it."""
     beats.enter('eval')
     arrays = (now.state.params, now.state.buffers)
+    if not _is_here(arrays):
+      with jax.set_mesh(self._mesh):  # From the processes that have its parts.
+        arrays = (jax.jit(partition.unite)(arrays[0]), arrays[1])
     if not _is_here(arrays):
       self._report.note(
         f'no sample of step {now.step}: its parameters are divided among '

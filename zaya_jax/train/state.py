@@ -70,7 +70,7 @@ def make_init(config: config_lib.Config) -> Callable[[], TrainState]:
       step=jnp.int32(0),
       params=params,
       buffers=buffers,
-      opt_state=optimizer.params.init(partition.divide(params)),
+      opt_state=optimizer.params.init(params),
       balance_state=optimizer.buffers.init(buffers),
       skipped=jnp.int32(0),
       bad_steps=jnp.int32(0),

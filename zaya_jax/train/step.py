@@ -80,9 +80,8 @@ def make_train_step(
     now_2 = jnp.stack([loss, grad_norm])
     good = _is_good(config, state.recent, now_2)
     apply = good & (state.held == 0)
-    parts = partition.divide(state.params)
     updates, opt_state = optimizer.params.update(
-      grads, state.opt_state, parts, apply=apply, step=state.step
+      grads, state.opt_state, state.params, apply=apply, step=state.step
     )
     buffers, balance_state = balance.update(
       optimizer.buffers,

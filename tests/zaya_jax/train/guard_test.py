@@ -160,8 +160,19 @@ def test_device_that_slips_again_ends_the_run(four):
   assert [kind for kind, *_ in told] == ['wrong_result']
 
 
+def with_temperature(state, change):
+  """The state with other temperatures: nothing divides them by four."""
+  layers = state.params['layers']
+  attn = {
+    **layers['attn'],
+    'temperature': change(layers['attn']['temperature']),
+  }
+  params = {**state.params, 'layers': {**layers, 'attn': attn}}
+  return dataclasses.replace(state, params=params)
+
+
 def corrupt(place, at, value):
-  """Puts a value into one device's copy of the embedding, before a step."""
+  """Puts a value into one device's copy of the temperatures, before a step."""
 
   def change(step, state):
     if step != at:
@@ -171,8 +182,7 @@ def corrupt(place, at, value):
       data[: data.size // 2] = value
       return data
 
-    embed = flips.on_one(state.params['embed'], place, spoil)
-    return dataclasses.replace(state, params={**state.params, 'embed': embed})
+    return with_temperature(state, lambda a: flips.on_one(a, place, spoil))
 
   return change
 
@@ -190,14 +200,13 @@ def test_bit_that_flips_is_found_at_the_next_vote(four):
   def change(step, state):
     if step != 3:
       return state
-    embed = flips.flip(state.params['embed'], 1, RNG)
-    return dataclasses.replace(state, params={**state.params, 'embed': embed})
+    return with_temperature(state, lambda a: flips.flip(a, 1, RNG))
 
   _, seen, told = four.train(BATCHES, change=change)
   ((kind, step, what, process, agreed),) = told
   # Votes are counted one step late: before step 6 is taken in.
   assert (kind, step, process, agreed) == ('corrupt_replica', 4, 0, 2)
-  assert 'device 1 of process 0 holds another copy of params/embed' in what
+  assert 'device 1 of process 0 holds another copy of params/layers/' in what
   assert len(seen) == 4
 
 

@@ -58,20 +58,31 @@ def halo_of_zeros(x, count, **kwargs):
   return 0 * LEFT(x, count, **kwargs)
 
 
-def gradients_of_one_device(grads, params):
-  first = jax.lax.axis_index('replica') == 0
-  return SUM(jax.tree.map(lambda g: g * first, grads), params)
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3))
+def not_summed(a, axes, dim, dtype):
+  return GATHER(a, axes, dim, dtype)
+
+
+def take_part(axes, dim, dtype, size, grad):
+  del dtype
+  first = jax.lax.axis_index(axes) * size
+  return (jax.lax.dynamic_slice_in_dim(grad, first, size, dim),)
+
+
+not_summed.defvjp(
+  lambda a, *how: (not_summed(a, *how), a.shape[how[1]]), take_part
+)
 
 
 def experts_swapped(x, route):
   return SEND(x[::-1], route)
 
 
-LEFT, SUM = halo.left, partition.sum_gradients
+LEFT, GATHER = halo.left, partition._gather
 SEND = expert_exchange._send
 BROKEN = {
   'no_halo': ('gather_2', halo, 'left', halo_of_zeros),
-  'no_sum': ('zero_2', partition, 'sum_gradients', gradients_of_one_device),
+  'no_sum': ('zero_2', partition, '_gather', not_summed),
   'wrong_rows': ('expert_2', expert_exchange, '_send', experts_swapped),
 }
 
@@ -129,24 +140,20 @@ def test_gradients_are_summed_in_float32(name):
 
 
 def test_shares_of_memory():
-  """ZeRO-1: parameters whole, states divided; experts and fsdp divide both."""
+  """Parameters and states are divided among all devices, on any axes."""
 
   def share(tree):
     leaves = jax.tree.leaves(tree)
     held = sum(a.addressable_shards[0].data.size for a in leaves)
     return held / sum(a.size for a in leaves)
 
-  for name, matrices, experts in (
-    ('zero_8', 1, 1),
-    ('zero_2_fsdp_4', 1 / 4, 1 / 4),
-    ('zero_2_expert_4', 1, 1 / 4),
-  ):
+  for name in ('zero_8', 'zero_2_fsdp_4', 'zero_2_expert_4'):
     state = meshes.first_state(meshes.config_of(**meshes.SHAPES[name]))
     layers = state.params['layers']
-    assert share(layers['attn']['q']) == matrices
-    assert share(layers['experts']) == experts
+    assert share(layers['attn']['q']) == share(layers['experts']) == 1 / 8
     # A tiny model has vectors that 8 does not divide.
-    assert 1 / 8 <= share(state.opt_state) < 1 / 6
+    for tree in (state.params, state.opt_state):
+      assert 1 / 8 <= share(tree) < 1 / 6
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,12 @@ _SENT = {
   'all-reduce': lambda n: 2 * (n - 1) / n,
   'permute': lambda n: 1.0,
 }
+# What single layers send while others compute; those of FSDP, which compute
+# with what they have just gathered, only in the backward pass.
+_BEHIND = {
+  'layer parameters': 'forward', 'layer expert weights': 'forward',
+  'layer gradients': 'backward',
+}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,7 +47,8 @@ class Collective:
     seconds: of all calls.
     local: devices of a group that share a node.
     size: devices of a group.
-    hidden: whether it can run behind the backward pass.
+    hidden: the pass behind which it can run, 'forward' or 'backward'; ''
+      behind none.
   """
 
   what: str
@@ -52,7 +59,7 @@ class Collective:
   seconds: float
   local: int
   size: int
-  hidden: bool = False
+  hidden: str = ''
 
 
 def plan(
@@ -99,16 +106,17 @@ def _make(layout, chip, what, kind, axes, count, total) -> Collective:
     seconds=seconds(layout, chip, kind, axes, count, total),
     local=layout.local(axes, chip.node),
     size=layout.size(axes),
-    # Only those of FSDP are ready, and sent, before the backward pass ends.
-    hidden=what == 'layer gradients',
+    hidden=_BEHIND.get(what, ''),
   )
 
 
 def _parameters(config, layout, chip):
-  """FSDP gathers each layer, with remat twice; ZeRO-1 sums and gathers once.
+  """FSDP gathers each layer, with remat twice; ZeRO-1 gathers and sums once.
 
-  All in float32 but for what Muon computes, in the type of its iteration. What
-  no axis divides is reduced whole.
+  All in float32 but for the experts, which ZeRO-1 gathers in the type of matrix
+  products. With one part of a step layers gather their own matrices; with more
+  all are gathered before the first and summed after the last. What no axis
+  divides is reduced whole.
   """
   leaves = memory.leaves(config, layout)
   again = 1 if config.model.remat in ('none', 'auto') else 2
@@ -121,10 +129,13 @@ def _parameters(config, layout, chip):
     known[1] += total
 
   for leaf in leaves:
-    calls = layers = 1
-    if leaf.name.startswith('layers/'):
-      layers = config.model.num_layers
-      calls = layers if leaf.nbytes > placement.STACK_BYTES else 1
+    layers = config.model.num_layers if leaf.name.startswith('layers/') else 1
+    of_layer = placement.is_of_layer(leaf.name, leaf.shape)
+    if 'fsdp' in leaf.held and leaf.cut and not of_layer and layout.parts == 1:
+      axes = ('fsdp', *leaf.cut)
+      add('gradients', 'reduce-scatter', axes, 1, fsdp * leaf.nbytes)
+      add('parameters', 'all-gather', axes, 1, fsdp * leaf.nbytes)
+      continue
     if 'fsdp' in leaf.held:
       times = again if layers > 1 else 1
       each = layout.parts * leaf.nbytes * fsdp
@@ -132,13 +143,16 @@ def _parameters(config, layout, chip):
       add('weights', 'all-gather', ('fsdp',), times * one, times * each)
       add('layer gradients', 'reduce-scatter', ('fsdp',), one, each)
     if leaf.cut:
-      add('gradients', 'reduce-scatter', leaf.cut, calls, leaf.nbytes)
-      what = 'updates of Muon' if leaf.muon else 'updates'
-      total = leaf.nbytes * (chip.width / 4 if leaf.muon else 1)
-      add(what, 'all-gather', leaf.cut, calls, total)
+      apart = of_layer if layout.parts == 1 else leaf.is_large
+      calls = layers if apart else 1
+      what = 'layer ' if of_layer and layout.parts == 1 else ''
+      add(f'{what}gradients', 'reduce-scatter', leaf.cut, calls, leaf.nbytes)
+      total, width = leaf.nbytes, memory.sent_width(leaf, layout, chip.width)
+      name = 'parameters' if width == 4 else 'expert weights'
+      add(f'{what}{name}', 'all-gather', leaf.cut, calls, total * width / 4)
     if leaf.copied:
       held = 4 * leaf.size / leaf.parts
-      add('gradients', 'all-reduce', leaf.copied, calls, held)
+      add('gradients', 'all-reduce', leaf.copied, calls=1, total=held)
   for stack in newton_schulz.stacks(config, layout, leaves):
     kind, calls = ('all-gather', 1) if stack.whole else ('all-to-all', 2)
     add('Muon', kind, stack.axes, calls, chip.width * calls * stack.sent)

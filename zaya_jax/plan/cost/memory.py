@@ -56,8 +56,20 @@ class Leaf:
 
   @property
   def nbytes(self) -> float:
-    """Of what one device holds, float32."""
+    """Of what a layer of one device sees, float32, or FSDP's part of it."""
     return 4 * self.size / self.shards
+
+  @property
+  def part_bytes(self) -> float:
+    """Of what one device keeps, float32; as much of each state."""
+    return 4 * self.size / self.parts
+
+  @property
+  def is_large(self) -> bool:
+    """Whether a stack is sent layer by layer where layers do not gather it."""
+    return self.name.startswith('layers/') and (
+      self.nbytes > placement.STACK_BYTES
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -66,6 +78,7 @@ class Memory:
 
   parameters: float
   optimizer: float
+  weights: float  # Gathered from all devices, until the backward pass ends.
   gradients: float
   activations: float  # Kept for the backward pass.
   logits: float  # Of the chunk of tokens that the loss is at, and its head.
@@ -125,7 +138,7 @@ def optimizer_bytes(
     those of which some hold copies, for nothing divides them.
   """
   found = leaves(config, layout)
-  held = lambda leaf: 4 * leaf.size / leaf.parts * leaf.states
+  held = lambda leaf: leaf.part_bytes * leaf.states
   parts = sum(held(leaf) for leaf in found if not leaf.copied)
   whole = sum(held(leaf) for leaf in found if leaf.copied)
   return parts, whole + 2 * _balance_bytes(config.model)
@@ -156,7 +169,6 @@ def plan(
     remat: instead of --model.remat.
   """
   model, found = config.model, leaves(config, layout)
-  held = sum(leaf.nbytes for leaf in found)
   kept = layer_activations(model, width) * layout.tokens
   saved = {
     'none': kept,
@@ -171,20 +183,41 @@ def plan(
     newton_schulz.workspace(stacks, width),
   )
   return Memory(
-    parameters=held,
+    parameters=sum(leaf.part_bytes for leaf in found),
     optimizer=sum(optimizer_bytes(config, layout)),
-    # This device's own, whole, with a second set for the sum over parts; and
-    # its slices of the sum over devices, where the two differ. Those of
-    # experts are in the compute type, as is the copy of their matrices, which
-    # lives as long.
-    gradients=held * (2 if layout.parts > 1 else 1)
-    + sum(
-      4 * leaf.size / leaf.parts for leaf in found if leaf.parts > leaf.shards
+    weights=sum(
+      leaf.nbytes / 4 * sent_width(leaf, layout, width)
+      for leaf in found
+      if leaf.cut
     ),
+    gradients=sum(_gradient(leaf, layout, width) for leaf in found),
     activations=model.num_layers * saved,
     logits=logits,
     temporary=max(0.0, work - logits),
   )
+
+
+def sent_width(leaf: Leaf, layout: division.Layout, width: int) -> int:
+  """Bytes of an element of what ZeRO-1 gathers: `zaya.narrow`."""
+  narrow = leaf.name.startswith('layers/experts/')
+  return width if narrow and layout.sizes['fsdp'] == 1 else 4
+
+
+def _gradient(leaf, layout, width) -> float:
+  """Of one parameter: this device's own, and its slice of the sum.
+
+  Its own is whole, with a second set for the sum over parts; but a layer that
+  gathers its matrices scatters their gradients at once. Those of experts are in
+  the compute type. So is the copy of their matrices, which lives as long, and
+  which is counted here where nothing is gathered.
+  """
+  if not leaf.cut:
+    return leaf.nbytes * (2 if layout.parts > 1 else 1)
+  of_layer = placement.is_of_layer(leaf.name, leaf.shape)
+  if layout.parts == 1:
+    return leaf.part_bytes + (0 if of_layer else leaf.nbytes)
+  own = leaf.nbytes / 4 * sent_width(leaf, layout, width)
+  return leaf.part_bytes + leaf.nbytes + own
 
 
 def layer_activations(model: config_lib.ModelConfig, width: int) -> float:

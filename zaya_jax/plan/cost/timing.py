@@ -14,6 +14,7 @@ from zaya_jax.plan.cost import collectives as collectives_lib
 from zaya_jax.plan.cost import division, memory, newton_schulz
 from zaya_jax.runtime import chips as chips_lib
 
+PASSES = {'forward': 1 / 3, 'backward': 2 / 3}  # Shares of their time.
 _SCORE_PASSES = 8  # Reads and writes of attention's scores, both ways.
 _KEPT_PASSES = 4  # Of activations: write and read, forward and backward.
 
@@ -36,13 +37,13 @@ class Times:
     parts: of the forward and the backward pass.
     update: parts of the optimizer.
     exposed: seconds of collectives that nothing hides.
-    hidden: seconds of collectives behind the backward pass.
+    hidden: seconds of collectives behind a pass, by its name.
   """
 
   parts: list[Part]
   update: list[Part]
   exposed: float
-  hidden: float
+  hidden: dict[str, float]
 
   @property
   def compute(self) -> float:
@@ -64,15 +65,17 @@ def plan(
 ) -> Times:
   """The times of one step."""
   parts = _passes(config, layout, chip)
-  # The backward pass is two thirds of both.
-  room = sum(part.seconds for part in parts) * 2 / 3
-  late = sum(c.seconds for c in collectives if c.hidden)
-  exposed = sum(c.seconds for c in collectives if not c.hidden)
+  compute = sum(part.seconds for part in parts)
+  behind = lambda name: sum(c.seconds for c in collectives if c.hidden == name)
+  hidden = {
+    name: min(behind(name), share * compute) for name, share in PASSES.items()
+  }
+  sent = sum(c.seconds for c in collectives)
   return Times(
     parts=parts,
     update=_update(config, layout, chip),
-    exposed=exposed + max(0.0, late - room),
-    hidden=min(late, room),
+    exposed=sent - sum(hidden.values()),
+    hidden=hidden,
   )
 
 
@@ -130,9 +133,8 @@ def _passes(config, layout, chip) -> list[Part]:
 def _update(config, layout, chip) -> list[Part]:
   leaves = memory.leaves(config, layout)
   # Reads and writes in float32: gradient, states, update of a device's share;
-  # parameters and updates of all that it holds.
-  parts = sum(4 * leaf.size / leaf.parts for leaf in leaves)
-  moved = 8 * parts + 3 * sum(leaf.nbytes for leaf in leaves)
+  # and parameters, which are read and written.
+  moved = 11 * sum(leaf.part_bytes for leaf in leaves)
   iterations = config.optim.newton_schulz_steps
   stacks = newton_schulz.stacks(config, layout, leaves)
   flops = newton_schulz.busiest(stacks, iterations)

@@ -6,6 +6,7 @@ import itertools
 from typing import Any
 
 from zaya_jax.metrics import text
+from zaya_jax.plan.cost import timing
 from zaya_jax.plan.show import svg, tables
 
 _WIDTH, _MARGIN, _LABEL = 960, 24, 150
@@ -14,8 +15,9 @@ _THIN = 4  # Pixels of the smallest block.
 # A color has one meaning in the whole picture: the optimizer's state and its
 # work are violet, the head and its logits pink.
 _MEMORY = {
-  'parameters': 'blue', 'optimizer': 'violet', 'gradients': 'orange',
-  'activations': 'green', 'logits': 'pink', 'temporary': 'olive',
+  'parameters': 'blue', 'optimizer': 'violet', 'weights': 'slate',
+  'gradients': 'orange', 'activations': 'green', 'logits': 'pink',
+  'temporary': 'olive',
 }  # fmt: skip
 _COMPILED = {'kept': 'blue-hatched', 'in passing': 'green-hatched'}
 _PARTS = {
@@ -23,10 +25,14 @@ _PARTS = {
   'router': 'sand', 'experts': 'sand', 'head': 'pink', 'elementwise': 'grey',
   'Newton-Schulz': 'violet', 'update': 'violet',
 }  # fmt: skip
-_NETWORK, _HIDDEN = 'red', 'gradients, hidden'
-# After the backward pass.
-_UPDATES = ('updates', 'updates of Muon')
-_LATE = ('gradients', 'Muon', *_UPDATES, 'loss, norm, load')
+_NETWORK = 'red'
+_HIDDEN = {'forward': 'weights, hidden', 'backward': 'gradients, hidden'}
+# Messages of one pass alone, and those after both.
+_ONCE = {
+  'parameters': 'forward', 'expert weights': 'forward',
+  'their gradients': 'backward',
+}  # fmt: skip
+_LATE = ('gradients', 'Muon', 'loss, norm, load')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,7 +47,7 @@ class Span:
   @property
   def kind(self) -> str:
     """The class of its color."""
-    hidden = '-hatched' if self.name == _HIDDEN else ''
+    hidden = '-hatched' if self.name in _HIDDEN.values() else ''
     return _PARTS.get(self.name, _NETWORK + hidden)
 
   @property
@@ -79,15 +85,21 @@ def timeline(plan: dict[str, Any]) -> list[Span]:
   """One step: the lanes compute and network, without a hole between them.
 
   A third of the passes is forward. Messages of single layers are drawn
-  together, at the end of their pass; gradients run behind the backward pass as
-  far as the plan hides them.
+  together, at the end of their pass, and behind it as far as the plan hides
+  them.
   """
   time, spans, now = plan['time'], [], 0.0
   sent = [
     (c['what'], c['seconds']) for c in plan['collectives'] if not c['hidden']
   ]
   hidden = time['network_hidden']
-  reduced = sum(c['seconds'] for c in plan['collectives'] if c['hidden'])
+  exposed = {
+    phase: sum(
+      c['seconds'] for c in plan['collectives'] if c['hidden'] == phase
+    )
+    - hidden[phase]
+    for phase in hidden
+  }
 
   def add(phase, name, seconds, start=None):
     nonlocal now
@@ -95,22 +107,20 @@ def timeline(plan: dict[str, Any]) -> list[Span]:
     spans.append(Span(phase=phase, name=name, start=start, seconds=seconds))
     now = max(now, start + seconds)
 
-  for phase, share in (('forward', 1 / 3), ('backward', 2 / 3)):
+  for phase, share in timing.PASSES.items():
     for part in time['parts'][:: 1 if phase == 'forward' else -1]:
       add(phase, part['name'], part['seconds'] * share)
-    if phase == 'backward':
-      add(phase, _HIDDEN, hidden, now - hidden)
+    add(phase, _HIDDEN[phase], hidden[phase], now - hidden[phase])
     for name, seconds in sent:
       if name not in _LATE:
-        # The gradients of keys and values come in the backward pass alone.
-        once = name == 'their gradients'
-        add(phase, name, seconds * ((phase == 'backward') if once else share))
-  late = [('gradients', reduced - hidden), *(c for c in sent if c[0] in _LATE)]
+        once = _ONCE.get(name)
+        add(phase, name, seconds * ((phase == once) if once else share))
+    if phase == 'forward':
+      add(phase, 'weights', exposed[phase])
+  late = [('gradients', exposed['backward'])]
+  late += [c for c in sent if c[0] in _LATE]
   update = [(part['name'], part['seconds']) for part in time['update']]
-  # Muon comes before the optimizer computes, updates come after.
-  before = [c for c in late if c[0] not in _UPDATES]
-  after = [c for c in late if c[0] in _UPDATES]
-  for name, seconds in before + update + after:
+  for name, seconds in late + update:
     add('update', name, seconds)
   return [span for span in spans if span.seconds]
 
@@ -193,8 +203,11 @@ def _step(page, plan, y):
   for p in (*time['parts'], *time['update']):
     told = p['name'], tables.seconds(p['seconds'])
     entries.setdefault(_PARTS[p['name']], []).append(told)
-  for kind, name in (('', 'exposed'), ('-hatched', 'hidden')):
-    if seconds := time[f'network_{name}']:
+  for kind, name, seconds in (
+    ('', 'exposed', time['network_exposed']),
+    ('-hatched', 'hidden', sum(time['network_hidden'].values())),
+  ):
+    if seconds:
       told = f'network, {name}', tables.seconds(seconds)
       entries[_NETWORK + kind] = [told]
   return _legend(page, y + 40, entries)

@@ -12,7 +12,7 @@ PALETTE = {
   'blue': '#4a82dc', 'orange': '#d9732a', 'green': '#2f9c64',
   'violet': '#a374d5', 'red': '#e0555f', 'teal': '#2f96a6',
   'olive': '#908b30', 'pink': '#cd68a5', 'grey': '#8a929c',
-  'sand': '#ab8456',
+  'sand': '#ab8456', 'slate': '#6d86a3',
 }  # fmt: skip
 ON_FILL = '#0b0e11'  # Text on a fill.
 LIGHT = {'paper': '#ffffff', 'ink': '#1c2127', 'quiet': '#5b6570'}

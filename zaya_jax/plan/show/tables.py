@@ -97,7 +97,7 @@ def _flops(plan):
 def _memory(plan):
   held = plan['memory']
   kinds = (
-    'parameters', 'optimizer', 'gradients', 'activations', 'logits',
+    'parameters', 'optimizer', 'weights', 'gradients', 'activations', 'logits',
     'temporary', 'total',
   )  # fmt: skip
   share = lambda value: f'{value / held["capacity"]:.1%}'
@@ -119,7 +119,7 @@ def _collectives(plan):
   rows = [
     f'{c["kind"]} {c["what"]} | {" x ".join(c["axes"])} | {c["count"]:,} | '
     f'{nbytes(c["bytes"])} | {seconds(c["seconds"])} | '
-    f'{"hidden" if c["hidden"] else ""}'.split(' | ')
+    f'{c["hidden"] and "hidden"}'.split(' | ')
     for c in plan['collectives']
   ]
   columns = ('', 'over', 'calls', 'bytes', 'time', '')

@@ -4,7 +4,7 @@
 Each device fingerprints its own copies, in one pass over its memory and no
 message larger than 8 bytes a leaf. A bit that flips in one copy stays there,
 since all copies take the same updates, so the next vote finds it. What ZeRO-1
-divides has one copy, which nobody can outvote: the optimizer's moments are
+divides has one copy, which nobody can outvote: parameters and moments are
 vouched for by the seal of a checkpoint, and by ECC.
 """
 

@@ -2,7 +2,7 @@
 """What a compiled step keeps to; and for each rule a step that breaks it."""
 
 import contextlib
-import math
+import functools
 import os
 import tempfile
 
@@ -16,7 +16,7 @@ import ops
 from ops.experts import api, reference
 from tests.support import tiny
 from zaya_jax import config as config_lib
-from zaya_jax.parallel import mesh, partition, placement
+from zaya_jax.parallel import partition, placement
 from zaya_jax.plan import planner
 from zaya_jax.plan.compile import contracts, rocm, rocm_child
 from zaya_jax.plan.cost import division
@@ -93,23 +93,23 @@ def test_all_axes_keep_their_contracts(monkeypatch):
   assert {1, 3} <= {m['calls'] for m in sums}
 
 
-def _whole_sums(grads, params):
-  """What `partition.sum_gradients` must not do: sum all, then take a part."""
-  del params
-  specs = partition.part_specs(grads)
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3))
+def _whole_sums(a, axes, dim, dtype):
+  """What `partition.gather` must not do: sum all, then take a part."""
+  del dtype
+  return jax.lax.all_gather(a, axes, axis=dim, tiled=True)
 
-  def one(grad, spec):
-    grad = jax.lax.psum(grad, mesh.AXES)
-    for dim, axes in enumerate(spec):
-      if axes:
-        size = grad.shape[dim] // math.prod(
-          mesh.size(a) for a in placement.axes_of(P(axes))
-        )
-        first = jax.lax.axis_index(axes) * size
-        grad = jax.lax.dynamic_slice_in_dim(grad, first, size, dim)
-    return grad
 
-  return jax.tree.map(one, grads, specs)
+def _take_part(axes, dim, dtype, size, grad):
+  del dtype
+  first = jax.lax.axis_index(axes) * size
+  grad = jax.lax.psum(grad, axes)
+  return (jax.lax.dynamic_slice_in_dim(grad, first, size, dim),)
+
+
+_whole_sums.defvjp(
+  lambda a, *how: (_whole_sums(a, *how), a.shape[how[1]]), _take_part
+)
 
 
 def _divided_newton_schulz(x, *, steps, **_):
@@ -134,7 +134,7 @@ def _dense_experts(*inputs, sink=None):
 
 def test_steps_that_break_a_contract_are_told(monkeypatch):
   for place, name, wrong in (
-    (partition, 'sum_gradients', _whole_sums),
+    (partition, '_gather', _whole_sums),
     (ops, 'newton_schulz', _divided_newton_schulz),
     (ops, 'linear_cross_entropy', _whole_logits),
     (ops, 'expert_mlp_in_place', _dense_experts),

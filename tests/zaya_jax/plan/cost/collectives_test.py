@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Collectives against closed forms, and against rings that are carried out."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -26,23 +28,36 @@ def _plan(shape, *words):
   return {(c.kind, c.what): c for c in _list(shape, *words)}
 
 
-def test_zero_1_is_one_reduce_scatter_and_one_all_gather():
+# Of each layer's matrices, those that 1,024 does not divide: the router's small
+# ones and the grouped convolutions; and vectors: their biases, those of the
+# router, and temperatures.
+WHOLE = 40 * (2 * 256**2 + 256 * 17 + 2 * 10 * 128**2)
+WHOLE += 40 * (4 * 1280 + 5 * 256 + 2)
+EXPERTS = 40 * 16 * 3 * 2048**2
+
+
+def test_zero_1_gathers_and_sums_layer_by_layer():
   found = _plan(_layout(replica=1024))
-  gradients = found['reduce-scatter', 'gradients']
-  muon = found['all-gather', 'updates of Muon']
-  updates = found['all-gather', 'updates']
-  # Two matrices of each expert and two vectors of each merge are large enough
-  # to be sent layer by layer; the router's small matrices, the convolutions,
-  # their biases, its vectors and the temperatures have no dimension that 1,024
-  # divides.
-  whole = 40 * (2 * 256**2 + 256 * 17 + 2 * 10 * 128**2)
-  whole += 40 * (4 * 1280 + 5 * 256 + 2)
-  assert found['all-reduce', 'gradients'].bytes == 4 * whole
-  assert gradients.bytes == 4 * (PARAMETERS - whole)
-  assert updates.bytes + 2 * muon.bytes == gradients.bytes
-  # The matrices between hidden states, but for those of the router.
-  assert muon.bytes == 2 * (8_289_167_360 - 40 * (2 * 256**2 + 256 * 17))
-  assert gradients.count == updates.count + muon.count == 178
+  matrices = 8_289_167_360 - 40 * (2 * 256**2 + 256 * 17) - EXPERTS
+  experts = found['all-gather', 'layer expert weights']
+  layers = found['all-gather', 'layer parameters']
+  rest = found['all-gather', 'parameters']
+  # Of the convolutions the depthwise one is as wide as queries and keys, 1,280.
+  assert experts.bytes == 2 * EXPERTS
+  assert layers.bytes == 4 * matrices
+  assert rest.bytes == 4 * (PARAMETERS - WHOLE - EXPERTS - matrices)
+  # Gradients are float32, of experts too.
+  sums = found['reduce-scatter', 'layer gradients']
+  assert sums.bytes == 4 * (EXPERTS + matrices)
+  assert found['reduce-scatter', 'gradients'].bytes == rest.bytes
+  assert found['all-reduce', 'gradients'].bytes == 4 * WHOLE
+  assert sums.count == layers.count + experts.count == 40 * 8
+  # They run behind the passes that compute with them.
+  hidden = {c.what: c.hidden for c in found.values() if c.hidden}
+  assert hidden == {
+    'layer expert weights': 'forward', 'layer parameters': 'forward',
+    'layer gradients': 'backward',
+  }  # fmt: skip
   # Momentum to whole matrices, and updates back, bfloat16. 1,024 devices have
   # one of each shape at most: the stacks are padded. q and out are divided
   # along different sides, so they are not of one stack.
@@ -51,11 +66,28 @@ def test_zero_1_is_one_reduce_scatter_and_one_all_gather():
   # Results of those that are whole everywhere.
   assert found['all-gather', 'Muon'].bytes == 2 * 1024 * 256 * (256 + 17)
   assert set(found) == {
-    ('reduce-scatter', 'gradients'), ('all-gather', 'updates'),
-    ('all-gather', 'updates of Muon'),
-    ('all-reduce', 'gradients'), ('all-to-all', 'Muon'),
-    ('all-gather', 'Muon'), ('all-reduce', 'loss, norm, load'),
+    ('reduce-scatter', 'layer gradients'), ('reduce-scatter', 'gradients'),
+    ('all-gather', 'layer expert weights'), ('all-gather', 'layer parameters'),
+    ('all-gather', 'parameters'), ('all-reduce', 'gradients'),
+    ('all-to-all', 'Muon'), ('all-gather', 'Muon'),
+    ('all-reduce', 'loss, norm, load'),
   }  # fmt: skip
+
+
+def test_parts_of_a_step_gather_and_sum_once():
+  """Nothing more is sent, and nothing hides it."""
+  one = _plan(_layout(replica=1024))
+  parts = dataclasses.replace(_layout(replica=1024), parts=4)
+  found = _plan(parts)
+  assert not any(c.hidden for c in found.values())
+  for kind in ('all-gather', 'reduce-scatter', 'all-reduce'):
+    sent = [
+      sum(c.bytes for key, c in known.items() if key[0] == kind)
+      for known in (found, one)
+    ]
+    assert sent[0] == sent[1]
+  # Two matrices of each expert are large enough to be sent layer by layer.
+  assert found['all-gather', 'expert weights'].count == 2 * 40
 
 
 def test_eight_devices_divide_every_number_of_matrices():
@@ -190,14 +222,16 @@ def test_bytes_are_those_of_rings(n):
 
 def test_seconds_of_zero_1_by_hand():
   found = _plan(_layout(replica=1024))
-  whole = found['all-reduce', 'gradients'].bytes
   # 1,023 of 1,024 parts through eight cards of 50 GB/s, of which 0.8 is
   # reached; ten halvings of 15 us for each call.
-  sums = found['reduce-scatter', 'gradients']
-  assert sums.seconds == pytest.approx(
-    (4 * PARAMETERS - whole) * 1023 / 1024 / 320e9 + 178 * 150e-6
-  )
+  for sums in (
+    found['reduce-scatter', 'layer gradients'],
+    found['all-gather', 'layer expert weights'],
+  ):
+    assert sums.seconds == pytest.approx(
+      sums.bytes * 1023 / 1024 / 320e9 + sums.count * 150e-6
+    )
   rest = found['all-reduce', 'gradients']
   assert rest.seconds == pytest.approx(
-    whole * 2 * 1023 / 1024 / 320e9 + rest.count * 150e-6
+    4 * WHOLE * 2 * 1023 / 1024 / 320e9 + rest.count * 150e-6
   )

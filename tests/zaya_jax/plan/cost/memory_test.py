@@ -119,15 +119,31 @@ def test_checkpoint_by_hand():
   assert memory.checkpoint_bytes(config, shape) == held + 4 * 40 * 17
 
 
-@pytest.mark.parametrize(
-  'parts, sets',
-  [(1, 1 + 1 / 8), (4, 2 + 1 / 8)],  # A second set sums over the parts.
-)
-def test_gradients_by_hand(parts, sets):
+EMBEDDING = 262_272 * 2048
+EXPERTS = 40 * 16 * 3 * 2048**2
+
+
+@pytest.mark.parametrize('parts', [1, 4])
+def test_weights_and_gradients_of_eight_devices_by_hand(parts):
   config = released.parse('--plan.devices=8', f'--optim.accumulation={parts}')
   plan = memory.plan(config, division.make(config), 2)
   # Eight devices divide a dimension of nearly every parameter.
-  assert plan.gradients == pytest.approx(4 * PARAMETERS * sets, rel=1e-4)
+  assert plan.parameters == pytest.approx(4 * PARAMETERS / 8, rel=1e-3)
+  # Experts are gathered in bfloat16.
+  gathered = 4 * (PARAMETERS - EXPERTS) + 2 * EXPERTS
+  assert plan.weights == pytest.approx(gathered, rel=1e-4)
+  # Layers scatter theirs at once; or a set sums over the parts, and each part
+  # has its own, like the weights.
+  own = 4 * EMBEDDING if parts == 1 else 4 * PARAMETERS + gathered
+  expected = own + 4 * PARAMETERS / 8
+  assert plan.gradients == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize('parts, sets', [(1, 1), (4, 2)])
+def test_gradients_of_one_device_by_hand(parts, sets):
+  config = released.parse('--plan.devices=1', f'--optim.accumulation={parts}')
+  plan = memory.plan(config, division.make(config), 2)
+  assert (plan.gradients, plan.weights) == (4 * PARAMETERS * sets, 0)
 
 
 def test_activations_by_hand():

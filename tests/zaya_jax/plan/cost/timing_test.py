@@ -76,11 +76,12 @@ def test_each_pass_reads_the_weights_of_a_device(remat, owners, passes):
   assert part.bytes == passes * 8 * 40 * 16 / owners * 3 * 2048**2
 
 
-def test_update_moves_parameters_three_times(times):
+def test_update_moves_parts_alone(times):
   products, update = times.update
-  # Besides, eight passes over the parts of a device, which are small.
-  least = 3 * 4 * 8_840_489_040 / BANDWIDTH
-  assert least < update.seconds < 1.02 * least
+  # Eleven passes over what a device keeps: most of it a part of 1,024, and 1.9
+  # MB of float32 router matrices and convolutions that nothing divides.
+  least = 11 * 4 * 8_840_489_040 / 1024 / BANDWIDTH
+  assert least < update.seconds < 4 * least
   assert products.seconds == pytest.approx(products.flops / FLOPS)
 
 
@@ -117,14 +118,18 @@ def test_half_the_efficiency_doubles_the_work():
   assert slow.step == pytest.approx(2 * fast.step)
 
 
-def test_gradients_hide_behind_the_backward_pass_and_no_further():
+@pytest.mark.parametrize('name, share', [('forward', 1), ('backward', 2)])
+def test_messages_hide_behind_their_pass_and_no_further(name, share):
   config = released.parse('--plan.devices=1024')
   shape, chip = division.make(config), chips.CHIPS['mi300x']
   alone = timing.plan(config, shape, chip, [])
   late = collectives_lib.Collective(
     what='gradients', kind='reduce-scatter', axes=('replica',), count=1,
-    bytes=1.0, seconds=2 * alone.compute, local=8, size=8, hidden=True,
+    bytes=1.0, seconds=2 * alone.compute, local=8, size=8, hidden=name,
   )  # fmt: skip
   times = timing.plan(config, shape, chip, [late])
-  assert times.hidden == pytest.approx(alone.compute * 2 / 3)
-  assert times.exposed == pytest.approx(alone.compute * 4 / 3)
+  hidden = alone.compute * share / 3
+  assert {n: s for n, s in times.hidden.items() if s} == {
+    name: pytest.approx(hidden)
+  }
+  assert times.exposed == pytest.approx(alone.compute * 2 - hidden)
