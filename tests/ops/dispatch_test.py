@@ -55,3 +55,22 @@ def test_of_an_engine_for_another_platform_only_that_is_told():
       dispatch.select(f'built_{platform}', (cannot, ENGINES[-1]), WIDE)
       notes = '\n'.join(dispatch.notes())
     assert f'built_{platform}: xla, not hip: {told}' in notes
+
+
+def test_what_another_process_chose_is_told_too(monkeypatch):
+  monkeypatch.setattr(dispatch, '_choices', {})
+  with dispatch.compile_for('cuda'):
+    dispatch.select('told', ENGINES, WIDE)
+    was = dispatch.notes()
+    chosen = dispatch.choices()
+    dispatch._choices.clear()
+    assert dispatch.notes() != was
+    dispatch.remember(chosen)
+    assert dispatch.notes() == was
+
+
+def test_named_engines_are_those_in_use():
+  before = dispatch.named()
+  with dispatch.use(told='xla'):
+    assert dispatch.named() == {**before, 'told': 'xla'}
+  assert dispatch.named() == before

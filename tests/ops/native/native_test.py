@@ -115,3 +115,23 @@ def test_rocm_takes_hip_unnamed(monkeypatch):
     engines = registry.operation('newton_schulz').engines
     run = dispatch.select('newton_schulz', engines, x, dtype=x.dtype)
   assert run is engines[0].run and engines[0].name == 'hip'
+
+
+def test_library_is_told_apart_by_its_bytes(monkeypatch, tmp_path):
+  path = tmp_path / 'other.so'
+  monkeypatch.setenv('ZAYA_OPS_LIBRARY', str(path))
+  assert native.fingerprint() == ''
+  path.write_text('text')
+  was = native.fingerprint()
+  assert str(path) in was
+  path.write_text('texT')
+  assert native.fingerprint() != was
+
+
+def test_kernels_of_another_process_are_registered(monkeypatch):
+  taken = []
+  made = type('Library', (), {'registered': {'b', 'a'}, 'target': taken.append})
+  monkeypatch.setattr(native, '_load', lambda *_: made)
+  assert native.called() == ['a', 'b']
+  native.register(['a'])
+  assert taken == ['a']

@@ -14,7 +14,8 @@ import tempfile
 from typing import Any
 
 _FOLDER = 'lowered'
-_MOST_BYTES = 4 << 30  # Of all compiled and lowered programs of a user.
+_OURS = '~/.cache/zaya_jax'  # As in zaya_jax/main.py.
+_MOST_BYTES = 4 << 30  # Of compiled and lowered programs.
 _MOST_HEADER = 1 << 20
 
 
@@ -79,11 +80,14 @@ def prune(folder: str, most_bytes: int = _MOST_BYTES) -> None:
   """Removes what was used longest ago, until the rest is small enough.
 
   Args:
-    folder: of JAX's own cache; its programs count and go, too.
+    folder: of JAX's own cache. Its programs count and go, too, where it is the
+      one that the command line chooses; elsewhere others may use it.
     most_bytes: of all files.
   """
   found = []
-  for place, _, names in os.walk(folder):
+  ours = os.path.dirname(os.path.abspath(folder)) == os.path.expanduser(_OURS)
+  top = folder if ours else os.path.join(folder, _FOLDER)
+  for place, _, names in os.walk(top):
     for name in names:
       with contextlib.suppress(OSError):  # Others prune, too.
         stat = os.stat(entry := os.path.join(place, name))

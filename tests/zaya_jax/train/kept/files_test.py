@@ -87,6 +87,18 @@ def test_what_was_used_longest_ago_is_removed(tmp_path):
   assert sorted(os.listdir(tmp_path / 'lowered')) == ['0.step', '2.step']
 
 
+def test_programs_of_jax_go_only_from_the_folder_that_is_ours(
+  tmp_path, monkeypatch
+):
+  monkeypatch.setattr(files, '_OURS', str(tmp_path / 'ours'))
+  for parent, left in (('ours', False), ('others', True)):
+    folder = tmp_path / parent / 'compiled'
+    folder.mkdir(parents=True)
+    (folder / 'program-cache').write_bytes(b'x' * 1000)
+    files.prune(str(folder), most_bytes=10)
+    assert (folder / 'program-cache').exists() == left
+
+
 def test_reading_is_use(tmp_path, file):
   other = files.path(str(tmp_path), 'other')
   files.write(other, ABOUT, PROGRAM)
