@@ -231,7 +231,7 @@ from pipelines.prepare import units
 units._UNIT = 1
 resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
 data = prepare.prepare({str(tmp_path / 'corpus')!r},
-                       {str(tmp_path / 'out')!r}, val_fraction=0.5)
+                       {str(tmp_path / 'out')!r}, val_fraction=0.8)
 print(*(s.documents for s in data.splits.values()))
 """
   done = subprocess.run(
@@ -243,7 +243,7 @@ print(*(s.documents for s in data.splits.values()))
   )
   train, val = map(int, done.stdout.split() or [0, 0])
   assert train + val == 60, done.stderr
-  assert val > 25
+  assert val > 40  # More than may be open.
 
 
 @pytest.mark.long
