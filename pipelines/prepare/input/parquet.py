@@ -89,7 +89,12 @@ def _rows(batch) -> Iterator[Callable[[str], rows.Row]]:
       yield functools.partial(_row, batch.slice(i, 1))
     return
   for row in found:
-    yield lambda where, row=row: row
+    yield functools.partial(_given, row)
+
+
+def _given(row: rows.Row, where: str) -> rows.Row:
+  del where
+  return row
 
 
 def _row(batch, where: str) -> rows.Row:
