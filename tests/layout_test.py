@@ -65,7 +65,7 @@ ENTRIES = {
   'zaya_jax/runtime': 15,  # fence.py stays until nobody asks it.
 }
 LINES_OF_A_FILE = {
-  'ops/hopper/persistent.py': 344,
+  'ops/hopper/persistent.py': 326,
 }
 LINES_OF_A_FUNCTION = {
   'ops/attention/hopper/forward.py:_weighted_sum': 69,

@@ -19,13 +19,13 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from ops.hopper import memory as memory_lib
 from ops.hopper import warp_groups
 from ops.hopper.warp_groups import GROUPS, HALF, PATTERN
 
 COLUMNS = 256  # Of a tile. Sums of 64 x 256 fill half of a group's registers.
 STEP = 64  # Of a sum.
 _STAGES = 4  # Steps in flight: 192 of 227 KiB.
-_SLOTS = 2  # Parts of a result on their way out.
 _CLUSTERS = True  # Whether programs may go in pairs; interpreted ones cannot.
 
 
@@ -149,13 +149,18 @@ def launch(
 
         def compute(info, carry):
           tile = tile_at(info.index[0], group)
-          memory = Memory(ring, group, parts_ref, carry + tile.steps)
+          memory = memory_lib.Memory(ring, group, parts_ref, carry + tile.steps)
           _compute(tile, ring, memory, multiply, sums, carry)
           return carry + tile.steps + len(tile.extras)
 
         walk()(compute)  # type: ignore[arg-type]
         plgpu.wait_smem_to_gmem(0)
 
+  return _run(body, name, inputs, outputs, changed, paired)
+
+
+def _run(body, name, inputs, outputs, changed, paired):
+  """The kernel, on all processors; see `launch`."""
   grid: dict[str, Any] = {
     'grid': (processors() // (1 + paired),),
     'grid_names': ('processor',),
@@ -177,16 +182,11 @@ def launch(
   )(*inputs, changed)
 
 
-def _columns(dtype):
-  """Of a part of a result: rows of 128 bytes."""
-  return STEP * 2 // jnp.dtype(dtype).itemsize
-
-
 def _scratch(blocks, dtype, written, paired):
   """Shared memory of a program, and its barriers."""
   empty: dict[str, Any] = {'num_arrivals': GROUPS, 'num_barriers': _STAGES}
-  columns = _columns(written)
-  part = GROUPS, _SLOTS, HALF, columns
+  columns = memory_lib.columns(written)
+  part = GROUPS, memory_lib.SLOTS, HALF, columns
   pattern = plgpu.TilingTransform((8, columns)), PATTERN[1]
   return {
     'buffers': [
@@ -319,63 +319,6 @@ def _compute(tile, ring, memory, multiply, sums, first):
     tile.store([ref[...] for ref in sums_refs], memory)
 
   pl.run_scoped(scope, *(plgpu.ACC((HALF, n), jnp.float32) for n in sums))
-
-
-class Memory:
-  """How the `store` of a tile reads and writes, for a warp group.
-
-  Attributes:
-    group: index of the warp group.
-    columns: of what `write` takes.
-  """
-
-  def __init__(self, ring, group, parts_ref, number):
-    self.group = group
-    self._ring, self._number = ring, number
-    self._parts_ref, self._turn = parts_ref, 0
-    self.columns = _columns(parts_ref.dtype)
-
-  def read(self):
-    """This group's rows of the next `Tile.extras`."""
-    mine = pl.ds(self.group * HALF, HALF)
-    values = [ref.at[mine][...] for ref in self._ring.wait(self._number)]
-    warp_groups.finish_reads()
-    self._ring.release(self._number)
-    self._number += 1
-    return values
-
-  def write(self, value, target_ref, *, turned=False, when=True, adds=False):
-    """Writes [HALF, columns] or its transpose, in the background.
-
-    Args:
-      value: what to write.
-      target_ref: where.
-      turned: whether that is [columns, HALF].
-      when: whether to write.
-      adds: whether to add to what is there, float32; the copy engine does it.
-    """
-    part_ref = self._parts_ref.at[self.group, self._turn % _SLOTS]
-    self._turn += 1
-    plgpu.wait_smem_to_gmem(_SLOTS - 1, wait_read_only=True)
-
-    def store():
-      part = value.astype(part_ref.dtype)
-      if turned:
-        part = plgpu.layout_cast(part, plgpu.Layout.WGMMA_TRANSPOSED)
-        part_ref.transpose((1, 0))[...] = part
-      else:
-        part_ref[...] = part
-      plgpu.commit_smem()
-      copy = functools.partial(plgpu.copy_smem_to_gmem, part_ref, target_ref)
-      if adds is False:
-        copy()
-      else:
-        lax.cond(adds, functools.partial(copy, reduction_op='add'), copy)
-
-    if when is True:
-      store()
-    else:  # Nothing counts as a store, so that waiting goes on to work.
-      lax.cond(when, store, plgpu.commit_smem_to_gmem_group)
 
 
 def processors() -> int:
