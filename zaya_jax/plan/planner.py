@@ -107,7 +107,10 @@ def compile_step(
   compiled = rocm.compile_step(config)
   chip = chips_lib.CHIPS[config.plan.chip]
   kept = contracts.check(config, division.make(config), chip, compiled)
-  kept.append(contracts.exposed(compiled))
+  most = contracts.EXPOSED
+  if config.mesh.context > 1:
+    most = contracts.EXPOSED_CONTEXT
+  kept.append(contracts.exposed(compiled, most))
   return {
     **compiled,
     'compare': rocm.compare(plan, compiled),
