@@ -67,9 +67,8 @@ class Leaf:
   @property
   def is_large(self) -> bool:
     """Whether a stack is sent layer by layer where layers do not gather it."""
-    return self.name.startswith('layers/') and (
-      self.nbytes > placement.STACK_BYTES
-    )
+    stack = self.name.startswith('layers/')
+    return stack and self.nbytes > placement.STACK_BYTES
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
