@@ -117,7 +117,8 @@ def scan(
       path = os.path.join(directory, name)
       raise _unusable(path, 'leads out of the folder of its manifest')
   if store.is_url(directory):
-    there = {n: (size, 0, 0) for n, size in copies.sizes(directory).items()}
+    found = copies.sizes(str(directory))
+    there = {name: (size, 0, 0) for name, size in found.items()}
   else:
     there = _entries(directory, sizes)
   for name in [*sizes, *there]:

@@ -39,10 +39,10 @@ class Experts(nnx.Module):
     apply = (
       ops.expert_mlp if mesh.size('expert') == 1 else expert_exchange.expert_mlp
     )
-    inputs = self._inputs(h_BLD, choice_BL)
+    out = apply(*self._inputs(h_BLD, choice_BL), sink=sink)
     if sink is None:
-      return apply(*inputs).reshape(h_BLD.shape)
-    y_TD, stacks = apply(*inputs, sink)
+      return out.reshape(h_BLD.shape)
+    y_TD, stacks = out
     return y_TD.reshape(h_BLD.shape), stacks
 
   def weighed(
