@@ -36,10 +36,10 @@ class Experts(nnx.Module):
 
     With a sink also its stacks, see `ops.expert_mlp`.
     """
-    apply = (
+    apply: Any = (
       ops.expert_mlp if mesh.size('expert') == 1 else expert_exchange.expert_mlp
     )
-    out = apply(*self._inputs(h_BLD, choice_BL), sink=sink)
+    out = apply(*self._inputs(h_BLD, choice_BL), sink)
     if sink is None:
       return out.reshape(h_BLD.shape)
     y_TD, stacks = out
