@@ -35,7 +35,6 @@ def measure_ours(args: argparse.Namespace, more: list[str]) -> None:
   from benchmarks import scaling
   from ops import dispatch
   from zaya_jax import config as config_lib
-  from zaya_jax.model import zaya
   from zaya_jax.parallel import mesh as mesh_lib
   from zaya_jax.train import gradients
   from zaya_jax.train import state as state_lib
@@ -62,7 +61,7 @@ def measure_ours(args: argparse.Namespace, more: list[str]) -> None:
         lambda *a, config=config: gradients.loss_and_grads(config, *a)
       )
       _print_row('zaya_jax', layers, run, inputs, args)
-      cast = jax.jit(functools.partial(zaya.cast_experts, config.model))
+      cast = jax.jit(functools.partial(working.cast_experts, config.model))
       inputs = cast(inputs[0]), *inputs[1:]
       _print_row('zaya_jax, cast before', layers, run, inputs, args)
     inputs = None

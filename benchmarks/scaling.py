@@ -23,7 +23,7 @@ import numpy as np
 
 from benchmarks import cases, updates
 from zaya_jax import config as config_lib
-from zaya_jax.model import zaya
+from zaya_jax.model import working
 from zaya_jax.optim import groups
 from zaya_jax.parallel import batch as batch_lib
 from zaya_jax.parallel import mesh as mesh_lib
@@ -189,7 +189,7 @@ def _update_seconds(config, steps) -> dict[str, float]:
   cast = lambda params: params
   if config.plan.devices == config.optim.parts == 1:
     # No sum, which is float32: gradients stay in the type that they come in.
-    cast = functools.partial(zaya.cast_experts, config.model)
+    cast = functools.partial(working.cast_experts, config.model)
   found = {}
   for name in ('optimizer_s', 'muon_s'):
     each = [updates.gradients(params, cast), jax.jit(init)(params), params]

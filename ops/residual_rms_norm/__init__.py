@@ -64,17 +64,10 @@ def residual_rms_norm(
     *(branch_scale_D, branch_bias_D, residual_scale_D, residual_bias_D),
     norm_scale_D,
   )
-  taken = (weight_T, row_T, spare_Q)
-  fits = all(a is None for a in taken) and branch_TD.shape == shape
-  if weight_T is not None and row_T is not None and spare_Q is not None:
-    fits = branch_TD.shape == (branch_TD.shape[0], shape[-1])
-    fits &= weight_T.shape == row_T.shape == shape[:-1]
-    taken = (weight_T.reshape(-1), row_T.reshape(-1), spare_Q)
-  if not fits or {v.shape for v in vectors} != {shape[-1:]}:
-    raise ValueError(
-      f'residual_rms_norm: branch {branch_TD.shape}, x {shape} and vectors '
-      f'{[v.shape for v in vectors]} do not fit.'
-    )
+  taken = weight_T, row_T, spare_Q
+  _check(branch_TD, x_TD, vectors, *taken)
+  if weight_T is not None and row_T is not None:
+    taken = weight_T.reshape(-1), row_T.reshape(-1), spare_Q
   inputs = (
     *(branch_TD.reshape(rows), x_TD.reshape(rows)),
     *(*vectors, *taken),
@@ -84,3 +77,18 @@ def residual_rms_norm(
   with jax.named_scope('residual_rms_norm'):
     new_TD, normed_TD = run(*inputs, **options)
   return new_TD.reshape(shape), normed_TD.reshape(shape)
+
+
+def _check(branch, x, vectors, weight, row, spare):
+  if weight is None and row is None and spare is None:
+    fits = branch.shape == x.shape
+  elif weight is None or row is None or spare is None:
+    fits = False
+  else:
+    fits = branch.shape == (branch.shape[0], x.shape[-1])
+    fits &= weight.shape == row.shape == x.shape[:-1]
+  if not fits or {v.shape for v in vectors} != {x.shape[-1:]}:
+    raise ValueError(
+      f'residual_rms_norm: branch {branch.shape}, x {x.shape} and vectors '
+      f'{[v.shape for v in vectors]} do not fit.'
+    )

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 
 import ops
-from zaya_jax.model import zaya
+from zaya_jax.model import working, zaya
 
 _MAX_LOGITS = 2**26  # At once, in `log_probs`: 256 MiB.
 
@@ -14,7 +14,7 @@ def next_token(
   model: zaya.Zaya,
   batch: dict[str, jax.Array],
   context_mode: str = 'gather',
-  sinks: zaya.Sinks | None = None,
+  sinks: working.Sinks | None = None,
 ) -> tuple[jax.Array, jax.Array]:
   """Sum of weighted next-token losses of a batch, or of this device's part.
 

@@ -11,7 +11,6 @@ router classes, N layers, V vocabulary.
 
 import dataclasses
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -21,9 +20,9 @@ from flax import nnx
 
 from ops.experts import sink as sink_lib
 from zaya_jax import config as config_lib
-from zaya_jax.model import block, cca, layers, stack
+from zaya_jax.model import block, cca, layers, stack, working
 from zaya_jax.model import router as router_lib
-from zaya_jax.parallel import mesh, partition
+from zaya_jax.parallel import partition
 from zaya_jax.parallel.context import divided
 
 
@@ -39,22 +38,6 @@ class Features:
 
   x: jax.Array
   load: jax.Array
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Sinks:
-  """Where gradients of the experts of all layers go: `ops.experts.sink`.
-
-  Attributes:
-    stacks: the gradient of these is all that the experts get.
-    first: what that begins with.
-    add: int32 scalar, whether to add to it; else it is written over.
-  """
-
-  stacks: sink_lib.Stacks
-  first: sink_lib.Stacks
-  add: jax.Array
 
 
 class Zaya(nnx.Module):
@@ -99,7 +82,7 @@ class Zaya(nnx.Module):
     segment_ids: jax.Array | None = None,
     positions: jax.Array | None = None,
     context_mode: str = 'gather',
-    sinks: Sinks | None = None,
+    sinks: working.Sinks | None = None,
   ) -> Features:
     """Everything below the head.
 
@@ -175,7 +158,7 @@ class Zaya(nnx.Module):
       # pass, whatever that recomputes.
       params, *others = inputs
       params = partition.gather(
-        params, whole, 'layers/', partition.BUT_FSDP, narrow(config)
+        params, whole, 'layers/', partition.BUT_FSDP, working.narrow(config)
       )
       return layer(carry, (params, *others))
 
@@ -223,65 +206,6 @@ def graphdef(config: config_lib.ModelConfig) -> nnx.GraphDef:
 @functools.lru_cache(maxsize=32)
 def _abstract(config):
   return jax.eval_shape(lambda: Zaya(config, nnx.Rngs(0)))
-
-
-def narrow(config: config_lib.ModelConfig) -> Callable[[str], Any]:
-  """Path of a parameter -> the type in which devices send it; None: its own.
-
-  The experts' matrices go in the compute type, half the bytes. FSDP sums
-  gradients where a layer gathers its matrices: in float32, so there they stay
-  as they are.
-  """
-  dtype = layers.compute_dtype(config) if mesh.size('fsdp') == 1 else None
-  return lambda name: dtype if name.startswith('layers/experts/') else None
-
-
-def cast_experts(
-  config: config_lib.ModelConfig, params: dict[str, Any]
-) -> dict[str, Any]:
-  """Parameters with the experts' matrices as `narrow` says, if they are whole.
-
-  A layer casts what it needs. Cast here, the stack of their gradients has that
-  type too, which is the one that they come in: half the bytes to write and to
-  read. Parts are cast where they are gathered.
-  """
-  inner, whole = params['layers'], _abstract(config).layers.experts
-
-  def cast(key, w):
-    name = f'layers/experts/{key}'
-    dtype = narrow(config)(name)
-    if dtype is None or partition.is_part(name, w, getattr(whole, key).shape):
-      return w
-    return w.astype(dtype)
-
-  experts = {key: cast(key, w) for key, w in inner['experts'].items()}
-  return with_experts(params, experts)
-
-
-def takes_sinks(config: config_lib.ModelConfig, params: dict[str, Any]) -> bool:
-  """Whether gradients of the experts can go to `Sinks`.
-
-  Where a layer gathers its matrices it sums their gradients over devices, too.
-  A loop whose layers are computed anew whole would save the stacks, which it
-  only hands on, for each.
-  """
-  whole = _abstract(config).layers.experts
-  saves = config.scan_layers != 'false' and config.remat == 'block'
-  return (
-    not saves
-    and mesh.size('fsdp') == 1
-    and not any(
-      partition.is_part(f'layers/experts/{key}', w, getattr(whole, key).shape)
-      for key, w in params['layers']['experts'].items()
-    )
-  )
-
-
-def with_experts(
-  params: dict[str, Any], experts: dict[str, Any]
-) -> dict[str, Any]:
-  """Parameters, or gradients, with these of the experts."""
-  return {**params, 'layers': {**params['layers'], 'experts': experts}}
 
 
 def init(

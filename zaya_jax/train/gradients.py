@@ -9,7 +9,7 @@ from jax.sharding import PartitionSpec as P
 
 from ops.experts import sink as sink_lib
 from zaya_jax import config as config_lib
-from zaya_jax.model import losses, zaya
+from zaya_jax.model import losses, working, zaya
 from zaya_jax.parallel import mesh, partition
 
 Batch = dict[str, jax.Array]
@@ -53,16 +53,16 @@ def each_and_sum(
     tokens = jnp.maximum(mesh.total(counting), 1.0)
 
     if config.optim.parts > 1:
-      narrow = zaya.narrow(config.model)
+      narrow = working.narrow(config.model)
       params = partition.gather_once(params, shapes, narrow)
-    cast = zaya.cast_experts(config.model, params)
+    cast = working.cast_experts(config.model, params)
 
     def loss_fn(params, part, first=None, add=0):
       sinks = None
       if first:
         stacks = sink_lib.Stacks(**params['layers']['experts'])
-        sinks = zaya.Sinks(stacks=stacks, first=first, add=jnp.int32(add))
-        params = zaya.with_experts(params, cast['layers']['experts'])
+        sinks = working.Sinks(stacks=stacks, first=first, add=jnp.int32(add))
+        params = working.with_experts(params, cast['layers']['experts'])
       model = zaya.bind(config.model, params, buffers)
       nats, load = losses.next_token(
         model, part, config.mesh.context_mode, sinks
@@ -74,7 +74,7 @@ def each_and_sum(
       cast,
       batch,
       config.optim.parts,
-      sink=zaya.takes_sinks(config.model, cast),
+      sink=working.takes_sinks(config.model, cast),
     )
     grads = partition.sum_gradients(grads, shapes)
     return mesh.total(loss), grads, mesh.total(load), loss[None]
@@ -102,7 +102,7 @@ def _accumulate(grad_fn, params, batch, parts, sink):
   experts = params['layers']['experts']
   first = {k: jax.lax.empty(a.shape, dtype_of(a)) for k, a in experts.items()}
   if sink:  # Of this only the type is meant.
-    params = zaya.with_experts(params, first)
+    params = working.with_experts(params, first)
   begin = lambda experts: sink_lib.Stacks(**experts) if sink else None
   if parts == 1:
     (loss, load), grads = grad_fn(params, batch, begin(first))
@@ -115,7 +115,7 @@ def _accumulate(grad_fn, params, batch, parts, sink):
     added = jax.tree.map(jnp.add, sums, (loss, load, grads))
     if sink:
       experts = grads['layers']['experts']
-      added = *added[:2], zaya.with_experts(added[2], experts)
+      added = *added[:2], working.with_experts(added[2], experts)
     return added, None
 
   shapes = jax.eval_shape(grad_fn, params, batch)
@@ -123,7 +123,7 @@ def _accumulate(grad_fn, params, batch, parts, sink):
     lambda a: jnp.zeros(a.shape, jnp.float32), shapes
   )
   if sink:
-    grads = zaya.with_experts(grads, first)
+    grads = working.with_experts(grads, first)
   numbers = jnp.arange(parts, dtype=jnp.int32), _interleave(batch, parts)
   return jax.lax.scan(add_part, (loss, load, grads), numbers)[0]
 

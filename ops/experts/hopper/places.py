@@ -96,6 +96,12 @@ def _count(expert_ref, counts_ref, token_ref, *, rows, num_experts):
   token_ref[pl.ds(i * rows, rows)] = jnp.full(rows, tokens, jnp.int32)
 
 
+def _running_sum(x_E, expert_E):
+  """Sums of each and of all before it."""
+  before_EE = expert_E[:, None] <= expert_E[None]
+  return jnp.sum(jnp.where(before_EE, x_E[:, None], 0), axis=0)
+
+
 def _place(
   expert_ref,
   counts_ref,
@@ -120,9 +126,7 @@ def _place(
   # One block at least for each: its weights' gradient is to be written.
   blocks_E = jnp.maximum(1, (all_E + rows - 1) // rows)
   blocks_E = jnp.where(real_E, blocks_E, 0)
-  ends_E = jnp.sum(
-    jnp.where(expert_E[:, None] <= expert_E[None], blocks_E[:, None], 0), axis=0
-  )
+  ends_E = _running_sum(blocks_E, expert_E)
   ended = jnp.sum(jnp.where(real_E & (ends_E <= i), 1, 0))
 
   @pl.when(i < num_blocks)

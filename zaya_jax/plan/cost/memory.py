@@ -197,7 +197,7 @@ def plan(
 
 
 def sent_width(leaf: Leaf, layout: division.Layout, width: int) -> int:
-  """Bytes of an element of what ZeRO-1 gathers: `zaya.narrow`."""
+  """Bytes of an element of what ZeRO-1 gathers: `working.narrow`."""
   narrow = leaf.name.startswith('layers/experts/')
   return width if narrow and layout.sizes['fsdp'] == 1 else 4
 
