@@ -35,6 +35,7 @@ def measure_ours(args: argparse.Namespace, more: list[str]) -> None:
   from benchmarks import scaling
   from ops import dispatch
   from zaya_jax import config as config_lib
+  from zaya_jax.model import working
   from zaya_jax.parallel import mesh as mesh_lib
   from zaya_jax.train import gradients
   from zaya_jax.train import state as state_lib

@@ -64,10 +64,8 @@ def residual_rms_norm(
     *(branch_scale_D, branch_bias_D, residual_scale_D, residual_bias_D),
     norm_scale_D,
   )
-  taken = weight_T, row_T, spare_Q
-  _check(branch_TD, x_TD, vectors, *taken)
-  if weight_T is not None and row_T is not None:
-    taken = weight_T.reshape(-1), row_T.reshape(-1), spare_Q
+  taken = _flat(weight_T), _flat(row_T), spare_Q
+  _check(branch_TD, x_TD, vectors, weight_T, row_T, spare_Q)
   inputs = (
     *(branch_TD.reshape(rows), x_TD.reshape(rows)),
     *(*vectors, *taken),
@@ -77,6 +75,10 @@ def residual_rms_norm(
   with jax.named_scope('residual_rms_norm'):
     new_TD, normed_TD = run(*inputs, **options)
   return new_TD.reshape(shape), normed_TD.reshape(shape)
+
+
+def _flat(a):
+  return a if a is None else a.reshape(-1)
 
 
 def _check(branch, x, vectors, weight, row, spare):

@@ -96,10 +96,13 @@ def _count(expert_ref, counts_ref, token_ref, *, rows, num_experts):
   token_ref[pl.ds(i * rows, rows)] = jnp.full(rows, tokens, jnp.int32)
 
 
-def _running_sum(x_E, expert_E):
-  """Sums of each and of all before it."""
+def _blocks(all_E, expert_E, real_E, rows):
+  """Blocks of each expert, and how many end with it."""
+  # One block at least for each: its weights' gradient is to be written.
+  blocks_E = jnp.maximum(1, (all_E + rows - 1) // rows)
+  blocks_E = jnp.where(real_E, blocks_E, 0)
   before_EE = expert_E[:, None] <= expert_E[None]
-  return jnp.sum(jnp.where(before_EE, x_E[:, None], 0), axis=0)
+  return blocks_E, jnp.sum(jnp.where(before_EE, blocks_E[:, None], 0), axis=0)
 
 
 def _place(
@@ -123,10 +126,7 @@ def _place(
   all_E, before_E = _sums(counts_ref, i, chunk)
   expert_E = jnp.arange(wide, dtype=jnp.int32)
   real_E = expert_E < num_experts
-  # One block at least for each: its weights' gradient is to be written.
-  blocks_E = jnp.maximum(1, (all_E + rows - 1) // rows)
-  blocks_E = jnp.where(real_E, blocks_E, 0)
-  ends_E = _running_sum(blocks_E, expert_E)
+  blocks_E, ends_E = _blocks(all_E, expert_E, real_E, rows)
   ended = jnp.sum(jnp.where(real_E & (ends_E <= i), 1, 0))
 
   @pl.when(i < num_blocks)
