@@ -17,7 +17,8 @@ def small(monkeypatch):
 
 def test_every_kernel_of_the_table_is_searched():
   for table in tiles.TABLE.values():
-    assert table.keys() == tune_products.SETTINGS.keys()
+    products = {name for name in table if not name.startswith('router')}
+    assert products == tune_products.SETTINGS.keys()
 
 
 def test_experts():

@@ -33,6 +33,8 @@ MUTANTS = {
   ),
 }
 
+IN_ORDER = (None, None, None)  # No rows of the branch elsewhere.
+
 
 def draw(shape, dtype):
   """The arguments, and the gradients of both results."""
@@ -63,7 +65,7 @@ def wanted(args, d_results):
 def error(shape, dtype) -> float:
   """The largest of all results, over the tolerance: 1 is the most allowed."""
   args, d_results = draw(shape, dtype)
-  run = lambda *a: hip.residual_rms_norm(*a, eps=1e-5, dtype=dtype)
+  run = lambda *a: hip.residual_rms_norm(*a, *IN_ORDER, eps=1e-5, dtype=dtype)
   try:
     results, vjp = jax.vjp(run, *args)
     found = [np.asarray(a, np.float64) for a in (*results, *vjp(d_results))]
@@ -85,7 +87,9 @@ def test_results_and_gradients_are_those_of_float64(emulated, shape, dtype):
 
 def test_no_rows(emulated):
   args, d_results = draw((0, 16), 'float32')
-  run = lambda *a: hip.residual_rms_norm(*a, eps=1e-5, dtype='float32')
+  run = lambda *a: hip.residual_rms_norm(
+    *a, *IN_ORDER, eps=1e-5, dtype='float32'
+  )
   results, vjp = jax.vjp(run, *args)
   grads = vjp(d_results)
   assert all(r.shape == (0, 16) for r in (*results, *grads[:2]))
@@ -93,7 +97,10 @@ def test_no_rows(emulated):
 
 
 def test_what_it_cannot_take(emulated):
-  reason = lambda h, x, **dtype: hip.unsupported(h, x, **dtype)
+  vectors = [None] * 5
+  reason = lambda *rows, **dtype: hip.unsupported(
+    *(*rows, *vectors, *IN_ORDER), **dtype
+  )
   row, wide = jnp.zeros((1, 8)), jnp.zeros((1, 4097))
   half = row.astype(jnp.bfloat16)
   assert reason(row, row, dtype=row.dtype) is None
@@ -101,6 +108,8 @@ def test_what_it_cannot_take(emulated):
   assert 'not float32' in reason(half, half, dtype=half.dtype)
   assert 'not both' in reason(half, row, dtype=row.dtype)
   assert 'longer than 4096' in reason(wide, wide, dtype=wide.dtype)
+  taken = hip.unsupported(row, row, *vectors, row, row, row, dtype=row.dtype)
+  assert taken == 'it takes no branch in another order'
 
 
 @pytest.mark.parametrize('mutant', quick.only(MUTANTS, 'no barrier'))
