@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks import record
 from zaya_jax.plan.show import svg
 
-_WIDTH, _LEFT, _RIGHT, _BAR, _GAP = 760.0, 190.0, 290.0, 22.0, 14.0
+_WIDTH, _LEFT, _RIGHT, _BAR, _GAP = 820.0, 170.0, 370.0, 22.0, 14.0
 _COLORS = {'zaya_jax': 'blue', 'dense GPT': 'grey'}
 
 
