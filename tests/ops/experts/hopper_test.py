@@ -13,7 +13,7 @@ import pytest
 
 import ops
 from ops import dispatch
-from ops.experts import hopper, reference
+from ops.experts import hopper, reference, sink
 from ops.experts.hopper import places, products
 from tests.support import gpus, quick
 from tests.support.ops import interpreter, plain_products
@@ -170,6 +170,37 @@ def test_results_are_merged_from_where_experts_have_them(
   ]
   right = all(error < 1e-4 for error in errors)  # Not if one is no number.
   assert right == (mistake is None)
+
+
+def test_a_sink_gets_the_same_gradients_of_results_in_place(plain, monkeypatch):
+  monkeypatch.setattr(hopper, 'unsupported', lambda *_: None)
+  put = lambda x, dy, first, stack, at: sink.put(
+    stack, at, products.d_weights(x, dy, first)
+  )
+  monkeypatch.setattr(products, 'd_weights_into', put)
+  rng = np.random.default_rng(0)
+  draw = lambda *s: jnp.asarray(rng.standard_normal(s), jnp.float32)
+  width = products.COLUMNS  # Nothing is added to it.
+  x, gate_up = draw(77, width), draw(4, width, 2 * width)
+  down, expert = draw(4, width, width), jnp.asarray(rng.integers(0, 5, 77))
+
+  def value(x, gate_up, down, stacks):
+    place = stacks and sink.Sink(stacks, jnp.asarray([1, 0], jnp.int32))
+    inputs = x, expert.astype(jnp.int32), gate_up, down
+    made = hopper.expert_mlp_in_place(*inputs, place)
+    rows = made.rows.at[made.row_T].get(mode='fill', fill_value=0)
+    if stacks is None:
+      return jnp.sum(rows**2)
+    empty = [jnp.full_like(a, jnp.nan) for a in stacks]
+    return jnp.sum(sink.begin(rows, made.stacks, sink.Stacks(*empty)) ** 2)
+
+  dx, *wanted = jax.grad(value, (0, 1, 2))(x, gate_up, down, None)
+  stacks = sink.Stacks(*(jnp.zeros((2, *a.shape)) for a in (gate_up, down)))
+  again, filled = jax.grad(value, (0, 3))(x, gate_up, down, stacks)
+  np.testing.assert_array_equal(again, dx)
+  for stack, gradient in zip(filled, wanted, strict=True):
+    np.testing.assert_array_equal(stack[1], gradient)
+    assert np.isnan(stack[0]).all()  # Of another layer.
 
 
 def test_value_and_gradients_lower():
