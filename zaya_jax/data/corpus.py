@@ -87,7 +87,7 @@ class Corpus:
       *self._not_read(),
       *_read_often(config, parts, self.loader),
       *_not_held_out(parts, found),
-      *_without_windows(weighed, length),
+      *held_out.without_windows(weighed, length),
     ]
 
   def __enter__(self) -> Self:
@@ -185,19 +185,6 @@ def _not_held_out(
   return [
     f'no text is held out of {", ".join(silent)} (--data.val_fraction, when it '
     f'was prepared): {then}'
-  ]
-
-
-def _without_windows(
-  found: Sequence[held_out.HeldOut], seq_len: int
-) -> list[str]:
-  """Says which text, of a source that is not read here, cannot be evaluated."""
-  return [
-    f'{folder.directory} is not evaluated here: no window of {seq_len} tokens '
-    f'fits into its records of {folder.data.record_tokens}, so val/loss is the '
-    'mean of the other folders'
-    for folder in found
-    if not folder.fits(seq_len)
   ]
 
 

@@ -57,3 +57,14 @@ def find(
     for part, name, found in zip(parts, names, data, strict=True)
     if 'val' in found.splits
   ]
+
+
+def without_windows(found: Sequence[HeldOut], seq_len: int) -> list[str]:
+  """Says which text has no window of this length and is not evaluated."""
+  return [
+    f'{folder.directory} is not evaluated here: no window of {seq_len} tokens '
+    f'fits into its records of {folder.data.record_tokens}, so val/loss is the '
+    'mean of the other folders'
+    for folder in found
+    if not folder.fits(seq_len)
+  ]

@@ -156,8 +156,7 @@ def _check_epochs(course, manifests, phase) -> None:
 
 def _known(folder: str) -> manifest.Manifest | None:
   """The manifest of a folder; None: there is none yet."""
-  there = os.path.exists(os.path.join(folder, manifest.FILE_NAME))
-  return manifest.read(folder) if there else None
+  return manifest.read(folder) if manifest.exists(folder) else None
 
 
 def _extent(data: manifest.Manifest) -> order.Extent:

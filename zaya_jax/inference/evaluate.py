@@ -57,7 +57,8 @@ def main(config: config_lib.Config) -> None:
     ((nats, tokens),) = _score(model, data, [batches])
     result = _numbers(nats, tokens, num_bytes)
   else:
-    result = _held_out(_folders(config, trained), model, data)
+    folders = _that_fit(_folders(config, trained), data.seq_len)
+    result = _held_out(folders, model, data)
   if not math.isfinite(result['nll']):
     raise errors.CheckpointError(
       f'{source} has a loss of {result["nll"]} on this text: its weights are '
@@ -199,6 +200,16 @@ def _folders(
       'text with --eval.text=FILE.'
     )
   return folders
+
+
+def _that_fit(
+  folders: list[held_out.HeldOut], seq_len: int
+) -> list[held_out.HeldOut]:
+  """Those with windows of this length, as in training; others are told."""
+  fit = [folder for folder in folders if folder.fits(seq_len)]
+  for line in held_out.without_windows(folders, seq_len) if fit else ():
+    print(f'note: {line}', file=sys.stderr)
+  return fit or folders  # Reading none of them says what would fit.
 
 
 def _held_out(

@@ -6,6 +6,7 @@ import math
 import pathlib
 import shutil
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from tests.support import folders, runs, tiny
 from tests.support.reference import ours, zaya_numpy
 from zaya_jax import hub, main
 from zaya_jax.checkpoint import errors
-from zaya_jax.data import prepare
+from zaya_jax.data import held_out, prepare
 from zaya_jax.inference import evaluate
 
 GOLDEN = pathlib.Path(__file__).resolve().parents[2] / 'golden' / 'plain'
@@ -197,6 +198,19 @@ def test_mixture_is_scored_by_its_weights(hf_folder, tmp_path, capsys):
     np.testing.assert_allclose(both[name], expected, rtol=1e-6)
   assert both['bits_per_byte/b'] == pytest.approx(of_b['bits_per_byte'])
   assert both['tokens'] == of_a['tokens'] + of_b['tokens']
+
+
+def test_folder_without_windows_of_this_length_is_left_out_and_told(capsys):
+  data = lambda size: types.SimpleNamespace(
+    splits={'val': types.SimpleNamespace(tokens=960)}, record_tokens=size
+  )
+  found = [
+    held_out.HeldOut(directory=name, name=name, weight=1.0, data=data(size))
+    for name, size in (('web', 64), ('sums', 96))
+  ]
+  assert evaluate._that_fit(found, 64) == found[:1]
+  assert 'sums is not evaluated here: no window' in capsys.readouterr().err
+  assert evaluate._that_fit(found, 50) == found  # Which reading refuses.
 
 
 @pytest.mark.parametrize('layout', ['native', 'legacy'])
