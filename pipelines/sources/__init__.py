@@ -5,7 +5,7 @@ import os
 
 import numpy as np
 
-from pipelines import copies, errors, manifest, order, pack
+from pipelines import copies, errors, manifest, order, pack, store
 from pipelines.sources import cache as cache_lib
 from pipelines.sources import readers
 
@@ -48,6 +48,7 @@ class WindowSource:
         'with another --data.record_tokens.'
       )
     self.directory = str(directory)
+    self._is_copied = store.is_url(directory)
     self._folder = os.path.join(copies.folder(directory), '')
     self._data, self._name = data, split
     self._split = data.splits[split]
@@ -97,7 +98,8 @@ class WindowSource:
     shard = int(np.searchsorted(self._ends, index, side='right'))
     file = self._split.shards[shard]
     path = self._folder + file.name
-    copies.local(self.directory, file.name, file.sha256)
+    if self._is_copied:
+      copies.local(self.directory, file.name, file.sha256)
     position = index - (int(self._ends[shard - 1]) if shard else 0)
     try:
       content = readers.SHARED.read(path, position)
