@@ -77,7 +77,7 @@ def expert_mlp_in_place(
   _check(*inputs)
   run = dispatch.select('experts', ENGINES, *inputs)
   if run is hopper.expert_mlp and inputs[0].shape[0]:
-    return hopper.expert_mlp_in_place(*inputs, sink)
+    return hopper.expert_mlp_in_place(*inputs, sink=sink)
   if sink is None:
     return api.Made(run(*inputs), None, None)
   rows, stacks = run(*inputs, sink)

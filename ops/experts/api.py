@@ -135,26 +135,24 @@ def expert_mlp(
     y_TD, stacks = x_TD, sink and sink_lib.tap(gate_up_EDF, down_EFD, sink)[2]
   else:
     inputs = x_TD, expert_T, gate_up_EDF, down_EFD
-    y_TD, _, stacks = placed(products, padding, *inputs, sink)
+    y_TD, _, stacks = placed(products, padding, inputs, sink)
   return (y_TD, stacks) if sink else y_TD
 
 
 def placed(
   products: Products,
   padding: Callable[[int], int],
-  x_TD: jax.Array,
-  expert_T: jax.Array,
-  gate_up_EDF: jax.Array,
-  down_EFD: jax.Array,
+  inputs: tuple[jax.Array, ...],
   sink: sink_lib.Sink | None = None,
 ) -> tuple[jax.Array, Any, sink_lib.Stacks | None]:
   """What the last product makes, the places, and the stacks of the sink."""
+  x_TD, expert_T, gate_up_EDF, down_EFD = inputs
   width, (num_experts, inner, _) = x_TD.shape[1], down_EFD.shape
   d, f = padding(width), padding(inner)
   if sink and (d or f or not products.d_weights_into):
     gate_up_EDF, down_EFD, stacks = sink_lib.tap(gate_up_EDF, down_EFD, sink)
     inputs = x_TD, expert_T, gate_up_EDF, down_EFD
-    return *placed(products, padding, *inputs)[:2], stacks
+    return *placed(products, padding, inputs)[:2], stacks
   places = products.place(expert_T, num_experts)
   # Zeros beside the matrices add nothing; at real sizes there are none.
   if d or f:

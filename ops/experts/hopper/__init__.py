@@ -9,7 +9,10 @@ Axis letters: T tokens, P rows of all blocks.
 
 from typing import Any
 
+import jax
+
 from ops.experts import api
+from ops.experts import sink as sink_lib
 from ops.experts.hopper import places as places_lib
 from ops.experts.hopper import products, rows
 from ops.hopper import warp_groups
@@ -29,9 +32,11 @@ def expert_mlp(*inputs: Any) -> Any:
   return api.expert_mlp(_PRODUCTS, _padding, *inputs)
 
 
-def expert_mlp_in_place(*inputs: Any) -> api.Made:
+def expert_mlp_in_place(
+  *inputs: jax.Array, sink: sink_lib.Sink | None = None
+) -> api.Made:
   """See `ops.experts.expert_mlp_in_place`."""
-  made_PD, places, stacks = api.placed(_IN_PLACE, _padding, *inputs)
+  made_PD, places, stacks = api.placed(_IN_PLACE, _padding, inputs, sink)
   return api.Made(made_PD, places.row_T, places.spare_Q, stacks)
 
 

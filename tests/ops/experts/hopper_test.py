@@ -187,7 +187,7 @@ def test_a_sink_gets_the_same_gradients_of_results_in_place(plain, monkeypatch):
   def value(x, gate_up, down, stacks):
     place = stacks and sink.Sink(stacks, jnp.asarray([1, 0], jnp.int32))
     inputs = x, expert.astype(jnp.int32), gate_up, down
-    made = hopper.expert_mlp_in_place(*inputs, place)
+    made = hopper.expert_mlp_in_place(*inputs, sink=place)
     rows = made.rows.at[made.row_T].get(mode='fill', fill_value=0)
     if stacks is None:
       return jnp.sum(rows**2)
