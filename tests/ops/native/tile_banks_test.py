@@ -6,15 +6,12 @@ the groups below, and 8-byte writes to 16 in a line (AMD's documentation of
 Composable Kernel, "LDS bank conflicts"). Where a row lies is asked of tile.h.
 """
 
-import pathlib
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from ops import native
-from tests.support.ops import native_build as build
 
 BANKS, WORD = 32, 4
 IN_A_LINE = [range(8 * i, 8 * i + 8) for i in range(8)]
@@ -30,15 +27,11 @@ NO_EXCHANGE = 'row * kStage + (piece ^ (row >> 1 & 3)) * 8'
 
 
 @pytest.fixture
-def places(monkeypatch):
+def places(tile_probe):
   """[256, 4] bytes, of the sources as they are or patched."""
-  if reason := build.missing('c++'):
-    pytest.skip(reason)
 
   def ask(*patches):
-    source = pathlib.Path(__file__).with_name('tile_probe.hip')
-    made = build.build('cpu', *patches, kernels=('tile_probe',), more=(source,))
-    monkeypatch.setenv('ZAYA_OPS_LIBRARY', str(made / 'libzaya_ops.so'))
+    tile_probe(*patches)
     shape = jax.ShapeDtypeStruct((256, 4), jnp.int32)
     return np.asarray(native.call('places', shape))
 

@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What tests of tile.h share."""
+
+import pathlib
+
+import pytest
+
+from tests.support.ops import native_build as build
+
+
+@pytest.fixture
+def tile_probe(monkeypatch):
+  """Builds tile_probe.hip for a CPU, with tile.h as it is or patched."""
+  if reason := build.missing('c++'):
+    pytest.skip(reason)
+
+  def use(*patches):
+    source = pathlib.Path(__file__).with_name('tile_probe.hip')
+    made = build.build('cpu', *patches, kernels=('tile_probe',), more=(source,))
+    monkeypatch.setenv('ZAYA_OPS_LIBRARY', str(made / 'libzaya_ops.so'))
+
+  return use
