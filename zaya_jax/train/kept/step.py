@@ -93,7 +93,7 @@ class Step:
       about, _ = found
       native.register(about['native'])
       dispatch.remember(map(_choice, about['choices']))
-      self._note(f'the step was lowered before: {file}')
+      self._note('the step was lowered before')
     return found
 
   def _make(self, file, state, batch):
