@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Eight layers of ZAYA1-8B at full width on some devices, case by case.
+"""A preset on some devices, by default eight layers of ZAYA1-8B, case by case.
 
 Each case is a process of its own, because the peak of a device's memory counts
 from the start of its process; a case that fails is a row with its reason.
@@ -27,12 +27,9 @@ MESHES = {
   'context': '--mesh.replica=1 --mesh.context=N --mesh.context_mode=gather',
   'ring': '--mesh.replica=1 --mesh.context=N --mesh.context_mode=ring',
 }
-MODEL = (
-  f'--flagfile={record.ROOT}/configs/zaya1_8b.flags',
-  '--model.num_layers=8',
-  '--model.dtype=bfloat16',
-  '--model.remat=none',
-)
+# Of ZAYA1-8B, which one device does not hold, as many layers as all devices of
+# the cases have room for.
+_LAYERS = '--model.num_layers=8'
 
 
 def parser(output: str) -> argparse.ArgumentParser:
@@ -43,6 +40,7 @@ def parser(output: str) -> argparse.ArgumentParser:
   """
   made = argparse.ArgumentParser(allow_abbrev=False)
   numbers = lambda text: [int(part) for part in text.split(',')]
+  made.add_argument('--preset', default='zaya1_8b', help='of configs/')
   made.add_argument('--devices', type=numbers, default=[1, 2, 4])
   made.add_argument('--rows', type=int, default=8, help='a device at a time')
   made.add_argument('--parts', type=int, default=8, help='one after another')
@@ -65,7 +63,9 @@ def make_config(
   """The run of a case: rows per device stay the same; flags in `more` win."""
   return config_lib.Config.parse(
     [
-      *MODEL,
+      f'--flagfile={flagfile(args.preset)}',
+      '--model.dtype=bfloat16',
+      *([_LAYERS] if args.preset == 'zaya1_8b' else []),
       *MESHES[mesh].replace('N', str(devices)).split(),
       f'--data.batch_size={devices * args.rows * args.parts}',
       f'--optim.accumulation={args.parts}',
@@ -74,6 +74,11 @@ def make_config(
       *more,
     ]
   )
+
+
+def flagfile(preset: str) -> pathlib.Path:
+  """The flags of a preset."""
+  return record.ROOT / 'configs' / f'{preset}.flags'
 
 
 def run_one(

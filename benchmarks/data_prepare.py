@@ -6,8 +6,8 @@
 Python's own library in rows of 3,000 characters, by a BPE of 32,768 that is
 trained on it. Each line is a process of its own: its CPU seconds, which are not
 known of workers, and wall seconds, which mean little beside other programs.
-datatrove runs beside it where it is installed; it
-makes files of tokens. Windows: lengths of conversations are lognormal.
+datatrove runs beside it where it and orjson are installed; it makes files of
+tokens. Windows: lengths of conversations are lognormal.
 """
 
 import argparse
@@ -90,7 +90,7 @@ def speeds(root: pathlib.Path, megabytes: int, files: int) -> list[dict]:
     measured = _run([sys.executable, str(script)], source, workers)
     found.append({'engine': engine, 'workers': workers, **measured})
     shutil.rmtree(root / 'out')
-  if importlib.util.find_spec('datatrove'):
+  if all(map(importlib.util.find_spec, ('datatrove', 'orjson'))):
     module = 'benchmarks.peers.datatrove_tokens'
     command = [sys.executable, '-m', module, small, str(root / 'peer'), path]
     found.append({'engine': 'datatrove', 'workers': 1, **_run(command, small)})

@@ -20,21 +20,18 @@ import pathlib
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 
-from benchmarks import record, scaling
+from benchmarks import record, scaling, timeline
 from ops import dispatch
 from zaya_jax import config as config_lib
 from zaya_jax.model import flops
-from zaya_jax.optim import optimizer as optimizer_lib
 from zaya_jax.parallel import mesh as mesh_lib
 from zaya_jax.train import state as state_lib
-from zaya_jax.train import step as step_lib
 from zaya_jax.train import ways as ways_lib
 
 _GROUP = 5  # Steps that are timed together: the host reads none of them.
@@ -126,7 +123,9 @@ def measure(
     state = jax.jit(state_lib.make_init(config))()
     batch = scaling.random_batch(config, mesh)
     start = time.perf_counter()
-    program = ways.compile(_make_step, config, (state, batch), notes.append)
+    program = ways.compile(
+      scaling.make_step, config, (state, batch), notes.append
+    )
     compile_s = time.perf_counter() - start
     measured: dict[str, Any] = {}
 
@@ -169,22 +168,10 @@ def kernels_of(run: Callable[[], Any]) -> dict[str, Any]:
     How many, their seconds together, and milliseconds of the 40 names that take
     longest; on a CPU None, None and nothing.
   """
-  with tempfile.TemporaryDirectory() as folder:
-    with jax.profiler.trace(folder):
-      run()
-    [path] = pathlib.Path(folder).rglob('*.xplane.pb')
-    planes = list(jax.profiler.ProfileData.from_file(str(path)).planes)
-    spans = [
-      (event.name, event.duration_ns)
-      for plane in planes
-      if '/device:GPU' in plane.name
-      for line in plane.lines
-      if line.name.startswith('Stream')
-      for event in line.events
-    ]
+  spans = [span for found in timeline.of(run).values() for span in found]
   longest: collections.Counter[str] = collections.Counter()
-  for name, duration_ns in spans:
-    longest[name[:80]] += duration_ns / 1e6
+  for name, start, end in spans:
+    longest[name[:80]] += (end - start) / 1e6
   return {
     'launches': len(spans) or None,
     'kernels_s': sum(longest.values()) / 1e3 or None,
@@ -210,11 +197,6 @@ def table(rows: Sequence[dict[str, Any]], header: bool = True) -> str:
       f'{row["compile_s"]:10.1f}'
     )
   return '\n'.join(lines if header else lines[1:])
-
-
-def _make_step(config):
-  optimizer = optimizer_lib.make_optimizer(config.optim, config.num_steps)
-  return step_lib.make_jitted(config, optimizer)
 
 
 def _row(name, program, config, flops_per_token, found) -> dict[str, Any]:

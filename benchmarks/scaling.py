@@ -2,16 +2,22 @@
 """Training speed and memory on 1, 2 and 4 devices, beside the plan of it.
 
   python -m benchmarks.scaling [--devices=1,2,4 --meshes=zero1,expert] [--FLAG]
+  python -m benchmarks.scaling --preset=medium --rows=64 --parts=1
 
-Eight layers of ZAYA1-8B at full width, random tokens. Weak scaling: each device
-computes the same number of rows in every case (`--rows`, in `--parts` one after
-another); efficiency is tokens per second of a device over those of one device.
-All flags of the trainer are understood behind those of this program.
+A preset, by default eight layers of ZAYA1-8B at full width, on random tokens,
+in the way that the trainer chooses. Weak scaling: each device computes the same
+number of rows in every case (`--rows`, in `--parts` one after another);
+efficiency is tokens per second of a device over those of one device. All flags
+of the trainer are understood behind those of this program.
 
 The time of the optimizer alone is that of the jitted update with gradients
-given where the step sums them, Muon's that of Muon's matrices alone.
+given where the step sums them, Muon's that of Muon's matrices alone. With
+--trace the GPU's timeline says how much of the time of messages other kernels
+run; beside it stands the share of their bytes that the contract of the compiled
+program calls hidden.
 """
 
+import argparse
 import functools
 import statistics
 import time
@@ -21,15 +27,19 @@ from typing import Any
 import jax
 import numpy as np
 
-from benchmarks import cases, updates
+from benchmarks import cases, timeline, updates
+from ops import dispatch
 from zaya_jax import config as config_lib
 from zaya_jax.model import working
 from zaya_jax.optim import groups
+from zaya_jax.optim import optimizer as optimizer_lib
 from zaya_jax.parallel import batch as batch_lib
 from zaya_jax.parallel import mesh as mesh_lib
 from zaya_jax.plan import planner
+from zaya_jax.plan.compile import hlo
 from zaya_jax.train import state as state_lib
 from zaya_jax.train import step
+from zaya_jax.train import ways as ways_lib
 
 _WARM_UP = 3
 
@@ -43,12 +53,25 @@ def main() -> None:
     default=['zero1', 'fsdp', 'expert', 'context'],
     help=f'of {", ".join(cases.MESHES)}; one device has no choice.',
   )
+  parser.add_argument(
+    '--updates',
+    action=argparse.BooleanOptionalAction,
+    default=True,
+    help='also time the optimizer alone',
+  )
+  parser.add_argument(
+    '--trace', action='store_true', help='also read the timeline of messages'
+  )
   args, more = parser.parse_known_args()
   if args.case:
     cases.run_one(
       args,
       lambda mesh, devices: measure(
-        cases.make_config(mesh, devices, args, more), args.steps
+        cases.make_config(mesh, devices, args, more),
+        args.steps,
+        preset=args.preset,
+        with_updates=args.updates,
+        with_trace=args.trace,
       ),
     )
     return
@@ -57,41 +80,59 @@ def main() -> None:
   cases.run_all('benchmarks.scaling', names, args, table)
 
 
-def measure(config: config_lib.Config, steps: int) -> dict[str, Any]:
+def measure(
+  config: config_lib.Config,
+  steps: int,
+  *,
+  preset: str = 'zaya1_8b',
+  with_updates: bool = True,
+  with_trace: bool = False,
+) -> dict[str, Any]:
   """Trains some steps on the first --plan.devices devices.
 
   Args:
     config: of the run and of its plan.
     steps: how many are timed, after a few that are not.
+    preset: what the row's flags are compared with.
+    with_updates: whether the optimizer is timed alone, too.
+    with_trace: whether two steps more are traced.
 
   Returns:
     One row: what was measured, and under 'plan' what was to be expected.
   """
   devices = jax.devices()[: config.plan.devices]
   mesh = mesh_lib.make_mesh(config.mesh, devices)
-  with jax.set_mesh(mesh):
+  notes: list[str] = []
+  with jax.set_mesh(mesh), dispatch.use(**vars(config.ops)):
+    ways = ways_lib.Ways(config, mesh)
     state = jax.jit(state_lib.make_init(config))()
     batch = random_batch(config, mesh)
     peaks = {'init': peak_bytes(devices)}
     started = time.perf_counter()
-    program = jax.jit(step.make_train_step(config), donate_argnums=0)
-    lowered = program.lower(state, batch)
-    compiled = lowered.compile(compiler_options=step.compiler_options())
+    compiled = ways.compile(make_step, config, (state, batch), notes.append)
     compile_s = time.perf_counter() - started
+    config = ways.apply(config)
     peaks['compile'] = peak_bytes(devices)  # Trying kernels takes memory, too.
     state, losses, seconds, measured = _train(compiled, state, batch, steps)
     peak = peak_bytes(devices)  # Before the updates alone need more.
+    network = {'predicted': _predicted(compiled)}
+    if with_trace:
+      traced = timeline.of(lambda: _train(compiled, state, batch, 0, 2))
+      state = None  # Given away, step by step.
+      network |= _seen(traced)
     state = None
     update_s = {'optimizer_s': float('nan'), 'muon_s': float('nan')}
-    try:
-      update_s = _update_seconds(config, steps)
-    except jax.errors.JaxRuntimeError as error:  # It may need more room.
-      update_s['update_error'] = str(error).splitlines()[0]
+    if with_updates:
+      try:
+        update_s = _update_seconds(config, steps)
+      except jax.errors.JaxRuntimeError as error:  # It may need more room.
+        update_s['update_error'] = str(error).splitlines()[0]
   step_s = statistics.median(seconds)
   tokens = config.data.batch_size * config.data.seq_len
   return {
     'device': devices[0].device_kind,
-    'flags': _changed(config),
+    'flags': _changed(config, preset),
+    'notes': [*ways.notes(), *notes, *dispatch.notes()],
     'tokens_per_step': tokens,
     'step_s': step_s,
     'step_s_all': seconds,
@@ -103,10 +144,17 @@ def measure(config: config_lib.Config, steps: int) -> dict[str, Any]:
     'peak_bytes_before': peaks,
     'compiled_bytes': cases.compiled_bytes(compiled),
     'compile_s': compile_s,
+    'network': network,
     'losses': losses,
     'load_max': float(measured['moe/load_max']),
     'plan': _plan(config),
   }
+
+
+def make_step(config: config_lib.Config) -> Any:
+  """The jitted step of a run, its state donated."""
+  optimizer = optimizer_lib.make_optimizer(config.optim, config.num_steps)
+  return step.make_jitted(config, optimizer)
 
 
 def random_batch(
@@ -146,7 +194,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
   """The rows for people, with efficiency; '/ plan' is measured over planned."""
   lines = [
     'mesh     devices  tok/s/dev  effic.   step s  / plan  optim.   Muon'
-    '  peak GiB compiled    plan  / plan'
+    '  peak GiB compiled    plan  / plan  sent GB   hidden  / seen'
   ]
   for row in with_efficiency(rows):
     name = f'{row["case"]:<8} {row["devices"]:7}'
@@ -163,21 +211,55 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
       f'{row["optimizer_share"]:6.1%} {row["muon_share"]:6.1%}  '
       f'{peak / gib:8.2f} {compiled / gib:8.2f} '
       f'{plan["memory"]["total"] / gib:7.2f}  '
-      f'{peak / plan["memory"]["total"]:6.2f}'
+      f'{peak / plan["memory"]["total"]:6.2f}  {_network(row["network"])}'
     )
   return '\n'.join(lines)
 
 
-def _train(compiled, state, batch, steps):
+def _train(compiled, state, batch, steps, warm_up=_WARM_UP):
   """The state, losses and seconds of the timed steps, the last metrics."""
   losses, seconds = [], []
-  for i in range(_WARM_UP + steps):
+  for i in range(warm_up + steps):
     started = time.perf_counter()
     state, measured = jax.block_until_ready(compiled(state, batch))
     losses.append(float(measured['train/loss']))
-    if i >= _WARM_UP:
+    if i >= warm_up:
       seconds.append(time.perf_counter() - started)
   return state, losses, seconds, measured
+
+
+def _network(found: dict[str, Any]) -> str:
+  """What is sent, and the share that is hidden: by the program, as seen."""
+  shares = [
+    found[name].get('hidden_share') if name in found else None
+    for name in ('predicted', 'seen')
+  ]
+  told = ['      -' if share is None else f'{share:7.1%}' for share in shares]
+  return f'{found["predicted"]["bytes"] / 1e9:7.2f}  ' + ' '.join(told)
+
+
+def _predicted(compiled) -> dict[str, Any]:
+  """Bytes that a device sends in a step, and the share that is hidden."""
+  found = hlo.read(compiled.as_text())
+  sent = sum(kind['bytes'] for kind in found['collectives'].values())
+  late = sum(found['exposed'].values())
+  return {
+    'bytes': sent,
+    'hidden_share': 1 - late / sent if sent else None,
+    'collectives': found['collectives'],
+    'exposed': found['exposed'],
+  }
+
+
+def _seen(traced: dict[str, list[timeline.Span]]) -> dict[str, Any]:
+  """The timelines of two steps: of the GPU whose messages hide least."""
+  found = [timeline.network(spans) for spans in traced.values()]
+  for row in found:
+    row['hidden_share'] = (
+      row['hidden_s'] / row['network_s'] if row['network_s'] else None
+    )
+  of_all = [row for row in found if row['network_s']]
+  return {'seen': min(of_all, key=lambda row: row['hidden_share'], default={})}
 
 
 def _update_seconds(config, steps) -> dict[str, float]:
@@ -207,9 +289,9 @@ def _plan(config) -> dict[str, Any]:
   return {k: plan[k] for k in ('memory', 'time', 'collectives', 'muon')}
 
 
-def _changed(config) -> list[str]:
-  """The flags that are not those of the configuration of 8B parameters."""
-  published = config_lib.Config.from_flagfile(cases.MODEL[0].partition('=')[2])
+def _changed(config, preset) -> list[str]:
+  """The flags that are not those of the preset."""
+  published = config_lib.Config.from_flagfile(cases.flagfile(preset))
   return published.differences(config)
 
 

@@ -37,6 +37,10 @@ def test_case_has_what_was_measured_beside_the_plan():
   assert held < row['compiled_bytes']['total'] < 20 * held
   assert row['losses'][0] == pytest.approx(math.log(64), rel=0.02)
   assert '--model.num_layers: 40 -> 2' in row['flags']
+  # ZeRO-1 on two devices sends gradients and weights; a CPU hides nothing.
+  assert row['network']['predicted']['bytes'] > 0
+  assert 0 <= row['network']['predicted']['hidden_share'] <= 1
+  assert len(scaling.table([row]).splitlines()) == 2
 
 
 def test_efficiency_is_the_speed_of_a_device_over_that_of_one_alone():

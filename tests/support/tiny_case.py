@@ -18,5 +18,7 @@ def config(
   mesh: str, devices: int, rows: int = 2, parts: int = 2
 ) -> config_lib.Config:
   """The run of a case on the first CPU devices."""
-  args = argparse.Namespace(rows=rows, parts=parts, platform='cpu', chip='h200')
+  args = argparse.Namespace(
+    preset='zaya1_8b', rows=rows, parts=parts, platform='cpu', chip='h200'
+  )
   return cases.make_config(mesh, devices, args, FLAGS)
