@@ -5,6 +5,7 @@ import dataclasses
 import pathlib
 import zlib
 from collections.abc import Sequence
+from concurrent import futures
 
 from pipelines import errors, manifest
 from pipelines.prepare import bundle, layout, output, split, tasks, units
@@ -62,9 +63,16 @@ def write(
     tokens={name: side.tokens for name, side in sides.items() if side.tokens},
     masked=frozenset(name for name, side in sides.items() if side.masked),
   )
-  for _ in tasks.run(bundle.write, shards.tasks(), shards, workers=workers):
-    pass
-  result = _manifest(reports, job, settings, source, shards, sides, left_out)
+  # zlib is as slow as the writing of many shards; it needs no Python meanwhile.
+  with futures.ThreadPoolExecutor(1) as beside:
+    bits = beside.submit(_zlib_bits, shards)
+    for _ in tasks.run(bundle.write, shards.tasks(), shards, workers=workers):
+      pass
+  splits = {
+    name: _split(name, sides[name], shards, bits.result())
+    for name in shards.tokens
+  }
+  result = _manifest(reports, job, settings, source, shards, splits, left_out)
   job.tokenizer.save(folder)
   manifest.write(result, folder)
   output.tidy(folder)
@@ -77,7 +85,7 @@ def _manifest(
   settings: manifest.Settings,
   source: read.Source,
   shards: bundle.Shards,
-  sides: dict[str, layout.Side],
+  splits: dict[str, manifest.Split],
   left_out: dict[str, int],
 ) -> manifest.Manifest:
   left_out['bad rows'] = sum(r.bad for r in reports)
@@ -105,7 +113,7 @@ def _manifest(
     eos_id=job.tokenizer.eos_id,
     dtype=job.dtype,
     record_tokens=settings.record_tokens,
-    splits={name: _split(name, sides[name], shards) for name in shards.tokens},
+    splits=splits,
     template_sha256=job.tokenizer.template_sha256 if masked else None,
     files=manifest.write_files(source.files, shards.folder),
     left_out={why: count for why, count in left_out.items() if count},
@@ -113,30 +121,29 @@ def _manifest(
 
 
 def _split(
-  name: str, side: layout.Side, shards: bundle.Shards
+  name: str, side: layout.Side, shards: bundle.Shards, bits: float | None
 ) -> manifest.Split:
-  bits = None
-  if name == split.VAL:
-    bits = _zlib_bits(shards, name)
   return manifest.Split(
     documents=side.documents,
     tokens=side.tokens,
     counted_tokens=side.counted if side.masked else None,
     bytes=side.bytes,
     bytes_per_token=side.bytes / side.counted,
-    zlib_bits_per_byte=bits,
+    zlib_bits_per_byte=bits if name == split.VAL else None,
     shards=tuple(
       shards.done(name, index) for index in range(len(shards.stops(name)))
     ),
   )
 
 
-def _zlib_bits(shards: bundle.Shards, name: str) -> float:
-  """Bits that zlib needs for a byte of the text of a split, in its order."""
+def _zlib_bits(shards: bundle.Shards) -> float | None:
+  """Bits that zlib needs for a byte of the held-out text, in its order."""
+  if split.VAL not in shards.tokens:
+    return None
   compress = zlib.compressobj(9)
   read_bytes = written = 0
   texts = units.files(shards.folder, shards.units, 'text')
-  for row in layout.read(shards.layout, name):
+  for row in layout.read(shards.layout, split.VAL):
     start, size = int(row['text']), int(row['bytes'])
     text = texts(int(row['unit']))[start : start + size]
     written += len(compress.compress(text))
