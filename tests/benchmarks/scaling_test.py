@@ -40,6 +40,7 @@ def test_case_has_what_was_measured_beside_the_plan():
   # ZeRO-1 on two devices sends gradients and weights; a CPU hides nothing.
   assert row['network']['predicted']['bytes'] > 0
   assert 0 <= row['network']['predicted']['hidden_share'] <= 1
+  row |= {'case': 'zero1', 'devices': 2}
   assert len(scaling.table([row]).splitlines()) == 2
 
 
