@@ -178,7 +178,7 @@ def train(how: dict) -> dict:
   for i in range(steps):
     fall = 0.55 + 0.45 * math.cos(math.pi * i / steps)
     loss = step(how['lr'] * min(1.0, (i + 1) / 100) * fall)
-  last = float(loss)
+  last = float(loss.detach())
   took = time.perf_counter() - start
   held, nats = np.load(how['held_out']), 0.0
   with torch.no_grad(), torch.autocast(device, torch.bfloat16, enabled=cuda):
