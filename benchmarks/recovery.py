@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rank is killed on real devices: when training goes on, and whether the same.
+"""A rank is killed on real devices: when training goes on, and how it ends.
 
     python -m benchmarks.recovery --preset=small --ranks=2 [--FLAG ...]
 
