@@ -115,16 +115,18 @@ class Documents:
   def _read(self, shard: int) -> np.ndarray:
     """The rows of a sidecar, of type `ROW`, checked against its hash."""
     found = self._shards[shard]
-    path = manifest.documents_path(self._directory, found)
-    return np.frombuffer(_content(path, found.documents_sha256), ROW)
+    name, sha256 = manifest.documents_name(found), found.documents_sha256
+    return np.frombuffer(self._content(name, sha256), ROW)
 
   @functools.cached_property
   def names(self) -> list[str]:
     """All input files, by the number that rows have for them."""
-    sha256 = self._files.sha256
-    path = copies.local(self._directory, manifest.FILES_NAME, sha256)
-    content = _content(path, sha256)
+    content = self._content(manifest.FILES_NAME, self._files.sha256)
     return [json.loads(line) for line in content.splitlines()]
+
+  def _content(self, name: str, sha256: str) -> bytes:
+    with copies.held(self._directory, name, sha256) as path:
+      return _content(path, sha256)
 
 
 class TextHash:

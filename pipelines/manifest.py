@@ -148,7 +148,8 @@ def verify(
   """
   manifest = load(directory)
   for name, sha256 in list(hashes(manifest).items())[part::parts]:
-    check_sha256(copies.local(directory, name, sha256), sha256)
+    with copies.held(directory, name, sha256) as path:
+      check_sha256(path, sha256)
   return manifest
 
 
@@ -158,17 +159,15 @@ def hashes(manifest: Manifest) -> dict[str, str]:
   for shard in _shards(manifest):
     found[shard.name] = shard.sha256
     if shard.documents_sha256:
-      found[_documents_name(shard)] = shard.documents_sha256
+      found[documents_name(shard)] = shard.documents_sha256
   if manifest.files:
     found[FILES_NAME] = manifest.files.sha256
   return found
 
 
-def documents_path(
-  directory: str | os.PathLike[str], shard: Shard
-) -> pathlib.Path:
+def documents_name(shard: Shard) -> str:
   """The sidecar of a shard."""
-  return copies.local(directory, _documents_name(shard), shard.documents_sha256)
+  return shard.name.removesuffix(SUFFIX) + DOCUMENTS_SUFFIX
 
 
 def check_sha256(path: pathlib.Path, expected: str) -> None:
@@ -226,16 +225,12 @@ def _shards(manifest: Manifest) -> Iterable[Shard]:
     yield from split.shards
 
 
-def _documents_name(shard: Shard) -> str:
-  return shard.name.removesuffix(SUFFIX) + DOCUMENTS_SUFFIX
-
-
 def _sizes(manifest: Manifest) -> Iterable[tuple[str, int]]:
   """Name and bytes of each file."""
   for shard in _shards(manifest):
     yield shard.name, shard.bytes
     if shard.documents is not None:
-      yield _documents_name(shard), shard.documents * DOCUMENT_BYTES
+      yield documents_name(shard), shard.documents * DOCUMENT_BYTES
   if manifest.files:
     yield FILES_NAME, manifest.files.bytes
 

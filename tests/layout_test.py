@@ -132,7 +132,7 @@ def without_source(root: pathlib.Path) -> set[str]:
   return {
     str(path.relative_to(tests))
     for path in tests.rglob('*_test.py')
-    if path.relative_to(tests).parts[0] not in ('parity', 'cluster')
+    if path.relative_to(tests).parts[0] not in ('parity', 'cluster', 'stores')
     and not _mirrors(root, path.relative_to(tests))
   }
 

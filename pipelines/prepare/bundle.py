@@ -103,7 +103,7 @@ def write(task: tuple[str, int], shards: Shards) -> None:
   shard = dataclasses.replace(
     shard, documents_sha256=manifest.file_sha256(sidecar)
   )
-  os.rename(sidecar, manifest.documents_path(shards.folder, shard))
+  os.rename(sidecar, shards.folder / manifest.documents_name(shard))
   os.rename(path, shards.folder / name)
   tasks.mark(shards.mark(split, index), dataclasses.asdict(shard))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text behind URLs: in memory, and in a real object store on this machine."""
+"""Text behind URLs, here in memory; `tests/stores` has real ones."""
 
 import json
 import uuid
@@ -225,32 +225,3 @@ def test_upload_that_fails_goes_on_with_what_is_prepared(
   monkeypatch.setattr(prepare, '_make', None)
   prepare.prepare(remote, url, **SMALL)
   assert fs.exists(f'{place}/manifest.json')
-
-
-@pytest.mark.long
-def test_real_object_store(tmp_path, monkeypatch):
-  # Neither is in requirements-dev.txt: botocore wants an older dateutil than
-  # the client of Kubernetes does.
-  pytest.importorskip('s3fs')
-  moto = pytest.importorskip('moto.server')
-  server = moto.ThreadedMotoServer(ip_address='127.0.0.1', port=0)
-  server.start()
-  try:
-    host, port = server.get_host_and_port()
-    monkeypatch.setenv('AWS_ENDPOINT_URL', f'http://{host}:{port}')
-    monkeypatch.setenv('AWS_ACCESS_KEY_ID', 'key')
-    monkeypatch.setenv('AWS_SECRET_ACCESS_KEY', 'secret')
-    fs = fsspec.filesystem('s3', skip_instance_cache=True)
-    fs.mkdir('bucket')
-    there = prepare.prepare(
-      _fill('s3://bucket/corpus'), 's3://bucket/out', **SMALL
-    )
-    here = prepare.prepare(_fill(tmp_path / 'corpus'), tmp_path / 'a', **SMALL)
-    _same(here, there)
-    with pytest.raises(errors.DataError, match='does not exist'):
-      read.find('s3://bucket/nothing')
-  finally:
-    server.stop()
-  fs.clear_instance_cache()
-  with pytest.raises(errors.DataError, match='did not answer'):
-    prepare.prepare('s3://bucket/corpus', tmp_path / 'b', **SMALL)

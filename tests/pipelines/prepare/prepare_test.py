@@ -91,7 +91,7 @@ def test_manifest_counts_what_is_there(shards, corpus):
     'manifest.json',
     'files.jsonl',
     *(s.name for s in listed),
-    *(manifest.documents_path(shards, s).name for s in listed),
+    *(manifest.documents_name(s) for s in listed),
   }
   count = len(data.splits['train'].shards)
   assert data.splits['train'].shards[0].name == (
