@@ -133,18 +133,39 @@ def test_machines_with_equal_process_numbers_keep_their_copies_apart(
   assert list(tmp_path.iterdir()) == []
 
 
-def test_missing_credentials_are_named(remote, monkeypatch):
-  def refuse(*args):
-    raise PermissionError('no key')
+class _HttpError(Exception):
+  """As gcsfs has it."""
 
-  for error in (PermissionError('no key'), RuntimeError('NoCredentials')):
+  def __init__(self, code):
+    super().__init__(f'Anonymous caller, {code}')
+    self.code = code
 
-    def raises(error=error):
-      raise error
 
-    with pytest.raises(errors.DataError, match='want of perm') as caught:
-      store.attempt(raises, remote)
-    assert caught.value.exit_code == 2
+@pytest.mark.parametrize(
+  'error',
+  [
+    PermissionError('no key'),
+    RuntimeError('NoCredentials'),
+    OSError('Forbidden: b/bucket/o'),
+    _HttpError(401),
+  ],
+)
+def test_missing_credentials_are_named(remote, error):
+  def refuses():
+    raise error
+
+  with pytest.raises(errors.DataError, match='want of perm') as caught:
+    store.attempt(refuses, remote)
+  assert caught.value.exit_code == 2
+
+
+def test_store_that_cannot_answer_refuses_nobody(remote):
+  def fails():
+    raise _HttpError(503)
+
+  with pytest.raises(errors.DataError, match='did not answer 3') as caught:
+    store.attempt(fails, remote)
+  assert caught.value.exit_code == 3
 
 
 def test_missing_driver_is_named(monkeypatch):

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server of an object store that fails as networks and stores do."""
+"""What goes wrong on the way to an object store."""
 
 import itertools
 import socket
 from collections.abc import Callable
-from typing import Any
 
 ANSWER, DROP, CUT = 'answer', 'drop', 'cut'
+EVERY_THIRD = (ANSWER, ANSWER, DROP, ANSWER, ANSWER, CUT)
 
 
 class Faults:
-  """Stands before a WSGI application.
+  """What a server does with each request; it asks `action`.
 
   Attributes:
     rule: what becomes of a request, by its number from 0 and its path: ANSWER,
@@ -27,26 +27,17 @@ class Faults:
     self.paths: list[str] = []
     self._numbers = itertools.count()
 
-  def before(self, application: Callable[..., Any]) -> Callable[..., Any]:
-    """The application with these faults."""
+  def every_third(self) -> None:
+    """From now on every third request fails."""
+    self.rule = lambda number, path: EVERY_THIRD[number % 6]
 
-    def serve(environ, start):
-      path = environ['PATH_INFO']
-      self.paths.append(path)
-      action = self.rule(next(self._numbers), path)
-      if action == DROP:
-        _hang_up(environ)
-      answer = application(environ, start)
-      return _half(environ, b''.join(answer)) if action == CUT else answer
-
-    return serve
+  def action(self, path: str) -> str:
+    """What becomes of the next request."""
+    self.paths.append(path)
+    return self.rule(next(self._numbers), path)
 
 
-def _half(environ, content):
-  yield content[: len(content) // 2]
-  _hang_up(environ)
-
-
-def _hang_up(environ):
-  environ['werkzeug.socket'].shutdown(socket.SHUT_RDWR)
+def hang_up(connection: socket.socket) -> None:
+  """Ends a connection, for both sides."""
+  connection.shutdown(socket.SHUT_RDWR)
   raise ConnectionResetError  # The server takes it for the client's.

@@ -4,14 +4,12 @@
 import json
 import socket
 import urllib.request
-import uuid
 
 import fsspec
 import pytest
-import s3fs
 
 from pipelines import copies, prepare
-from tests.stores.faults import ANSWER, CUT, DROP
+from tests.stores.faults import ANSWER, DROP
 from tests.support import tiny
 from zaya_jax import main
 
@@ -29,6 +27,9 @@ SETTINGS = [*tiny.FLAGS, *"""
 --nolog.tensorboard
 --nolog.report
 """.split()]  # fmt: skip
+
+
+both = pytest.mark.parametrize('scheme', ['s3', 'gs'], indirect=True)
 
 
 @pytest.fixture(scope='module')
@@ -54,11 +55,9 @@ def straight(shards, tmp_path_factory):
 
 
 @pytest.fixture
-def url(faults, shards):
+def url(bucket, faults, shards):
   """The same shards in the store."""
-  bucket = f's3://{uuid.uuid4()}'
-  fs = fsspec.filesystem('s3')
-  fs.mkdir(bucket)
+  fs, _ = fsspec.core.url_to_fs(bucket)
   fs.put(f'{shards}/', f'{bucket}/web/', recursive=True)
   faults.end()
   return f'{bucket}/web'
@@ -93,6 +92,7 @@ def _is_shard(path):
   return path.endswith('.array_record')
 
 
+@both
 def test_losses_are_those_of_the_folder(url, faults, straight, tmp_path):
   assert _train(url, tmp_path / 'run') == 0
   assert _losses(tmp_path / 'run') == straight
@@ -100,11 +100,11 @@ def test_losses_are_those_of_the_folder(url, faults, straight, tmp_path):
   assert any(map(_is_shard, faults.paths))
 
 
+@both
 def test_store_that_drops_every_third_request_changes_nothing(
   url, faults, straight, tmp_path
 ):
-  actions = [ANSWER, ANSWER, DROP, ANSWER, ANSWER, CUT]
-  faults.rule = lambda number, path: actions[number % 6]
+  faults.every_third()
   assert _train(url, tmp_path / 'run') == 0
   assert _losses(tmp_path / 'run') == straight
 
@@ -117,26 +117,30 @@ def test_small_room_changes_nothing(url, straight, tmp_path, shards):
   assert _losses(tmp_path / 'run') == straight
 
 
-def test_missing_bucket_is_named(faults, tmp_path, capsys):
-  code = _train('s3://nowhere/web', tmp_path / 'run')
-  assert code == _refused(capsys, 2, 's3://nowhere/web', 'does not exist')
+@both
+def test_missing_bucket_is_named(faults, scheme, tmp_path, capsys):
+  url = f'{scheme}://nowhere/web'
+  code = _train(url, tmp_path / 'run')
+  assert code == _refused(capsys, 2, url, 'does not exist')
   assert not (tmp_path / 'run' / 'checkpoints').exists()
 
 
-def test_missing_credentials_are_named(url, tmp_path, capsys, monkeypatch):
+def test_missing_credentials_are_named(
+  url, tmp_path, capsys, monkeypatch, forget
+):
   monkeypatch.delenv('AWS_ACCESS_KEY_ID')
   monkeypatch.delenv('AWS_SECRET_ACCESS_KEY')
-  s3fs.S3FileSystem.clear_instance_cache()
+  forget()
   code = _train(url, tmp_path / 'run')
   assert code == _refused(capsys, 2, url, 'permission or credentials')
 
 
 def test_wrong_credentials_are_named(
-  url, tmp_path, capsys, monkeypatch, server
+  url, tmp_path, capsys, monkeypatch, running
 ):
   def enforce(after):
     request = urllib.request.Request(
-      f'{server[0]["AWS_ENDPOINT_URL"]}/moto-api/reset-auth',
+      f'{running["s3"][0]["AWS_ENDPOINT_URL"]}/moto-api/reset-auth',
       data=after.encode(),
       headers={'Content-Type': 'text/plain'},
     )
@@ -150,12 +154,18 @@ def test_wrong_credentials_are_named(
   assert code == _refused(capsys, 2, url, 'permission or credentials')
 
 
-def test_store_that_is_down_is_named(url, tmp_path, capsys, monkeypatch):
+@both
+def test_store_that_is_down_is_named(
+  url, scheme, running, tmp_path, capsys, monkeypatch, forget
+):
   with socket.socket() as taken:  # Bound, and nobody listens.
     taken.bind(('127.0.0.1', 0))
     port = taken.getsockname()[1]
-    monkeypatch.setenv('AWS_ENDPOINT_URL', f'http://127.0.0.1:{port}')
-    s3fs.S3FileSystem.clear_instance_cache()
+    address = f'http://127.0.0.1:{port}'
+    for name, value in running[scheme][0].items():
+      if value.startswith('http'):
+        monkeypatch.setenv(name, address)
+    forget()
     code = _train(url, tmp_path / 'run')
   assert code == _refused(capsys, 3, url, 'did not answer 7 times')
 
@@ -174,9 +184,7 @@ def test_store_that_dies_in_mid_run_costs_no_more_than_time(
   assert _losses(tmp_path / 'run') == straight
 
 
-def test_shard_that_was_replaced_is_noticed(
-  url, tmp_path, capsys, monkeypatch
-):
+def test_shard_that_was_replaced_is_noticed(url, tmp_path, capsys, monkeypatch):
   assert _train(url, tmp_path / 'run', '--num_steps=4') == 0
   fs = fsspec.filesystem('s3')
   for path in fs.glob(f'{url}/train*.array_record'):
