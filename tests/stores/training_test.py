@@ -16,7 +16,6 @@ from zaya_jax import main
 SETTINGS = [*tiny.FLAGS, *"""
 --mesh.replica=1
 --model.num_layers=1
---num_steps=8
 --data.batch_size=4
 --checkpoint.every=2
 --log.every=1
@@ -28,6 +27,23 @@ SETTINGS = [*tiny.FLAGS, *"""
 --nolog.report
 """.split()]  # fmt: skip
 
+
+# Two phases of two steps; the second reads windows of another length.
+RECIPE = """
+[sources]
+web = "{web}"
+sums = "{sums}"
+[[phase]]
+name = "one"
+tokens = 256
+mixture = {{web = 1}}
+lr = {{from = 1e-2}}
+[[phase]]
+name = "two"
+tokens = 512
+mixture = {{sums = 1}}
+flags = {{"data.seq_len" = 64}}
+"""
 
 both = pytest.mark.parametrize('scheme', ['s3', 'gs'], indirect=True)
 
@@ -64,7 +80,7 @@ def url(bucket, faults, shards):
 
 
 def _train(data, run_dir, *more):
-  flags = [f'--data.dir={data}', f'--run_dir={run_dir}', *more]
+  flags = [f'--data.dir={data}', f'--run_dir={run_dir}', '--num_steps=8', *more]
   # Another process finds nothing in memory.
   copies._folder.cache_clear()
   return main.main(['zaya_jax', *SETTINGS, *flags])
@@ -107,6 +123,7 @@ def test_store_that_drops_every_third_request_changes_nothing(
   faults.every_third()
   assert _train(url, tmp_path / 'run') == 0
   assert _losses(tmp_path / 'run') == straight
+  assert len(faults.paths) > 20
 
 
 def test_small_room_changes_nothing(url, straight, tmp_path, shards):
@@ -194,6 +211,26 @@ def test_shard_that_was_replaced_is_noticed(url, tmp_path, capsys, monkeypatch):
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'elsewhere'))
   code = _train(url, tmp_path / 'run')
   assert code == _refused(capsys, 3, url, 'changed since', 'sha256')
+
+
+def test_shard_that_was_replaced_is_noticed_by_the_phase_that_reads_it(
+  bucket, url, shards, tmp_path, capsys
+):
+  fs, _ = fsspec.core.url_to_fs(bucket)
+  fs.put(f'{shards}/', f'{bucket}/sums/', recursive=True)
+  for path in fs.glob(f'{bucket}/sums/train*.array_record'):
+    fs.pipe_file(path, fs.cat_file(path)[::-1])
+  recipe, run_dir = tmp_path / 'recipe.toml', tmp_path / 'run'
+  recipe.write_text(RECIPE.format(web=url, sums=f'{bucket}/sums'))
+  code = main.main(
+    ['zaya_jax', *SETTINGS, f'--recipe={recipe}', f'--run_dir={run_dir}']
+  )
+  assert code == _refused(capsys, 3, f'{bucket}/sums', 'changed since')
+  # The first phase is whole, and saved.
+  assert [step for step, name, _ in _losses(run_dir) if 'train' in name][
+    -1
+  ] == 2
+  assert (run_dir / 'checkpoints' / '2').exists()
 
 
 def test_shards_that_were_prepared_again_are_noticed(
