@@ -4,6 +4,9 @@
 Beside each folder's copies lies `copied/`, with a stamp for each. Who uses a
 copy has its stamp locked, in whatever process; a lock ends with its process,
 however that ends. Who makes room locks a stamp as well, or leaves its copy.
+
+To look at all copies takes seconds where there are many. So `room.lock` says
+what they take at most, and a fiftieth of them makes way at once.
 """
 
 import contextlib
@@ -11,8 +14,11 @@ import dataclasses
 import fcntl
 import os
 import pathlib
+import re
 import shutil
+import time
 from collections.abc import Callable, Iterator
+from typing import TextIO
 
 STAMPS = 'copied'
 _LOCK = 'room.lock'
@@ -21,7 +27,9 @@ _PARTIAL = '.partial'
 # Of the disk, for others: a part of a small one, bytes of a large one.
 _FREE, _MOST_FREE = 0.05, 10 * 10**9
 
+_BEGAN = time.time_ns()
 _most_bytes = 0  # 0: as many as the disk takes.
+_older_are_gone = False  # Those of earlier runs.
 
 
 @dataclasses.dataclass
@@ -41,6 +49,11 @@ class _Copy:
   bytes: int
   partial: int
   claim: int
+
+  @property
+  def taken(self) -> int:
+    """Bytes that it takes, or is going to."""
+    return self.bytes + max(self.partial, self.claim)
 
 
 def keep_within(gigabytes: float) -> None:
@@ -66,8 +79,8 @@ def claimed(
   partial = path.with_name(path.name + _PARTIAL)
   claim = path.with_name(path.name + _CLAIM)
   try:
-    with _alone(root):
-      _make(root, lambda copies: _missing(root, copies, size), let_go)
+    with _alone(root) as ledger:
+      _make(root, ledger, size, let_go)
       with open(claim, 'wb') as file:
         file.truncate(size)
     yield partial
@@ -82,63 +95,93 @@ def give_way(root: pathlib.Path, size: int, let_go: Callable[[], None]) -> bool:
   False: there is nothing to remove.
   """
   with _alone(root):
-    before = sum(copy.bytes for copy in _find(root))
-    _make(root, lambda copies: size, let_go)
-    return sum(copy.bytes for copy in _find(root)) < before
-
-
-def _missing(root: pathlib.Path, copies: list[_Copy], size: int) -> int:
-  """Bytes that must go before a copy of `size` can come."""
-  disk = shutil.disk_usage(root)
-  coming = sum(max(0, copy.claim - copy.partial) for copy in copies)
-  free = min(int(_FREE * disk.total), _MOST_FREE)
-  missing = size + coming + free - disk.free
-  if _most_bytes:
-    taken = sum(copy.bytes + max(copy.claim, copy.partial) for copy in copies)
-    missing = max(missing, size + taken - _most_bytes)
-  return missing
+    copies = _find(root)
+    removed = _remove(copies, size + _slack(copies, size))
+    if removed < size:
+      let_go()
+      removed += _remove(_find(root), size - removed)
+  return removed > 0
 
 
 def _make(
-  root: pathlib.Path,
-  missing: Callable[[list[_Copy]], int],
-  let_go: Callable[[], None],
+  root: pathlib.Path, ledger: TextIO, size: int, let_go: Callable[[], None]
 ) -> None:
-  """Removes copies of others first, then what this process has let go."""
-  if not _remove(root, missing):
-    let_go()
-    _remove(root, missing)
+  """Makes room as far as there is something to remove, and writes it down."""
+  global _older_are_gone
+  disk = shutil.disk_usage(root)
+  # What this run has read would be copied again and again: others may have as
+  # much of the disk as goes without it.
+  spare = min(int(_FREE * disk.total), _MOST_FREE)
+  spare = 0 if _older_are_gone else spare
+  taken = _read(ledger)
+  if taken is None or disk.free < size + spare or _over(taken + size) > 0:
+    copies = _find(root)
+    for copy in copies:
+      if copy.claim or copy.partial:
+        _removed(copy)  # What a killed process left behind.
+    coming = sum(max(0, copy.claim - copy.partial) for copy in copies)
+    short = size + coming - disk.free
+    older = [copy for copy in copies if copy.used < _BEGAN]
+    short -= _remove(older, short + spare)
+    _older_are_gone |= short + spare > 0
+    short = max(short, _over(size + sum(copy.taken for copy in copies)))
+    if short > 0:
+      short += _slack(copies, size)
+    short -= _remove(copies, short)
+    if short > 0:
+      let_go()
+      _remove(copies, short)
+    taken = sum(copy.taken for copy in copies)
+  _write(ledger, taken + size)
 
 
-def _remove(root: pathlib.Path, missing: Callable[[list[_Copy]], int]) -> bool:
-  """Removes what was used longest ago, and says whether it was enough."""
-  copies = _find(root)
-  # What a killed process left behind counts until it is gone.
-  left = [copy for copy in copies if copy.claim or copy.partial]
-  for copy in left:
-    if _removed(copy):
-      copies.remove(copy)
-  most = missing(copies)
+def _over(taken: int) -> int:
+  """Bytes above --data.copies_gb."""
+  return taken - _most_bytes if _most_bytes else 0
+
+
+def _slack(copies: list[_Copy], size: int) -> int:
+  """Bytes to remove beyond what is needed now."""
+  return len(copies) // 50 * size
+
+
+def _read(ledger: TextIO) -> int | None:
+  """The most that all copies take; None: nobody has looked."""
+  ledger.seek(0)
+  text = ledger.read()
+  return int(text) if re.fullmatch(r'\d+\n', text) else None
+
+
+def _write(ledger: TextIO, taken: int) -> None:
+  ledger.truncate(0)
+  ledger.write(f'{taken}\n')
+
+
+def _remove(copies: list[_Copy], most: int) -> int:
+  """Removes so many bytes of what was used longest ago, and says how many."""
+  removed = 0
   for copy in sorted(copies, key=lambda copy: copy.used):
-    if most <= 0:
+    if removed >= most:
       break
-    if copy.bytes and _removed(copy):
-      most -= copy.bytes
-  return most <= 0
+    taken = copy.bytes
+    if taken and _removed(copy):
+      removed += taken
+  return removed
 
 
 def _removed(copy: _Copy) -> bool:
   """Removes a copy unless somebody uses it."""
   path = copy.stamp.parent.parent / copy.stamp.name
-  with open(copy.stamp, 'r+') as stamp:
-    try:
+  try:
+    with open(copy.stamp, 'r+') as stamp:
       fcntl.flock(stamp, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-      return False
-    # Its stamp stays: others may be waiting for it.
-    for suffix in ('', _PARTIAL, _CLAIM):
-      path.with_name(path.name + suffix).unlink(missing_ok=True)
-    stamp.truncate()
+      # Its stamp stays: others may be waiting for it.
+      for suffix in ('', _PARTIAL, _CLAIM):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+      stamp.truncate()
+  except (BlockingIOError, FileNotFoundError):  # Or it was removed by hand.
+    return False
+  copy.bytes = copy.partial = copy.claim = 0
   return True
 
 
@@ -146,34 +189,35 @@ def _find(root: pathlib.Path) -> list[_Copy]:
   """All copies of this machine, those that are coming too."""
   found = []
   for stamps in root.glob(f'*/{STAMPS}'):
-    sizes = _sizes(stamps.parent)
-    with os.scandir(stamps) as entries:
-      found += [
-        _Copy(
-          pathlib.Path(entry.path),
-          entry.stat().st_mtime_ns,
-          sizes.get(entry.name, 0),
-          sizes.get(entry.name + _PARTIAL, 0),
-          sizes.get(entry.name + _CLAIM, 0),
-        )
-        for entry in entries
-      ]
+    # Somebody may be removing the folder by hand.
+    files, used = _stats(stamps.parent), _stats(stamps)
+    size = lambda name, files=files: files[name].st_size if name in files else 0
+    found += [
+      _Copy(
+        stamps / name,
+        stat.st_mtime_ns,
+        size(name),
+        size(name + _PARTIAL),
+        size(name + _CLAIM),
+      )
+      for name, stat in used.items()
+    ]
   return found
 
 
-def _sizes(folder: pathlib.Path) -> dict[str, int]:
-  """Bytes of files by name; others may be about to go."""
-  sizes = {}
-  with os.scandir(folder) as entries:
+def _stats(folder: pathlib.Path) -> dict[str, os.stat_result]:
+  """What is known of the files of a folder, by name."""
+  found = {}
+  with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
     for entry in entries:
       with contextlib.suppress(FileNotFoundError):
-        sizes[entry.name] = entry.stat().st_size
-  return sizes
+        found[entry.name] = entry.stat()
+  return found
 
 
 @contextlib.contextmanager
-def _alone(root: pathlib.Path) -> Iterator[None]:
+def _alone(root: pathlib.Path) -> Iterator[TextIO]:
   """One process at a time: two would count the same room."""
-  with open(root / _LOCK, 'a') as file:
-    fcntl.flock(file, fcntl.LOCK_EX)
-    yield
+  with open(root / _LOCK, 'a+') as ledger:
+    fcntl.flock(ledger, fcntl.LOCK_EX)
+    yield ledger

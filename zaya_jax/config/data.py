@@ -93,8 +93,7 @@ class DataConfig(fields.Section, prefix='data.'):
   copies_gb: float = field(
     0.0,
     'Gigabytes that copies of shards from URLs may take on a machine; those '
-    'read longest ago make way, those being read do not. 0: what leaves 10 GB '
-    'of the disk free, or a twentieth.',
+    'read longest ago make way, those being read do not. 0: what the disk has.',
     minimum=0.0,
   )
   record_tokens: int = field(32_768, 'Tokens per record of a shard.', minimum=2)

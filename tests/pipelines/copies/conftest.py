@@ -8,6 +8,7 @@ import fsspec
 import pytest
 
 from pipelines import copies, store
+from pipelines.copies import room
 from pipelines.sources import readers
 
 
@@ -15,6 +16,7 @@ from pipelines.sources import readers
 def cache(monkeypatch, tmp_path):
   monkeypatch.setattr(store.time, 'sleep', lambda seconds: None)
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+  monkeypatch.setattr(room, '_older_are_gone', False)
   yield tmp_path / 'cache'
   readers.SHARED.forget('')
   copies.keep_within(0)

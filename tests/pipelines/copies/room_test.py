@@ -8,6 +8,7 @@ import fcntl
 import hashlib
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -167,23 +168,81 @@ def test_what_a_killed_process_left_behind_goes_first(url, kept, cache):
 
 
 @pytest.mark.parametrize(
-  'total, free, stays',
+  'total, free, age, stays',
   [
-    (10**9, 5 * 10**7, False),
-    (10**9, 6 * 10**7, True),
-    (10**13, 10**10, False),
-    (10**13, 10**10 + 10**7, True),
+    (10**9, 5 * 10**7, -1, False),
+    (10**9, 6 * 10**7, -1, True),
+    (10**13, 10**10, -1, False),
+    (10**13, 10**10 + 10**7, -1, True),
+    # Of this run, as long as there is any room.
+    (10**9, 5 * 10**7, 1, True),
+    (10**9, 10, 1, False),
   ],
 )
-def test_some_of_the_disk_stays_free(
-  url, kept, monkeypatch, total, free, stays
+def test_copies_of_earlier_runs_leave_some_of_the_disk_free(
+  url, kept, monkeypatch, total, free, age, stays
 ):
   a, b, *_ = _shards(url)
-  _use(url, a)
+  path, stamp = _take(url, a)
+  stamp.close()
+  time = room._BEGAN + age
+  os.utime(path.parent / room.STAMPS / a.name, ns=(time, time))
   usage = Usage(total, total - free, free)
   monkeypatch.setattr(room.shutil, 'disk_usage', lambda path: usage)
   _use(url, b)
   assert kept() == (_names(a, b) if stays else _names(b))
+
+
+def test_all_copies_are_looked_at_only_when_something_must_go(
+  url, kept, monkeypatch
+):
+  found, looks = _shards(url), []
+  _keep(*found[:-1])
+  find = room._find
+  monkeypatch.setattr(room, '_find', lambda root: looks.append(1) or find(root))
+  _use(url, *found[:-1])
+  assert len(looks) == 1  # Nobody had looked yet.
+  (copies.root() / 'room.lock').write_text('123')  # Not all that was written.
+  _use(url, found[-1])
+  assert len(looks) == 2 and kept() == sorted(_names(*found[1:]))
+
+
+def test_full_disk_is_not_searched_for_each_copy(url, kept, monkeypatch):
+  a, b, c, d, *_ = _shards(url)
+  usage, looks = Usage(10**9, 10**9 - 10**7, 10**7), []
+  monkeypatch.setattr(room.shutil, 'disk_usage', lambda path: usage)
+  find = room._find
+  monkeypatch.setattr(room, '_find', lambda root: looks.append(1) or find(root))
+  _use(url, a, b, c, d)
+  assert len(looks) == 1 and kept() == _names(a, b, c, d)
+
+
+def test_of_many_copies_some_make_way_at_once(cache, monkeypatch):
+  monkeypatch.setattr(room, '_most_bytes', 1000)
+  folder = cache / 'zaya_jax' / 'shards' / 'web-1'
+  (folder / room.STAMPS).mkdir(parents=True)
+  for i in range(100):
+    stamp = folder / room.STAMPS / str(i)
+    stamp.touch()
+    os.utime(stamp, ns=(i, i))
+    (folder / str(i)).write_bytes(b'x' * 10)
+  with room.claimed(folder / 'new', 10, lambda: None):
+    there = {path.name for path in folder.iterdir() if path.is_file()}
+  assert there == {str(i) for i in range(3, 100)} | {'new.room'}
+
+
+def test_folder_that_is_removed_by_hand_is_nobody_s_fault(url, kept):
+  a, b, c, *_ = _shards(url)
+  _keep(a)
+  other = url + '-other'
+  fs = fsspec.filesystem('memory')
+  fs.copy(url, other, recursive=True)
+  _use(other, a)
+  copy = room._find(copies.root())[0]
+  shutil.rmtree(copies.folder(other))
+  assert not room._removed(copy)
+  _use(url, a, b)
+  assert kept() == _names(b)
 
 
 def test_full_disk_takes_a_copy_in_place_of_older_ones(url, kept, monkeypatch):
