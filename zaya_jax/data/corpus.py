@@ -14,7 +14,7 @@ from pipelines import manifest as manifest_lib
 from pipelines import mixture
 from pipelines import tokenizer as tokenizer_lib
 from zaya_jax import config as config_lib
-from zaya_jax.config import segments
+from zaya_jax.config.recipe import segments
 from zaya_jax.data import held_out, opening, prepare, sources
 from zaya_jax.runtime import processes
 

@@ -11,7 +11,7 @@ import pytest
 import pipelines.prepare
 from pipelines import errors, mixture, tokenizer
 from zaya_jax import config as config_lib
-from zaya_jax.config import segments
+from zaya_jax.config.recipe import segments
 from zaya_jax.data import corpus, sources
 
 TEXT = 'the cat sat on the mat, and the dog sat by the door. ' * 20

@@ -6,7 +6,7 @@ import dataclasses
 import pytest
 
 from zaya_jax import config as config_lib
-from zaya_jax.config import segments
+from zaya_jax.config.recipe import segments
 from zaya_jax.data import course as course_lib
 
 RECIPE = """

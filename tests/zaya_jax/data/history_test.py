@@ -6,7 +6,7 @@ import json
 import pytest
 
 from zaya_jax import config as config_lib
-from zaya_jax.config import segments
+from zaya_jax.config.recipe import segments
 from zaya_jax.data import history
 
 RECIPE = """

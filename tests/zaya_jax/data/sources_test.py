@@ -9,7 +9,7 @@ import pytest
 import pipelines.prepare
 from pipelines import order
 from zaya_jax import config as config_lib
-from zaya_jax.config import segments
+from zaya_jax.config.recipe import segments
 from zaya_jax.data import sources
 
 RECIPE = """

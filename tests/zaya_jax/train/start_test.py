@@ -14,7 +14,7 @@ from tests.support import tiny
 from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import meta
 from zaya_jax.checkpoint.writing import manager
-from zaya_jax.config import segments
+from zaya_jax.config.recipe import segments
 from zaya_jax.data import position
 from zaya_jax.parallel import mesh as mesh_lib
 from zaya_jax.runtime import supervised
