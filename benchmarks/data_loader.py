@@ -36,7 +36,8 @@ import numpy as np
 from array_record.python import array_record_module
 
 from benchmarks import record
-from pipelines import loader, manifest
+from pipelines import loader
+from pipelines.shards import manifest
 from pipelines.sources import stamp
 
 _RECORD, _VOCABULARY, _BOS = 32_768, 262_272, 2

@@ -3,7 +3,8 @@
 import numpy as np
 
 from benchmarks import data_loader
-from pipelines import loader, manifest
+from pipelines import loader
+from pipelines.shards import manifest
 
 
 def test_shards_are_links_that_can_be_read(tmp_path):

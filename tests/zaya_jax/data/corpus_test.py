@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import pipelines.prepare
-from pipelines import errors, mixture, tokenizer
+from pipelines import errors, tokenizer
+from pipelines.shards import mixture
 from zaya_jax import config as config_lib
 from zaya_jax.config.recipe import segments
 from zaya_jax.data import corpus, sources

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from benchmarks import tamper_ledger
-from pipelines import documents, loader, manifest
+from pipelines import loader
+from pipelines.shards import documents, manifest
 from zaya_jax import main
 from zaya_jax.checkpoint import seal_key
 from zaya_jax.data.ledger import chain, content, mode, story
