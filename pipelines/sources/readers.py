@@ -24,7 +24,7 @@ _OPTIONS = (
 _BUFFER_BYTES = 32_768
 
 # Makes a copy, which stays until the stamp that comes with it is closed; calls
-# what it is given where there is no room: `pipelines.copies.take`.
+# what it is given where there is no room: `pipelines.shards.copies.take`.
 Take = Callable[[Callable[[], None]], tuple[pathlib.Path, TextIO]]
 
 

@@ -8,7 +8,8 @@ import urllib.request
 import fsspec
 import pytest
 
-from pipelines import copies, prepare
+from pipelines import prepare
+from pipelines.shards import copies
 from tests.stores.faults import ANSWER, DROP
 from tests.support import tiny
 from zaya_jax import main

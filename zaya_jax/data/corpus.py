@@ -9,12 +9,13 @@ from typing import Any, Self
 
 import numpy as np
 
-from pipelines import copies, mixture, store
 from pipelines import loader as loader_lib
-from pipelines import manifest as manifest_lib
+from pipelines import store
 from pipelines import tokenizer as tokenizer_lib
+from pipelines.shards import copies, mixture
+from pipelines.shards import manifest as manifest_lib
 from zaya_jax import config as config_lib
-from zaya_jax.config import segments
+from zaya_jax.config.recipe import segments
 from zaya_jax.data import held_out, opening, prepare, sources
 from zaya_jax.runtime import processes
 

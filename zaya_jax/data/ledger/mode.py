@@ -6,8 +6,8 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from pipelines import copies
 from pipelines import errors as data_errors
+from pipelines.shards import copies
 from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import errors
 from zaya_jax.config import exit_codes

@@ -16,8 +16,10 @@ import fsspec
 import numpy as np
 import pytest
 
-from pipelines import copies, errors, manifest, sources
-from pipelines.copies import room
+from pipelines import errors, sources
+from pipelines.shards import copies, manifest, room
+
+pytestmark = pytest.mark.usefixtures('cache')
 
 ROOT = pathlib.Path(__file__).parents[3]
 Usage = collections.namedtuple('Usage', 'total used free')
@@ -268,7 +270,7 @@ def test_full_disk_takes_a_copy_in_place_of_older_ones(url, kept, monkeypatch):
 
 READER = """
 import hashlib, os, random, signal, sys
-from pipelines import copies, manifest
+from pipelines.shards import copies, manifest
 url, seed, most_gb = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
 copies.keep_within(most_gb)
 if seed == 0:  # Is killed within its second copy.

@@ -8,7 +8,10 @@ import fsspec
 import numpy as np
 import pytest
 
-from pipelines import copies, documents, errors, loader, manifest
+from pipelines import errors, loader
+from pipelines.shards import copies, documents, manifest
+
+pytestmark = pytest.mark.usefixtures('cache')
 
 
 def _forget():

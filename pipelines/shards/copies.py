@@ -3,7 +3,7 @@
 
 A file is copied when it is first read, once for all processes of the machine,
 and its hash is compared with that of the manifest. A small file in `copied/`,
-its stamp, is the lock of all who use it (`pipelines.copies.room`), and
+its stamp, is the lock of all who use it (`pipelines.shards.room`), and
 remembers which copy was compared.
 """
 
@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from typing import TextIO
 
 from pipelines import chat, errors, store, tokenizer
-from pipelines.copies import room
+from pipelines.shards import room
 
 MANIFEST = 'manifest.json'
 keep_within = room.keep_within

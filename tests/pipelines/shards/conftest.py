@@ -7,12 +7,12 @@ import uuid
 import fsspec
 import pytest
 
-from pipelines import copies, store
-from pipelines.copies import room
+from pipelines import store
+from pipelines.shards import copies, room
 from pipelines.sources import readers
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def cache(monkeypatch, tmp_path):
   monkeypatch.setattr(store.time, 'sleep', lambda seconds: None)
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
@@ -23,7 +23,7 @@ def cache(monkeypatch, tmp_path):
 
 
 @pytest.fixture
-def url(shards):
+def url(shards, cache):
   place = f'memory://{uuid.uuid4()}/web'
   fs = fsspec.filesystem('memory')
   fs.makedirs(place)
