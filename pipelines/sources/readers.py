@@ -32,9 +32,10 @@ class _Shard:
   """A shard that is open. It is closed by the last thread that reads it."""
 
   def __init__(self, path: str, stamp: TextIO | None):
-    self.files = 2 if stamp else 1
+    self.stamp = stamp
     if stamp:
       weakref.finalize(self, stamp.close)
+    self.files = 2 if stamp else 1
     self.reader = array_record_module.ArrayRecordReader(
       path, options=_OPTIONS, file_reader_buffer_size=_BUFFER_BYTES
     )
@@ -75,13 +76,17 @@ class Readers:
 
   def forget(self, folder: str) -> None:
     """Closes the shards of a folder, but for those that are being read."""
+    self._close(lambda path, shard: path.startswith(folder))
+
+  def let_go(self) -> None:
+    """Closes the shards that are copies, but for those that are being read."""
+    self._close(lambda path, shard: shard.stamp is not None)
+
+  def _close(self, chosen: Callable[[str, _Shard], bool]) -> None:
     with self._lock:
-      gone = [
-        self._open.pop(path)
-        for path in list(self._open)
-        if path.startswith(folder)
-      ]
-    del gone  # Closed here, where nobody waits for it.
+      gone = [path for path, shard in self._open.items() if chosen(path, shard)]
+      shards = [self._open.pop(path) for path in gone]
+    del shards  # Closed here, where nobody waits for it.
 
   def _read(self, path: str, position: int, take: Take | None) -> bytes:
     shard = self._shard(path, take)  # It stays as long as it has a name.
@@ -94,7 +99,7 @@ class Readers:
         self._open.move_to_end(path)
         return found
     # Others read on meanwhile.
-    _, stamp = take(lambda: self.forget('')) if take else (path, None)
+    _, stamp = take(self.let_go) if take else (path, None)
     shard = _Shard(path, stamp)
     with self._lock:
       shard = self._open.setdefault(path, shard)
@@ -102,8 +107,9 @@ class Readers:
       gone = []
       files = sum(other.files for other in self._open.values())
       while files > self._most and len(self._open) > 1:
-        gone.append(self._open.popitem(last=False)[1])
-        files -= gone[-1].files
+        _, least = self._open.popitem(last=False)
+        files -= least.files
+        gone.append(least)
     del gone  # Closed here, where nobody waits for it.
     return shard
 

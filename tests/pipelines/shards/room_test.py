@@ -16,7 +16,7 @@ import fsspec
 import numpy as np
 import pytest
 
-from pipelines import errors, sources
+from pipelines import errors, loader, sources
 from pipelines.shards import copies, manifest, room
 
 pytestmark = pytest.mark.usefixtures('cache')
@@ -141,6 +141,21 @@ def test_limit_holds_while_a_split_is_read(shards, url, kept):
   here.close()
   there.close()
   assert len(found) > 4
+
+
+def test_threads_read_right_in_a_small_room(shards, url, kept):
+  a, b, *_ = _shards(url)
+  _keep(a, b)
+  settings = {'seq_len': 16, 'batch_size': 4, 'seed': 1}
+  with (
+    loader.make_train_loader([url], **settings) as there,
+    loader.make_train_loader([str(shards)], **settings) as here,
+  ):
+    for _ in range(20):
+      one, other = next(there), next(here)
+      np.testing.assert_array_equal(one['tokens'], other['tokens'])
+  _use(url, a)
+  assert len(kept()) <= 2
 
 
 def test_copy_that_is_coming_has_its_room(url, kept):
