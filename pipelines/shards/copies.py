@@ -75,7 +75,7 @@ def take(
     DataError: if the file cannot be copied, or is not the one of the manifest.
   """
   path = _folder(url) / name
-  with contextlib.ExitStack() as on_error, _disk(path.parent):
+  with _disk(path.parent), contextlib.ExitStack() as on_error:
     stamp = open(path.parent / room.STAMPS / name, 'a+')
     on_error.enter_context(stamp)
     fcntl.flock(stamp, fcntl.LOCK_SH)
@@ -85,9 +85,8 @@ def take(
         if not _is_compared(stamp, path):
           if _hash(path) != sha256:
             _copy(url, path, sha256, let_go)
-          stamp.truncate(0)
-          stamp.write(_version(path))
-          stamp.flush()
+          write = functools.partial(_remember, stamp, _version(path))
+          _despite_full_disk(write, path, 0, let_go)
     now = time.time_ns()  # The file system's own clock is coarse.
     os.utime(stamp.fileno(), ns=(now, now))
     on_error.pop_all()
@@ -177,10 +176,8 @@ def _copy(
   with room.claimed(path, size, let_go) as partial:
     get = functools.partial(fs.get_file, source, str(partial))
     for _ in range(2):
-      _despite_full_disk(
-        functools.partial(store.attempt, get, there, _TRIES),
-        functools.partial(room.give_way, path.parent.parent, size, let_go),
-      )
+      copy = functools.partial(store.attempt, get, there, _TRIES)
+      _despite_full_disk(copy, path, size, let_go)
       if _hash(partial) == sha256:
         partial.replace(path)
         return
@@ -193,15 +190,27 @@ def _copy(
 
 
 def _despite_full_disk(
-  copy: Callable[[], None], give_way: Callable[[], bool]
+  write: Callable[[], object],
+  path: pathlib.Path,
+  size: int,
+  let_go: Callable[[], None],
 ) -> None:
-  """Copies; on a full disk again, as long as older copies can go."""
+  """Writes; on a full disk again, as long as older copies can go."""
   while True:
     try:
-      return copy()
+      write()
+      return
     except OSError as error:
-      if error.errno not in _FULL or not give_way():
+      if error.errno not in _FULL:
         raise
+      if not room.give_way(path.parent.parent, size, let_go):
+        raise
+
+
+def _remember(stamp: TextIO, version: str) -> None:
+  """Writes at once: what is left in a buffer would fail again at its end."""
+  stamp.truncate(0)
+  os.write(stamp.fileno(), version.encode())
 
 
 def _get(fs, place: str, url: str, name: str) -> bytes:
@@ -241,7 +250,7 @@ def _disk(place: pathlib.Path) -> Iterator[None]:
     yield
   except OSError as error:
     raise errors.DataError(
-      f'{error.filename or place} cannot take a copy of shards '
+      f'{place} cannot take a copy of shards '
       f'({error.strerror or error}); make room, or name a larger disk with '
       'XDG_CACHE_HOME in the environment.',
       errors.UNUSABLE,

@@ -18,10 +18,9 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from typing import TextIO
 
 STAMPS = 'copied'
-_LOCK = 'room.lock'
+_LOCK, _DIGITS = 'room.lock', 20
 _CLAIM = '.room'  # As large as the copy that is coming; takes no blocks.
 _PARTIAL = '.partial'
 # Of the disk, for others: a part of a small one, bytes of a large one.
@@ -96,15 +95,16 @@ def give_way(root: pathlib.Path, size: int, let_go: Callable[[], None]) -> bool:
   """
   with _alone(root):
     copies = _find(root)
-    removed = _remove(copies, size + _slack(copies, size))
-    if removed < size:
+    most = max(1, size + _slack(copies, size))
+    removed = _remove(copies, most)
+    if removed < size or not removed:
       let_go()
-      removed += _remove(_find(root), size - removed)
+      removed += _remove(_find(root), most - removed)
   return removed > 0
 
 
 def _make(
-  root: pathlib.Path, ledger: TextIO, size: int, let_go: Callable[[], None]
+  root: pathlib.Path, ledger: int, size: int, let_go: Callable[[], None]
 ) -> None:
   """Makes room as far as there is something to remove, and writes it down."""
   global _older_are_gone
@@ -145,16 +145,15 @@ def _slack(copies: list[_Copy], size: int) -> int:
   return len(copies) // 50 * size
 
 
-def _read(ledger: TextIO) -> int | None:
+def _read(ledger: int) -> int | None:
   """The most that all copies take; None: nobody has looked."""
-  ledger.seek(0)
-  text = ledger.read()
-  return int(text) if re.fullmatch(r'\d+\n', text) else None
+  text = os.pread(ledger, _DIGITS + 1, 0).decode()
+  return int(text) if re.fullmatch(rf'\d{{{_DIGITS}}}\n', text) else None
 
 
-def _write(ledger: TextIO, taken: int) -> None:
-  ledger.truncate(0)
-  ledger.write(f'{taken}\n')
+def _write(ledger: int, taken: int) -> None:
+  # In place: a full disk takes it, too.
+  os.pwrite(ledger, f'{taken:0{_DIGITS}}\n'.encode(), 0)
 
 
 def _remove(copies: list[_Copy], most: int) -> int:
@@ -216,8 +215,11 @@ def _stats(folder: pathlib.Path) -> dict[str, os.stat_result]:
 
 
 @contextlib.contextmanager
-def _alone(root: pathlib.Path) -> Iterator[TextIO]:
+def _alone(root: pathlib.Path) -> Iterator[int]:
   """One process at a time: two would count the same room."""
-  with open(root / _LOCK, 'a+') as ledger:
+  ledger = os.open(root / _LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+  try:
     fcntl.flock(ledger, fcntl.LOCK_EX)
     yield ledger
+  finally:
+    os.close(ledger)

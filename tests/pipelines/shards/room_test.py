@@ -283,6 +283,26 @@ def test_full_disk_takes_a_copy_in_place_of_older_ones(url, kept, monkeypatch):
   assert kept() == _names(c)
 
 
+def test_full_disk_takes_a_stamp_in_place_of_older_copies(
+  url, kept, monkeypatch
+):
+  a, b, *_ = _shards(url)
+  _use(url, a)
+  remember = copies._remember
+
+  def full(*args):
+    if len(kept()) > 1:
+      raise OSError(errno.ENOSPC, 'No space left on device')
+    remember(*args)
+
+  monkeypatch.setattr(copies, '_remember', full)
+  _use(url, b)
+  assert kept() == _names(b)
+  _, stamp = _take(url, b)
+  with stamp, pytest.raises(errors.DataError, match='make room'):
+    _use(url, a)
+
+
 READER = """
 import hashlib, os, random, signal, sys
 from pipelines.shards import copies, manifest
