@@ -12,12 +12,13 @@ JOBS ?= 2
 name := $(notdir $(PYTHON))
 VENV := .venv$(if $(filter python3,$(name)),,-$(name))
 PARITY := $(VENV)-parity
+STORES := $(VENV)-stores
 ROCM := .venv-rocm
 # pyenv runs another version than its global one only when told so.
 python := $(if $(filter python3.%,$(name)),PYENV_VERSION=$(name:python%=%)) $(PYTHON)
 
 .PHONY: help quickstart test test-long test-newest mutants lint format parity \
-  cluster-test rehearsal rocm-venv rocm-kernels plan-1024 bazel-test bazel-test-all notebooks docs \
+  store-test cluster-test rehearsal rocm-venv rocm-kernels plan-1024 bazel-test bazel-test-all notebooks docs \
   lock clean
 
 help:
@@ -29,6 +30,7 @@ help:
 	@echo 'make lint        ruff: rules and format; mypy: types'
 	@echo 'make format      let ruff write the format'
 	@echo 'make parity      compare with the Hugging Face model (installs PyTorch)'
+	@echo 'make store-test  object stores: real drivers, servers on this machine'
 	@echo 'make cluster-test  Slurm, sshd, poor networks and disks; needs root, Debian'
 	@echo 'make rehearsal   the recipe of ZAYA1 in miniature, with kills, 5 minutes'
 	@echo 'make rocm-venv   the compiler for --plan.compile=rocm; needs gcc, no GPU'
@@ -90,6 +92,10 @@ format: $(VENV)/.dev
 
 parity: $(PARITY)/.parity
 	@$(PARITY)/bin/python -m pytest tests/parity $(ARGS)
+
+# S3 and what stands for it here; an environment of its own.
+store-test: $(STORES)/.stores
+	@$(STORES)/bin/python -m pytest tests/stores $(ARGS)
 
 # Namespaces of Linux with daemons of Debian; the tests say what is missing.
 cluster-test: $(VENV)/.dev
@@ -166,6 +172,9 @@ $(VENV)/.notebooks: requirements-notebooks.txt requirements.txt
 
 $(PARITY)/.parity: requirements-parity.txt requirements-dev.txt requirements.txt
 	$(call install,requirements-parity.txt)
+
+$(STORES)/.stores: requirements-stores.txt requirements.txt
+	$(call install,requirements-stores.txt)
 
 $(ROCM)/.compiler: requirements-rocm.txt zaya_jax/plan/compile/rocm_stubs.py
 	$(call install,requirements-rocm.txt)

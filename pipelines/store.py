@@ -138,7 +138,7 @@ def attempt(function: Callable[[], _T], url: str, tries: int = _TRIES) -> _T:
       if isinstance(error, OSError) and error.errno in _FULL:
         raise
       what = f'{type(error).__name__}: {error}'.splitlines()[0]
-      if isinstance(error, PermissionError) or 'redential' in what:
+      if _is_refused(error, what):
         raise errors.DataError(
           f'{url} cannot be opened, for want of permission or credentials '
           f'({what}); set those of its store in the environment.'
@@ -149,6 +149,16 @@ def attempt(function: Callable[[], _T], url: str, tries: int = _TRIES) -> _T:
     f'{url} did not answer {tries} times ({last}); look at the network and '
     'the store, then give the same command again.',
     errors.UNUSABLE,
+  )
+
+
+def _is_refused(error: Exception, what: str) -> bool:
+  """Whether a store wants other credentials; gcsfs has no error for that."""
+  return (
+    isinstance(error, PermissionError)
+    or getattr(error, 'code', None) in (401, 403)
+    or 'redential' in what
+    or 'Forbidden' in what
   )
 
 

@@ -16,8 +16,9 @@ from collections.abc import Iterator
 import numpy as np
 from array_record.python import array_record_module
 
-from pipelines import documents, errors, manifest, pack
+from pipelines import errors, pack
 from pipelines.prepare import layout, tasks, units
+from pipelines.shards import documents, manifest
 
 _OPTIONS = 'group_size:1,zstd:3'
 _ROWS = 2**12  # Documents that are looked up at once.
@@ -103,7 +104,7 @@ def write(task: tuple[str, int], shards: Shards) -> None:
   shard = dataclasses.replace(
     shard, documents_sha256=manifest.file_sha256(sidecar)
   )
-  os.rename(sidecar, manifest.documents_path(shards.folder, shard))
+  os.rename(sidecar, shards.folder / manifest.documents_name(shard))
   os.rename(path, shards.folder / name)
   tasks.mark(shards.mark(split, index), dataclasses.asdict(shard))
 

@@ -7,9 +7,10 @@ import zlib
 from collections.abc import Sequence
 from concurrent import futures
 
-from pipelines import errors, manifest
+from pipelines import errors
 from pipelines.prepare import bundle, layout, output, split, tasks, units
 from pipelines.prepare.input import read
+from pipelines.shards import manifest
 
 _ZLIB = 2**24  # Bytes of held-out text that zlib is measured on; it is slow.
 

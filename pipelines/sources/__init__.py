@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The shards of one split as a random-access sequence of windows."""
 
+import functools
 import os
 
 import numpy as np
 
-from pipelines import copies, errors, manifest, order, pack, store
+from pipelines import errors, order, pack, store
+from pipelines.shards import copies, manifest
 from pipelines.sources import cache as cache_lib
 from pipelines.sources import readers
 
@@ -98,11 +100,14 @@ class WindowSource:
     shard = int(np.searchsorted(self._ends, index, side='right'))
     file = self._split.shards[shard]
     path = self._folder + file.name
+    take = None
     if self._is_copied:
-      copies.local(self.directory, file.name, file.sha256)
+      take = functools.partial(
+        copies.take, self.directory, file.name, file.sha256
+      )
     position = index - (int(self._ends[shard - 1]) if shard else 0)
     try:
-      content = readers.SHARED.read(path, position)
+      content = readers.SHARED.read(path, position, take)
       tokens = self._decode(content)
     except (RuntimeError, IndexError, _WrongError) as error:
       why = str(error)

@@ -13,7 +13,8 @@ import os
 import pathlib
 from collections.abc import Iterable
 
-from pipelines import copies, manifest, store
+from pipelines import store
+from pipelines.shards import copies, manifest
 
 FILE_NAME = 'verified.json'
 
@@ -59,8 +60,8 @@ def compare(directory: str | os.PathLike[str], names: Iterable[str]) -> None:
   """
   hashes = manifest.hashes(manifest.read(directory))
   for name in names:
-    path = copies.local(directory, name, hashes[name])
-    manifest.check_sha256(path, hashes[name])
+    with copies.held(directory, name, hashes[name]) as path:
+      manifest.check_sha256(path, hashes[name])
 
 
 def write(directory: str | os.PathLike[str]) -> bool:

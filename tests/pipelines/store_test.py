@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text behind URLs: in memory, and in a real object store on this machine."""
+"""Text behind URLs, here in memory; `tests/stores` has real ones."""
 
 import json
 import uuid
@@ -7,9 +7,10 @@ import uuid
 import fsspec
 import pytest
 
-from pipelines import errors, manifest, prepare, store
+from pipelines import errors, prepare, store
 from pipelines.prepare import output
 from pipelines.prepare.input import read
+from pipelines.shards import manifest
 from tests.support import chats
 
 SMALL = {'record_tokens': 64, 'val_fraction': 0.2}
@@ -133,18 +134,39 @@ def test_machines_with_equal_process_numbers_keep_their_copies_apart(
   assert list(tmp_path.iterdir()) == []
 
 
-def test_missing_credentials_are_named(remote, monkeypatch):
-  def refuse(*args):
-    raise PermissionError('no key')
+class _HttpError(Exception):
+  """As gcsfs has it."""
 
-  for error in (PermissionError('no key'), RuntimeError('NoCredentials')):
+  def __init__(self, code):
+    super().__init__(f'Anonymous caller, {code}')
+    self.code = code
 
-    def raises(error=error):
-      raise error
 
-    with pytest.raises(errors.DataError, match='want of perm') as caught:
-      store.attempt(raises, remote)
-    assert caught.value.exit_code == 2
+@pytest.mark.parametrize(
+  'error',
+  [
+    PermissionError('no key'),
+    RuntimeError('NoCredentials'),
+    OSError('Forbidden: b/bucket/o'),
+    _HttpError(401),
+  ],
+)
+def test_missing_credentials_are_named(remote, error):
+  def refuses():
+    raise error
+
+  with pytest.raises(errors.DataError, match='want of perm') as caught:
+    store.attempt(refuses, remote)
+  assert caught.value.exit_code == 2
+
+
+def test_store_that_cannot_answer_refuses_nobody(remote):
+  def fails():
+    raise _HttpError(503)
+
+  with pytest.raises(errors.DataError, match='did not answer 3') as caught:
+    store.attempt(fails, remote)
+  assert caught.value.exit_code == 3
 
 
 def test_missing_driver_is_named(monkeypatch):
@@ -225,32 +247,3 @@ def test_upload_that_fails_goes_on_with_what_is_prepared(
   monkeypatch.setattr(prepare, '_make', None)
   prepare.prepare(remote, url, **SMALL)
   assert fs.exists(f'{place}/manifest.json')
-
-
-@pytest.mark.long
-def test_real_object_store(tmp_path, monkeypatch):
-  # Neither is in requirements-dev.txt: botocore wants an older dateutil than
-  # the client of Kubernetes does.
-  pytest.importorskip('s3fs')
-  moto = pytest.importorskip('moto.server')
-  server = moto.ThreadedMotoServer(ip_address='127.0.0.1', port=0)
-  server.start()
-  try:
-    host, port = server.get_host_and_port()
-    monkeypatch.setenv('AWS_ENDPOINT_URL', f'http://{host}:{port}')
-    monkeypatch.setenv('AWS_ACCESS_KEY_ID', 'key')
-    monkeypatch.setenv('AWS_SECRET_ACCESS_KEY', 'secret')
-    fs = fsspec.filesystem('s3', skip_instance_cache=True)
-    fs.mkdir('bucket')
-    there = prepare.prepare(
-      _fill('s3://bucket/corpus'), 's3://bucket/out', **SMALL
-    )
-    here = prepare.prepare(_fill(tmp_path / 'corpus'), tmp_path / 'a', **SMALL)
-    _same(here, there)
-    with pytest.raises(errors.DataError, match='does not exist'):
-      read.find('s3://bucket/nothing')
-  finally:
-    server.stop()
-  fs.clear_instance_cache()
-  with pytest.raises(errors.DataError, match='did not answer'):
-    prepare.prepare('s3://bucket/corpus', tmp_path / 'b', **SMALL)

@@ -90,6 +90,12 @@ class DataConfig(fields.Section, prefix='data.'):
     'Compares the hashes of all shards, also of those that were compared '
     'before and have not been written since.',
   )
+  copies_gb: float = field(
+    0.0,
+    'Gigabytes that copies of shards from URLs may take on a machine; those '
+    'read longest ago make way, those being read do not. 0: what the disk has.',
+    minimum=0.0,
+  )
   record_tokens: int = field(32_768, 'Tokens per record of a shard.', minimum=2)
   shard_tokens: int = field(
     2**28, 'Approximate number of tokens per shard file.', minimum=1

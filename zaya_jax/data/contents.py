@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from pipelines import documents, manifest, mixture, pack, sources
+from pipelines import pack, sources
 from pipelines import tokenizer as tokenizer_lib
+from pipelines.shards import copies, documents, manifest, mixture
 from zaya_jax import config as config_lib
 from zaya_jax.runtime import rows
 
@@ -23,6 +24,7 @@ def main(config: config_lib.Config) -> None:
   Raises:
     DataError: if a folder holds no shards, or damaged ones.
   """
+  copies.keep_within(config.data.copies_gb)
   dirs = config.data.dir or (
     config.source or os.path.join(config.run_dir, 'data'),
   )

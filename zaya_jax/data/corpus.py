@@ -10,11 +10,12 @@ from typing import Any, Self
 import numpy as np
 
 from pipelines import loader as loader_lib
-from pipelines import manifest as manifest_lib
-from pipelines import mixture
+from pipelines import store
 from pipelines import tokenizer as tokenizer_lib
+from pipelines.shards import copies, mixture
+from pipelines.shards import manifest as manifest_lib
 from zaya_jax import config as config_lib
-from zaya_jax.config import segments
+from zaya_jax.config.recipe import segments
 from zaya_jax.data import held_out, opening, prepare, sources
 from zaya_jax.runtime import processes
 
@@ -47,6 +48,7 @@ class Corpus:
       DataError: if the text or the shards cannot be used.
     """
     self._config = config
+    copies.keep_within(config.data.copies_gb)
     self._shard: dict[str, Any] = {
       'shard_index': shard[0],
       'shard_count': shard[1],
@@ -86,6 +88,7 @@ class Corpus:
     self.notes += [
       *self._not_read(),
       *_read_often(config, parts, self.loader),
+      *_copied_often(config.data.copies_gb, self.loader),
       *_not_held_out(parts, found),
       *held_out.without_windows(weighed, length),
     ]
@@ -170,6 +173,27 @@ def _read_often(
       parts, loader.manifests, loader.epochs(rows), strict=True
     )
     if times >= _OFTEN
+  ]
+
+
+def _copied_often(room_gb: float, loader: loader_lib.Loader) -> list[str]:
+  """Says that copies of shards will come and go."""
+  sizes = [
+    shard.bytes / 1e9
+    for directory, data in zip(
+      loader.directories, loader.manifests, strict=True
+    )
+    if store.is_url(directory)
+    for shard in data.splits['train'].shards
+  ]
+  total = sum(sizes)
+  if not room_gb or total <= room_gb:
+    return []
+  return [
+    f'shards behind URLs have {total:.4g} GB and --data.copies_gb={room_gb:g}: '
+    f'records come from all of them, so {1 - room_gb / total:.0%} of reads '
+    f'copy a shard first, of {1000 * total / len(sizes):.3g} MB on average '
+    '(--data.shard_tokens, when it was prepared)'
   ]
 
 

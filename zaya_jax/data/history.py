@@ -10,8 +10,8 @@ from fractions import Fraction
 from typing import Any
 
 from zaya_jax import config as config_lib
-from zaya_jax.config import phase as phase_lib
-from zaya_jax.config import segments
+from zaya_jax.config.recipe import phase as phase_lib
+from zaya_jax.config.recipe import segments
 
 # Flags of a phase that decide what was trained; others say how.
 _FLAGS = ('model.rope_theta', 'optim.balance_lr')

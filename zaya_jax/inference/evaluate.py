@@ -17,7 +17,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from pipelines import loader, mixture
+from pipelines import loader
+from pipelines.shards import copies, mixture
 from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import errors, meta
 from zaya_jax.checkpoint.reading import finder
@@ -189,6 +190,7 @@ def _folders(
       '--data.dir=DIR of shards that its tokenizer made.'
     )
   parts = mixture.parse(chosen or (os.path.join(trained.run_dir, 'data'),))
+  copies.keep_within(config.data.copies_gb)
   data, _ = opening.manifests(
     [part.directory for part in parts], verify=config.data.verify
   )

@@ -67,6 +67,26 @@ def test_folder_is_closed_alone(paths, tmp_path):
   assert opened(paths) == 0
 
 
+def test_locks_of_copies_are_open_files_too(paths):
+  pool, stamps = readers.Readers(5), []
+
+  def take(path):
+    def call(let_go):
+      stamps.append(open(f'{path}.stamp', 'w'))
+      return pathlib.Path(path), stamps[-1]
+
+    return call
+
+  for path in paths[1:]:
+    assert pool.read(path, 0, take(path))
+  assert opened(paths) == 2
+  assert [stamp.closed for stamp in stamps] == [True] * 17 + [False] * 2
+  pool.read(paths[0], 0)
+  pool.let_go()
+  assert all(stamp.closed for stamp in stamps)
+  assert opened(paths) == opened(paths[:1]) == 1
+
+
 def test_file_that_was_put_back_is_read(paths):
   pool = readers.Readers(5)
   content = pathlib.Path(paths[0]).read_bytes()

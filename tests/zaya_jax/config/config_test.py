@@ -24,7 +24,7 @@ BOUNDS = {
     generate.temperature plan.tokens aegis.spares aegis.step_limit_s
     aegis.grace_s aegis.restarts_per_hour aegis.condemn_per_hour
     aegis.quarantine_h aegis.outage_wait_s log.sample_every log.peak_tflops
-    ledger.step""",
+    ledger.step data.copies_gb""",
   # Sizes, counts, intervals and limits of which there is at least one.
   (1, None): """
     model.num_layers model.d_model model.num_heads model.num_kv_heads

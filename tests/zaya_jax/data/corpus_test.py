@@ -3,15 +3,19 @@
 
 import dataclasses
 import os
+import uuid
 from fractions import Fraction
 
+import fsspec
 import numpy as np
 import pytest
 
 import pipelines.prepare
-from pipelines import errors, mixture, tokenizer
+from pipelines import errors, tokenizer
+from pipelines.shards import copies, manifest, mixture
+from tests.support import recipes
 from zaya_jax import config as config_lib
-from zaya_jax.config import segments
+from zaya_jax.config.recipe import segments
 from zaya_jax.data import corpus, sources
 
 TEXT = 'the cat sat on the mat, and the dog sat by the door. ' * 20
@@ -252,10 +256,7 @@ def test_run_goes_on_with_another_batch_size_where_it_was(tmp_path, text):
 
 
 def test_held_out_loss_has_the_weights_of_the_whole_run_in_each_phase(tmp_path):
-  path = tmp_path / 'recipe.toml'
-  path.write_text(_SHARES)
-  data = config_lib.DataConfig(seq_len=16, batch_size=4)
-  config = config_lib.Config(recipe=str(path), data=data)
+  config = recipes.config(tmp_path, _SHARES)
   for segment in segments.segments(config):
     own = segments.segment_config(config, segment)
     parts = [
@@ -289,3 +290,21 @@ def test_source_of_a_recipe_may_have_an_at_in_its_name(tmp_path, text):
 def test_without_a_recipe_weights_are_those_of_the_flag():
   parts = [mixture.Part(directory='a', weight=Fraction(3))]
   assert sources.of_the_whole(config_lib.Config(), parts) == parts
+
+
+@pytest.mark.parametrize('share, notes', [(0.25, 1), (1.01, 0), (0, 0)])
+def test_shards_that_must_be_copied_again_and_again_are_told(
+  tmp_path, text, monkeypatch, share, notes
+):
+  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+  url = f'memory://{uuid.uuid4()}/a'
+  prepare(text, tmp_path / 'a', val_fraction=0.0, shard_tokens=128)
+  fsspec.filesystem('memory').put(f'{tmp_path}/a/', f'{url}/', recursive=True)
+  shards = manifest.read(url).splits['train'].shards
+  total = sum(shard.bytes for shard in shards) / 1e9
+  config = make_config(tmp_path, dir=(url,), copies_gb=share * total)
+  with corpus.Corpus(config) as found:
+    told = [note for note in found.notes if '--data.copies_gb=' in note]
+  copies.keep_within(0)
+  assert len(told) == notes
+  assert all('75% of reads copy a shard first' in note for note in told)

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from zaya_jax.aegis.drills import trial
-from zaya_jax.config import phase as phase_lib
-from zaya_jax.config import segments
+from zaya_jax.config.recipe import phase as phase_lib
+from zaya_jax.config.recipe import segments
 
 STEPS, SAVE_EVERY = 6, 3
 _LENGTHS = 32, 256  # The shortest row, and the longest.

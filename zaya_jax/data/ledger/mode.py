@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from pipelines import errors as data_errors
+from pipelines.shards import copies
 from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import errors
 from zaya_jax.config import exit_codes
@@ -28,6 +29,7 @@ def main(config: config_lib.Config) -> int:
     LedgerError: if there is no ledger, or no such step.
     DataError: if the shards of a step cannot be read.
   """
+  copies.keep_within(config.data.copies_gb)
   run_dir, show = config.source or config.run_dir, _printer()
   if config.ledger.step:
     for row in _documents(run_dir, config.ledger.step, config.data.dir):

@@ -16,7 +16,8 @@ import pathlib
 
 import numpy as np
 
-from pipelines import copies, errors, manifest
+from pipelines import errors
+from pipelines.shards import copies, manifest
 
 # `start`: token in the stream of the split; `file`: line of `files.jsonl`, from
 # 0; `line`: of the row in its file, 0 for a whole file; `hash`: of the text.
@@ -115,16 +116,18 @@ class Documents:
   def _read(self, shard: int) -> np.ndarray:
     """The rows of a sidecar, of type `ROW`, checked against its hash."""
     found = self._shards[shard]
-    path = manifest.documents_path(self._directory, found)
-    return np.frombuffer(_content(path, found.documents_sha256), ROW)
+    name, sha256 = manifest.documents_name(found), found.documents_sha256
+    return np.frombuffer(self._content(name, sha256), ROW)
 
   @functools.cached_property
   def names(self) -> list[str]:
     """All input files, by the number that rows have for them."""
-    sha256 = self._files.sha256
-    path = copies.local(self._directory, manifest.FILES_NAME, sha256)
-    content = _content(path, sha256)
+    content = self._content(manifest.FILES_NAME, self._files.sha256)
     return [json.loads(line) for line in content.splitlines()]
+
+  def _content(self, name: str, sha256: str) -> bytes:
+    with copies.held(self._directory, name, sha256) as path:
+      return _content(path, sha256)
 
 
 class TextHash:

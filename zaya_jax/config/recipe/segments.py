@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from zaya_jax.config import fields
-from zaya_jax.config import phase as phase_lib
 from zaya_jax.config import recipe as recipe_lib
+from zaya_jax.config.recipe import phase as phase_lib
 
 # Steps of a schedule whose end is not known yet: a run of --hours, as long as
 # its speed is measured.

@@ -3,37 +3,25 @@
 
 import concurrent.futures
 import errno
-import pathlib
-import uuid
 
 import fsspec
 import numpy as np
 import pytest
 
-from pipelines import copies, documents, errors, loader, manifest, store
+from pipelines import errors, loader
+from pipelines.shards import copies, documents, manifest
 
-
-@pytest.fixture(autouse=True)
-def cache(monkeypatch, tmp_path):
-  monkeypatch.setattr(store.time, 'sleep', lambda seconds: None)
-  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
-  return tmp_path / 'cache'
-
-
-@pytest.fixture
-def url(shards):
-  place = f'memory://{uuid.uuid4()}/web'
-  fs = fsspec.filesystem('memory')
-  fs.makedirs(place)
-  for path in pathlib.Path(shards).iterdir():
-    fs.pipe_file(f'{place}/{path.name}', path.read_bytes())
-  return place
+pytestmark = pytest.mark.usefixtures('cache')
 
 
 def _forget():
   """As another process does."""
   copies._folder.cache_clear()
-  copies._local.cache_clear()
+
+
+def _local(url, shard):
+  with copies.held(url, shard.name, shard.sha256) as path:
+    return path
 
 
 def _batches(folder, count=4):
@@ -59,7 +47,7 @@ def test_only_what_is_read_is_copied(shards, url, cache):
   manifest.load(url)
   assert not list(cache.rglob('*.array_record'))
   shard = _first(url)
-  copies.local(url, shard.name, shard.sha256)
+  _local(url, shard)
   found = cache.glob('zaya_jax/shards/*/*.array_record')
   assert [path.name for path in found] == [shard.name]
   assert not list(cache.rglob('*.partial'))
@@ -79,23 +67,21 @@ def test_a_file_is_copied_once_for_all_who_need_it(url, monkeypatch):
 
   monkeypatch.setattr(copies, '_copy', counted)
   copies.folder(url)
-  args = url, shard.name, shard.sha256
   with concurrent.futures.ThreadPoolExecutor(8) as pool:
-    # Not cached: each is a process of its own.
-    paths = set(pool.map(lambda _: copies._local.__wrapped__(*args), range(8)))
+    paths = set(pool.map(lambda _: _local(url, shard), range(8)))
   assert len(calls) == len(paths) == 1
 
 
 @pytest.mark.parametrize('damage', [b'', b'other'])
 def test_damaged_copy_is_copied_again(url, damage):
   shard = _first(url)
-  path = copies.local(url, shard.name, shard.sha256)
+  path = _local(url, shard)
   content = path.read_bytes()
   path.write_bytes(damage or content)  # Touched, or damaged.
   (path.parent / 'manifest.json').write_bytes(b'{')
   _forget()
   assert manifest.read(url)
-  assert copies.local(url, shard.name, shard.sha256).read_bytes() == content
+  assert _local(url, shard).read_bytes() == content
 
 
 def test_file_that_changed_there_is_refused(url):
@@ -103,7 +89,7 @@ def test_file_that_changed_there_is_refused(url):
   there = f'{url}/{shard.name}'
   fs.pipe_file(there, b'x' * shard.bytes)
   with pytest.raises(errors.DataError, match='changed since') as caught:
-    copies.local(url, shard.name, shard.sha256)
+    _local(url, shard)
   assert caught.value.exit_code == 3 and there in str(caught.value)
   with pytest.raises(errors.DataError, match='differs'):
     _batches(url, 50)
@@ -160,7 +146,7 @@ def test_copy_that_fails_is_one_sentence(
   shard, fs = _first(url), fsspec.filesystem('memory')
   monkeypatch.setattr(fs, 'get_file', _raises(error))
   with pytest.raises(errors.DataError, match=sentence) as caught:
-    copies.local(url, shard.name, shard.sha256)
+    _local(url, shard)
   assert caught.value.exit_code == code
   assert not list(cache.rglob('*.partial'))
 

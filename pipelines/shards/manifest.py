@@ -13,16 +13,9 @@ import os
 import pathlib
 from collections.abc import Container, Iterable
 
-from pipelines import (
-  chat,
-  copies,
-  errors,
-  store,
-  tokenizer,
-  tokenizer_base,
-  typed_json,
-)
-from pipelines import manifest_content as content
+from pipelines import chat, errors, store, tokenizer, typed_json
+from pipelines.shards import content, copies
+from pipelines.tokenizer import base as tokenizer_base
 
 FILE_NAME = 'manifest.json'
 # Versions of the format: plain text, with conversations, and either with the
@@ -30,7 +23,7 @@ FILE_NAME = 'manifest.json'
 PLAIN, MASKED, DOCUMENTED = 1, 2, 3
 SUFFIX = '.array_record'
 DOCUMENTS_SUFFIX = '.documents'
-DOCUMENT_BYTES = 24  # Of a row of a sidecar: see `pipelines.documents`.
+DOCUMENT_BYTES = 24  # Of a row of a sidecar: see `pipelines.shards.documents`.
 FILES_NAME = 'files.jsonl'
 
 Files = content.Files
@@ -148,7 +141,8 @@ def verify(
   """
   manifest = load(directory)
   for name, sha256 in list(hashes(manifest).items())[part::parts]:
-    check_sha256(copies.local(directory, name, sha256), sha256)
+    with copies.held(directory, name, sha256) as path:
+      check_sha256(path, sha256)
   return manifest
 
 
@@ -158,17 +152,15 @@ def hashes(manifest: Manifest) -> dict[str, str]:
   for shard in _shards(manifest):
     found[shard.name] = shard.sha256
     if shard.documents_sha256:
-      found[_documents_name(shard)] = shard.documents_sha256
+      found[documents_name(shard)] = shard.documents_sha256
   if manifest.files:
     found[FILES_NAME] = manifest.files.sha256
   return found
 
 
-def documents_path(
-  directory: str | os.PathLike[str], shard: Shard
-) -> pathlib.Path:
+def documents_name(shard: Shard) -> str:
   """The sidecar of a shard."""
-  return copies.local(directory, _documents_name(shard), shard.documents_sha256)
+  return shard.name.removesuffix(SUFFIX) + DOCUMENTS_SUFFIX
 
 
 def check_sha256(path: pathlib.Path, expected: str) -> None:
@@ -226,16 +218,12 @@ def _shards(manifest: Manifest) -> Iterable[Shard]:
     yield from split.shards
 
 
-def _documents_name(shard: Shard) -> str:
-  return shard.name.removesuffix(SUFFIX) + DOCUMENTS_SUFFIX
-
-
 def _sizes(manifest: Manifest) -> Iterable[tuple[str, int]]:
   """Name and bytes of each file."""
   for shard in _shards(manifest):
     yield shard.name, shard.bytes
     if shard.documents is not None:
-      yield _documents_name(shard), shard.documents * DOCUMENT_BYTES
+      yield documents_name(shard), shard.documents * DOCUMENT_BYTES
   if manifest.files:
     yield FILES_NAME, manifest.files.bytes
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from array_record.python import array_record_module
 
-from pipelines import documents, errors, manifest, prepare
+from pipelines import errors, prepare
+from pipelines.shards import documents, manifest
 
 BOS = 257
 
@@ -104,7 +105,7 @@ def test_nothing_is_between_nothing(shards):
 
 def test_damaged_sidecar_is_named(shards):
   data = manifest.load(shards)
-  path = manifest.documents_path(shards, data.splits['train'].shards[0])
+  path = shards / manifest.documents_name(data.splits['train'].shards[0])
   path.write_bytes(bytes(len(path.read_bytes())))
   with pytest.raises(errors.DataError, match=f'{path} differs') as caught:
     documents.Documents(shards, data, 'train').between(0, 1)
@@ -113,7 +114,7 @@ def test_damaged_sidecar_is_named(shards):
 
 def test_missing_sidecar_is_named(shards):
   data = manifest.load(shards)
-  path = manifest.documents_path(shards, data.splits['train'].shards[0])
+  path = shards / manifest.documents_name(data.splits['train'].shards[0])
   path.unlink()
   with pytest.raises(errors.DataError, match='cannot be read') as caught:
     documents.Documents(shards, data, 'train').between(0, 1)

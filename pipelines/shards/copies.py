@@ -2,24 +2,32 @@
 """Copies of shards that lie behind a URL, in a folder of this machine.
 
 A file is copied when it is first read, once for all processes of the machine,
-and its hash is compared with that of the manifest. A small file in `copied/`
-is the lock of those who need it, and remembers which copy was compared.
+and its hash is compared with that of the manifest. A small file in `copied/`,
+its stamp, is the lock of all who use it (`pipelines.shards.room`), and
+remembers which copy was compared.
 """
 
 import contextlib
+import errno
 import fcntl
 import functools
 import hashlib
 import os
 import pathlib
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from typing import TextIO
 
 from pipelines import chat, errors, store, tokenizer
+from pipelines.shards import room
 
 MANIFEST = 'manifest.json'
+keep_within = room.keep_within
 _BESIDE = (tokenizer.FILE_NAME, *chat.FILE_NAMES)  # Not listed there.
 _FLAG = '--data.dir'
-_STAMPS = 'copied'
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_TURNS = 'copying'  # Locks of those who copy: another file, for others may read
+# from a copy that was exchanged, and need not end for that.
 # A run should outlive a store that is away for a while: 31 s, and what the
 # drivers wait by themselves.
 _TRIES = 7
@@ -45,17 +53,63 @@ def folder(directory: str | os.PathLike[str]) -> pathlib.Path:
   return _folder(str(directory))
 
 
-def local(
+def take(
+  url: str,
+  name: str,
+  sha256: str,
+  let_go: Callable[[], None] = lambda: None,
+) -> tuple[pathlib.Path, TextIO]:
+  """A copy of a listed file, which stays until its stamp is closed.
+
+  Args:
+    url: of the folder of shards.
+    name: of the file.
+    sha256: of its content.
+    let_go: closes stamps of this process that are not needed now; called where
+      there is no room.
+
+  Returns:
+    The copy, and its stamp.
+
+  Raises:
+    DataError: if the file cannot be copied, or is not the one of the manifest.
+  """
+  path = _folder(url) / name
+  with _disk(path.parent), contextlib.ExitStack() as on_error:
+    stamp = open(path.parent / room.STAMPS / name, 'a+')
+    on_error.enter_context(stamp)
+    fcntl.flock(stamp, fcntl.LOCK_SH)
+    if not _is_compared(stamp, path):
+      with open(path.parent / _TURNS / name, 'a') as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        if not _is_compared(stamp, path):
+          if _hash(path) != sha256:
+            _copy(url, path, sha256, let_go)
+          write = functools.partial(_remember, stamp, _version(path))
+          _despite_full_disk(write, path, 0, let_go)
+    now = time.time_ns()  # The file system's own clock is coarse.
+    os.utime(stamp.fileno(), ns=(now, now))
+    on_error.pop_all()
+  return path, stamp
+
+
+@contextlib.contextmanager
+def held(
   directory: str | os.PathLike[str], name: str, sha256: str
-) -> pathlib.Path:
+) -> Iterator[pathlib.Path]:
   """A listed file of a folder of shards, on this machine; of a URL, a copy.
+
+  The copy stays as long as the context.
 
   Raises:
     DataError: if the file cannot be copied, or is not the one of the manifest.
   """
   if not store.is_url(directory):
-    return pathlib.Path(directory, name)
-  return _local(str(directory), name, sha256)
+    yield pathlib.Path(directory, name)
+    return
+  path, stamp = take(str(directory), name, sha256)
+  with stamp:
+    yield path
 
 
 def exists(url: str) -> bool:
@@ -93,7 +147,8 @@ def _folder(url: str) -> pathlib.Path:
   key = hashlib.sha256(url.encode() + content).hexdigest()[:16]
   result = root() / f'{os.path.basename(place.rstrip("/"))}-{key}'
   with _disk(result):
-    (result / _STAMPS).mkdir(parents=True, exist_ok=True)
+    for name in (room.STAMPS, _TURNS):
+      (result / name).mkdir(parents=True, exist_ok=True)
     if not (result / MANIFEST).exists():
       there = store.attempt(lambda: fs.ls(place, detail=False), url, _TRIES)
       names = {os.path.basename(path) for path in there}
@@ -105,40 +160,57 @@ def _folder(url: str) -> pathlib.Path:
   return result
 
 
-@functools.cache
-def _local(url: str, name: str, sha256: str) -> pathlib.Path:
-  path = folder(url) / name
-  with _disk(path.parent), open(path.parent / _STAMPS / name, 'a+') as stamp:
-    fcntl.flock(stamp, fcntl.LOCK_EX)
-    stamp.seek(0)
-    if stamp.read() != _version(path):
-      if _hash(path) != sha256:
-        _copy(url, path, sha256)
-      stamp.truncate(0)
-      stamp.write(_version(path))
-  return path
+def _is_compared(stamp: TextIO, path: pathlib.Path) -> bool:
+  """Whether the copy is the one whose hash was compared."""
+  stamp.seek(0)
+  return stamp.read() == _version(path)
 
 
-def _copy(url: str, path: pathlib.Path, sha256: str) -> None:
+def _copy(
+  url: str, path: pathlib.Path, sha256: str, let_go: Callable[[], None]
+) -> None:
   """Copies a file; what comes otherwise is asked for once more."""
   fs, place = store.filesystem(url, _FLAG)
-  there, partial = f'{url}/{path.name}', path.with_name(f'{path.name}.partial')
-  try:
+  there, source = f'{url}/{path.name}', f'{place}/{path.name}'
+  size = store.attempt(lambda: fs.info(source)['size'], there, _TRIES)
+  with room.claimed(path, size, let_go) as partial:
+    get = functools.partial(fs.get_file, source, str(partial))
     for _ in range(2):
-      store.attempt(
-        lambda: fs.get_file(f'{place}/{path.name}', str(partial)), there, _TRIES
-      )
+      copy = functools.partial(store.attempt, get, there, _TRIES)
+      _despite_full_disk(copy, path, size, let_go)
       if _hash(partial) == sha256:
         partial.replace(path)
         return
-  finally:
-    partial.unlink(missing_ok=True)
   raise errors.DataError(
     f'{there} differs from its sha256 in {MANIFEST}: damaged, or changed since '
     'the run began to read; copy it there from the original, or prepare the '
     'data again.',
     errors.UNUSABLE,
   )
+
+
+def _despite_full_disk(
+  write: Callable[[], object],
+  path: pathlib.Path,
+  size: int,
+  let_go: Callable[[], None],
+) -> None:
+  """Writes; on a full disk again, as long as older copies can go."""
+  while True:
+    try:
+      write()
+      return
+    except OSError as error:
+      if error.errno not in _FULL:
+        raise
+      if not room.give_way(path.parent.parent, size, let_go):
+        raise
+
+
+def _remember(stamp: TextIO, version: str) -> None:
+  """Writes at once: what is left in a buffer would fail again at its end."""
+  stamp.truncate(0)
+  os.write(stamp.fileno(), version.encode())
 
 
 def _get(fs, place: str, url: str, name: str) -> bytes:
@@ -178,7 +250,7 @@ def _disk(place: pathlib.Path) -> Iterator[None]:
     yield
   except OSError as error:
     raise errors.DataError(
-      f'{error.filename or place} cannot take a copy of shards '
+      f'{place} cannot take a copy of shards '
       f'({error.strerror or error}); make room, or name a larger disk with '
       'XDG_CACHE_HOME in the environment.',
       errors.UNUSABLE,
