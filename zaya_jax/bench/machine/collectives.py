@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Collectives by message size and number of devices.
+
+Sizes and bandwidths are those of nccl-tests (doc/PERFORMANCE.md; rccl-tests has
+the same): the size is that of the larger of what a device sends and receives,
+the algorithm bandwidth is size over time, and the bus bandwidth is that times a
+factor of the number of devices, which makes it comparable with the speed of a
+link, whatever the number of devices.
+
+A program makes its collective many times, each time of the same message, which
+an optimization barrier ties to the result before: none can be left out or
+overlap, and the result is right after any number of times.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from zaya_jax import config as config_lib
+from zaya_jax.bench.machine import clock, pattern, room, saturation
+from zaya_jax.bench.machine import frame as frame_lib
+from zaya_jax.runtime import processes
+
+UNIT = 'GB/s'
+SMALLEST = 1024
+_WIDTH = 4  # Bytes of an element: float32, as gradients are summed.
+# The message, the result, the result before, and what XLA makes beside them.
+_COPIES = 4
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Kind:
+  """A collective.
+
+  Attributes:
+    call: of a device's message, [elements], and the number of devices.
+    factor: bus bandwidth over algorithm bandwidth, of the number of devices.
+    sends: the part of the size that a device sends: 1 or 1 / devices.
+    terms: what each device holds afterwards, of devices and elements.
+  """
+
+  call: Callable[[jax.Array, int], jax.Array]
+  factor: Callable[[int], float]
+  terms: Callable[[int, int], pattern.Terms]
+  sends: Callable[[int, int], int] = lambda elements, n: elements
+
+
+def _column(values) -> np.ndarray:
+  return np.asarray(values)[:, None]
+
+
+def _scattered(n, elements):
+  starts = _column(np.arange(n) * (elements // n))
+  return pattern.terms(_column([pattern.base(n).sum()] * n), n, starts)
+
+
+def _exchanged(n, elements):
+  blocks = np.broadcast_to(pattern.base(n), (n, n))
+  return pattern.terms(
+    blocks, c=_column(np.arange(n) * (elements // n)) + 0 * blocks
+  )
+
+
+_ring = lambda n: [(d, (d + 1) % n) for d in range(n)]
+
+KINDS = {
+  'all-reduce': Kind(
+    call=lambda x, n: jax.lax.psum(x, 'd'),
+    factor=lambda n: 2 * (n - 1) / n,
+    terms=lambda n, _: pattern.terms(_column([pattern.base(n).sum()] * n), n),
+  ),
+  'reduce-scatter': Kind(
+    call=lambda x, n: jax.lax.psum_scatter(x, 'd', tiled=True),
+    factor=lambda n: (n - 1) / n,
+    terms=_scattered,
+  ),
+  'all-gather': Kind(
+    call=lambda x, n: jax.lax.all_gather(x, 'd', tiled=True),
+    factor=lambda n: (n - 1) / n,
+    terms=lambda n, _: pattern.terms(np.broadcast_to(pattern.base(n), (n, n))),
+    sends=lambda elements, n: elements // n,
+  ),
+  'all-to-all': Kind(
+    call=lambda x, n: jax.lax.all_to_all(
+      x.reshape(n, -1), 'd', 0, 0, tiled=True
+    ).reshape(-1),
+    factor=lambda n: (n - 1) / n,
+    terms=_exchanged,
+  ),
+  'broadcast': Kind(
+    call=lambda x, n: jax.lax.pbroadcast(x, 'd', 0),
+    factor=lambda n: 1.0,
+    terms=lambda n, _: pattern.terms(_column([pattern.base(n)[0]] * n)),
+  ),
+  'permute': Kind(
+    call=lambda x, n: jax.lax.ppermute(x, 'd', _ring(n)),
+    factor=lambda n: 1.0,
+    terms=lambda n, _: pattern.terms(_column(np.roll(pattern.base(n), 1))),
+  ),
+}
+CASES = tuple(KINDS)
+
+
+class Group:
+  """The first devices, in a ring; in a process that has none nothing runs.
+
+  Args:
+    devices: of all processes.
+  """
+
+  def __init__(self, devices: Sequence[jax.Device]):
+    self.size = len(devices)
+    self.mesh = jax.make_mesh(
+      (self.size,),
+      ('d',),
+      axis_types=(jax.sharding.AxisType.Auto,),
+      devices=devices,
+    )
+    self._pattern = pattern.Pattern(self.mesh)
+    here = processes.process()
+    self.takes_part = any(d.process_index == here for d in devices)
+
+  def exact(self, size: int) -> int:
+    """The nearest size that each device can send a part of to each other."""
+    whole = self.size * _WIDTH
+    return max(1, round(size / whole)) * whole
+
+  @functools.cached_property
+  def launch_s(self) -> float:
+    """Seconds of a program without a collective, by the clock of process 0."""
+    mine = 0.0
+    if self.takes_part:
+      mine = clock.launch(self._program(lambda x, n: x, self.size, 1)[0])
+    return processes.first_says(lambda: mine)
+
+  def measure(
+    self, name: str, size: int, expected_s: float | None, repeats: int
+  ) -> clock.Timed:
+    """Times a collective and checks what it has given.
+
+    Args:
+      name: of KINDS.
+      size: of the message in bytes, of those of `exact`.
+      expected_s: its seconds, where something is known.
+      repeats: the most samples.
+
+    Raises:
+      CorruptError: if an element of the result is wrong.
+    """
+    kind, elements, get = KINDS[name], size // _WIDTH, None
+
+    def make(calls):
+      nonlocal get
+      get = None  # The arrays of the program before.
+      if not self.takes_part:
+        return lambda: None
+      sent = kind.sends(elements, self.size)
+      run, get = self._program(kind.call, sent, calls)
+      return run
+
+    timed = clock.measure(
+      make,
+      repeats=repeats,
+      launch_s=self.launch_s,
+      expected_s=expected_s,
+      agree=lambda mine: processes.first_says(lambda: mine),
+    )
+    if get:
+      what = f'{name} of {size:,} bytes over {self.size} devices'
+      self._pattern.check(what, get(), kind.terms(self.size, elements))
+    return timed
+
+  def compile(
+    self, call: Callable[[jax.Array, int], jax.Array], sent: int, calls: int
+  ) -> tuple[Any, int]:
+    """The program of many calls, and the elements that a device receives.
+
+    Args:
+      call: as `Kind.call`.
+      sent: elements of a device's message.
+      calls: in the program.
+    """
+    one = jax.shard_map(
+      lambda x: call(x[0], self.size)[None],
+      mesh=self.mesh,
+      in_specs=P('d'),
+      out_specs=P('d'),
+      check_vma=False,
+    )
+
+    def many(x, y):
+      def body(_, carry):
+        x, _ = jax.lax.optimization_barrier(carry)
+        return x, call(x[0], self.size)[None]
+
+      return jax.lax.fori_loop(0, calls, body, (x, y))[1]
+
+    place = NamedSharding(self.mesh, P('d'))
+    x = jax.ShapeDtypeStruct((self.size, sent), np.float32, sharding=place)
+    y = jax.ShapeDtypeStruct(
+      jax.eval_shape(one, x).shape, np.float32, sharding=place
+    )
+    program = jax.shard_map(
+      many,
+      mesh=self.mesh,
+      in_specs=(P('d'), P('d')),
+      out_specs=P('d'),
+      check_vma=False,
+    )
+    lowered = jax.jit(program, donate_argnums=1).lower(x, y)
+    return lowered.compile(), y.shape[1]
+
+  def _program(self, call, sent, calls):
+    """Functions that run the program, and that give its last result."""
+    compiled, received = self.compile(call, sent, calls)
+    bases = _column(pattern.base(self.size))
+    x = self._pattern.fill(pattern.terms(bases), sent)
+    # Nothing that a right result holds.
+    y = self._pattern.fill(pattern.terms(0 * bases - 1, 0), received)
+
+    def run():
+      nonlocal y
+      y = jax.block_until_ready(compiled(x, y))
+
+    return run, lambda: y
+
+
+def counts(devices: int) -> list[int]:
+  """How many devices to measure: all first, then two, the others, all but one.
+
+  Powers of two; of eight, seven too, which is what is left of a node.
+  """
+  powers = [2**k for k in range(1, devices.bit_length()) if 2**k < devices]
+  return [devices, *powers, *([7] if devices == 8 else [])]
+
+
+def sizes(largest: int, memory: float) -> list[int]:
+  """The ladder of message sizes that fit.
+
+  Args:
+    largest: in bytes.
+    memory: bytes that are free on a device.
+  """
+  most = min(largest, int(memory / _COPIES))
+  return saturation.ladder(SMALLEST, most)
+
+
+def run(frame: frame_lib.Frame, config: config_lib.Config) -> None:
+  """Measures all collectives on all numbers of devices.
+
+  Raises:
+    UsageError: if there is one device.
+  """
+  devices = jax.devices()
+  if len(devices) < 2:
+    raise config_lib.UsageError(
+      '--bench.op=collectives needs two devices and there is one; on a CPU '
+      'XLA_FLAGS=--xla_force_host_platform_device_count=8 makes virtual ones.'
+    )
+  ladder = sizes(config.bench.max_bytes, room.free())
+  names = [name for name in KINDS if frame.wants(name)]
+  if devices[0].platform == 'cpu' and 'broadcast' in names:
+    frame.notes.append('broadcast: JAX has none for CPUs.')
+    names.remove('broadcast')
+  found = counts(len(devices))
+  frame.expect(len(found) * len(names))
+  for count in found:
+    group = Group(devices[:count])
+    for name in names:
+      _curve(frame, group, name, ladder)
+
+
+def _curve(frame, group, name, ladder) -> None:
+  factor = KINDS[name].factor(group.size)
+  frame.curve(
+    name,
+    group.size,
+    ladder,
+    work=lambda size: factor * size,
+    measure=functools.partial(group.measure, name, repeats=frame.repeats),
+    exact=group.exact,
+  )
