@@ -14,6 +14,7 @@ overlap, and the result is right after any number of times.
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -247,7 +248,9 @@ def sizes(largest: int, memory: float) -> list[int]:
     largest: in bytes.
     memory: bytes that are free on a device.
   """
-  most = min(largest, int(memory / _COPIES))
+  # A power of two, that a command which goes on finds the same.
+  fits = 2 ** int(math.log2(memory / _COPIES))
+  most = min(largest, fits)
   return saturation.ladder(SMALLEST, most)
 
 

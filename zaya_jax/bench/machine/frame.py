@@ -2,9 +2,9 @@
 """What all measurements share: time, limits, progress, and what is known."""
 
 import dataclasses
+import math
 import sys
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import jax
 
@@ -83,28 +83,28 @@ class Frame:
     left = self._left()
     until = left - left / max(1, self._curves)
     self._curves = max(1, self._curves - 1)
-    sizes = sorted({exact(size) for size in sizes})
-    name = f'{case} x {devices}'
-    before = len(self.points)
+    name, before = f'{case} x {devices}', len(self.points)
     have = lambda: record.curve(self.points, case, devices)
-    for size in saturation.ends_first(sizes):
+
+    def one(size):
+      """Whether the memory suffices, _NoTime if the time does not."""
       if size in {p.size for p in have()}:
-        continue
+        return True
       if self._left() <= until:
-        self.missing.append(name)
-        break
-      if not self._point(case, devices, size, work(size), measure):
-        break
-    while knee and len(have()) > 1 and name not in self.missing:
-      size = saturation.next_size({p.size: p.rate for p in have()})
-      if not size or exact(size) in {p.size for p in have()}:
-        break
-      if self._left() <= until:
-        self.missing.append(name)
-      elif not self._point(
-        case, devices, exact(size), work(exact(size)), measure
-      ):
-        break
+        raise _NoTime
+      return self._point(case, devices, size, work(size), measure)
+
+    try:
+      fits = math.inf
+      for size in saturation.ends_first(sorted({exact(s) for s in sizes})):
+        if size < fits and not one(size):
+          fits = size
+      while knee and len(known := have()) > 1:
+        size = saturation.next_size({p.size: p.rate for p in known})
+        if not size or not one(exact(size)) or len(have()) == len(known):
+          break
+    except _NoTime:
+      self.missing.append(name)
     if len(self.points) > before:
       self._keep(self)
 
@@ -145,13 +145,12 @@ class Frame:
     return True
 
 
+class _NoTime(Exception):
+  """The share of a curve is spent."""
+
+
 def _between(known: list[record.Point], size: int) -> float | None:
   """Seconds of a size with measured neighbours; None: there are none."""
   if not known or not known[0].size < size < known[-1].size:
     return None
   return record.seconds(known, size)
-
-
-def quick(**settings: Any) -> Frame:
-  """A frame with one sample of each point, for a first look and for tests."""
-  return Frame(**{'minutes': 1.0, 'repeats': 1, **settings})

@@ -10,12 +10,15 @@ import itertools
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import jax
 
 from zaya_jax.config import exit_codes
 from zaya_jax.runtime import processes, session
+
+_SPREAD_S = 2.0  # In which all processes that live have noticed.
 
 
 class HungError(RuntimeError):
@@ -42,8 +45,7 @@ class Limit:
   def within(self, what: str) -> Iterator[None]:
     """Inside, `what` is measured: all processes enter it together."""
     key = f'zaya/bench/{next(self._turns)}'
-    if processes.processes() > 1:
-      processes.client().key_value_set(f'{key}/{processes.process()}', '')
+    _post(key)
     timer = threading.Timer(self._seconds, self._expire, [what, key])
     timer.daemon = True
     timer.start()
@@ -53,24 +55,44 @@ class Limit:
       timer.cancel()
 
   def _expire(self, what: str, key: str) -> None:
-    late = [str(p) for p in range(processes.processes()) if not _is_in(key, p)]
-    who = f'process {", ".join(late)} has not begun it' if late else (
-      'all processes have begun it'
-    )  # fmt: skip
+    _post(f'{key}/late')
+    if processes.processes() > 1:
+      time.sleep(_SPREAD_S)
     self._end(
       HungError(
         f'{what} did not end within {self._seconds:g} s in process '
-        f'{processes.process()} of {processes.processes()} ({who}); see what '
-        'its devices and links say, then repeat the command.'
+        f'{processes.process()} of {processes.processes()} ({_who(key)}); see '
+        'what its devices and links say, then repeat the command.'
       )
     )
 
 
-def _is_in(key, process) -> bool:
-  if processes.processes() == 1:
-    return True
+def _who(key: str) -> str:
+  """Which processes have not come so far, or do not answer."""
+  if absent := _absent(key):
+    return f'process {absent} has not begun it'
+  if silent := _absent(f'{key}/late'):
+    return f'process {silent} does not answer'
+  return 'all processes wait for their devices'
+
+
+def _post(key: str) -> None:
+  if processes.processes() > 1:
+    processes.client().key_value_set(f'{key}/{processes.process()}', '')
+
+
+def _absent(key: str) -> str:
+  """The processes that have not posted a key."""
+  return ', '.join(
+    str(p)
+    for p in range(processes.processes())
+    if p != processes.process() and not _is_there(f'{key}/{p}')
+  )
+
+
+def _is_there(key: str) -> bool:
   try:
-    processes.client().key_value_try_get(f'{key}/{process}')
+    processes.client().key_value_try_get(key)
   except jax.errors.JaxRuntimeError:
     return False
   return True

@@ -72,7 +72,7 @@ def _measure(
     if processes.process() == 0:
       _write(config.output, keep(frame))
 
-  wait = config.distributed.collective_timeout_s
+  wait = config.distributed.collective_timeout_s / 2  # XLA's comes later.
   frame = frame_lib.Frame(
     minutes=bench.minutes,
     repeats=bench.repeats,

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Collectives on eight virtual devices: values, bandwidths, programs."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from zaya_jax import config as config_lib
+from zaya_jax.bench.machine import collectives, pattern
+from zaya_jax.bench.machine import frame as frame_lib
+
+N, SIZE = 4, 4 * 4 * 12  # Devices; bytes.
+HERE = [name for name in collectives.KINDS if name != 'broadcast']
+
+
+@pytest.fixture(scope='module')
+def group():
+  return collectives.Group(jax.devices()[:N])
+
+
+def in_numpy(name, x):
+  """What each device holds after a collective, [N, elements]."""
+  n = len(x)
+  parts = x.reshape(n, n, -1)
+  return {
+    'all-reduce': lambda: np.tile(x.sum(0), (n, 1)),
+    'reduce-scatter': lambda: x.sum(0).reshape(n, -1),
+    'all-gather': lambda: np.tile(x.reshape(-1), (n, 1)),
+    'all-to-all': lambda: parts.swapaxes(0, 1).reshape(n, -1),
+    'broadcast': lambda: np.tile(x[0], (n, 1)),
+    'permute': lambda: np.roll(x, 1, axis=0),
+  }[name]()
+
+
+def sent(name):
+  """The messages as `Group.measure` makes them."""
+  elements = collectives.KINDS[name].sends(SIZE // 4, N)
+  place = np.arange(elements)[None]
+  return (np.arange(N)[:, None] + 1 + place % 251).astype(np.float32)
+
+
+@pytest.mark.parametrize('name', collectives.KINDS)
+def test_result_that_is_asked_for_is_that_of_numpy(name):
+  a, b, c = collectives.KINDS[name].terms(N, SIZE // 4)
+  wanted = in_numpy(name, sent(name))
+  length = wanted.shape[1] // a.shape[1]
+  place = np.arange(length)[None, None]
+  found = a[..., None] + b[..., None] * ((c[..., None] + place) % 251)
+  np.testing.assert_array_equal(found.reshape(N, -1), wanted)
+
+
+@pytest.mark.parametrize('name', HERE)
+def test_program_gives_the_result_of_numpy_after_any_number_of_calls(
+  group, name
+):
+  x = sent(name)
+  compiled, received = group.compile(
+    collectives.KINDS[name].call, x.shape[1], 3
+  )
+  wanted = in_numpy(name, x)
+  assert received == wanted.shape[1]
+  place = jax.sharding.NamedSharding(group.mesh, jax.P('d'))
+  y = jax.device_put(np.zeros((N, received), np.float32), place)
+  found = compiled(jax.device_put(x, place), y)
+  np.testing.assert_array_equal(found, wanted)
+  assert y.is_deleted()  # Its memory is that of the result.
+
+
+@pytest.mark.parametrize('name', HERE)
+def test_no_call_is_left_out(group, name):
+  """One collective in the body of a loop of known length, none outside."""
+  kind = collectives.KINDS[name]
+  compiled, _ = group.compile(kind.call, kind.sends(SIZE // 4, N), 7)
+  text = compiled.as_text()
+  wanted = {'permute': 'collective-permute'}.get(name, name)
+  assert text.count(f' {wanted}(') == 1
+  assert '"known_trip_count":{"n":"7"}' in text
+
+
+@pytest.mark.parametrize('name', HERE)
+def test_measured_result_is_checked(group, name):
+  found = group.measure(name, SIZE, None, repeats=1)
+  assert found.low <= found.seconds <= found.high
+
+
+BROKEN = {
+  'all-reduce': lambda x, n: jax.lax.psum(
+    x.at[3].add(jax.lax.axis_index('d') == 2), 'd'
+  ),
+  'reduce-scatter': lambda x, n: jax.lax.psum_scatter(x[::-1], 'd', tiled=True),
+  'all-gather': lambda x, n: jax.lax.all_gather(x, 'd', tiled=True)[::-1],
+  'all-to-all': lambda x, n: x,
+  'permute': lambda x, n: jax.lax.ppermute(
+    x, 'd', [(d, (d - 1) % n) for d in range(n)]
+  ),
+}
+
+
+@pytest.mark.parametrize('name', HERE)
+def test_wrong_result_is_noticed(group, name, monkeypatch):
+  broken = dataclasses.replace(collectives.KINDS[name], call=BROKEN[name])
+  monkeypatch.setitem(collectives.KINDS, name, broken)
+  with pytest.raises(pattern.CorruptError, match=f'{name} of {SIZE} bytes'):
+    group.measure(name, SIZE, None, repeats=1)
+
+
+@pytest.mark.parametrize(
+  'name, factor',
+  [
+    ('all-reduce', 1.75),
+    ('reduce-scatter', 0.875),
+    ('all-gather', 0.875),
+    ('all-to-all', 0.875),
+    ('broadcast', 1.0),
+    ('permute', 1.0),
+  ],
+)
+def test_factors_are_those_of_nccl_tests(name, factor):
+  assert collectives.KINDS[name].factor(8) == factor
+
+
+def test_ring_all_reduce_keeps_a_link_busy():
+  """On n devices in a ring each link carries 2 (n - 1) / n of the message."""
+  link, size = 50e9, 2**30
+  for n in (2, 3, 8, 64):
+    seconds = 2 * (n - 1) * (size / n) / link  # As many turns of a part.
+    bus = collectives.KINDS['all-reduce'].factor(n) * size / seconds
+    assert bus == pytest.approx(link)
+
+
+@pytest.mark.parametrize(
+  'devices, counts',
+  [(2, [2]), (4, [4, 2]), (6, [6, 2, 4]), (8, [8, 2, 4, 7]), (3, [3, 2])],
+)
+def test_counts_are_all_powers_and_all_but_one(devices, counts):
+  assert collectives.counts(devices) == counts
+
+
+def test_sizes_divide_by_devices_and_elements():
+  group = collectives.Group(jax.devices()[:7])
+  assert group.exact(1024) == 1036 and group.exact(1) == 28
+
+
+def test_sizes_end_where_memory_does():
+  assert collectives.sizes(2**30, memory=2**22)[-1] == 2**20
+  assert collectives.sizes(2**16, memory=2**40) == [2**10, 2**12, 2**14, 2**16]
+
+
+def test_run_measures_each_collective_on_each_number(monkeypatch):
+  monkeypatch.setattr(
+    collectives.Group,
+    'measure',
+    lambda self, name, size, expected_s, repeats: frame_lib.clock.Timed(
+      low=1.0, seconds=1.0, high=1.0, samples=1, calls=1
+    ),
+  )
+  frame = frame_lib.Frame(minutes=10, repeats=1, cases=('permute', 'broadcast'))
+  bench = config_lib.BenchConfig(max_bytes=2**12)
+  collectives.run(frame, config_lib.Config(mode='bench', bench=bench))
+  assert {(p.case, p.devices) for p in frame.points} == {
+    ('permute', n) for n in (2, 4, 7, 8)
+  }
+  assert frame.notes == ['broadcast: JAX has none for CPUs.']
+
+
+def test_one_device_is_too_few(monkeypatch):
+  monkeypatch.setattr(jax, 'devices', lambda: [object()])
+  with pytest.raises(config_lib.UsageError, match='needs two devices'):
+    collectives.run(
+      frame_lib.Frame(minutes=1, repeats=1), config_lib.Config(mode='bench')
+    )
