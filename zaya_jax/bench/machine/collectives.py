@@ -24,11 +24,13 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from zaya_jax import config as config_lib
-from zaya_jax.bench.machine import clock, pattern, room, saturation
-from zaya_jax.bench.machine import frame as frame_lib
+from zaya_jax.bench.machine import pattern
+from zaya_jax.bench.sweep import clock, program, room, saturation
+from zaya_jax.bench.sweep import frame as frame_lib
 from zaya_jax.runtime import processes
 
 UNIT = 'GB/s'
+WORDS = '{case} of {size:,} bytes over {devices} devices'
 SMALLEST = 1024
 _WIDTH = 4  # Bytes of an element: float32, as gradients are summed.
 # The message, the result, the result before, and what XLA makes beside them.
@@ -105,7 +107,12 @@ KINDS = {
     terms=lambda n, _: pattern.terms(_column(np.roll(pattern.base(n), 1))),
   ),
 }
-CASES = tuple(KINDS)
+
+
+def cases(config: config_lib.Config) -> tuple[str, ...]:
+  """The collectives."""
+  del config
+  return tuple(KINDS)
 
 
 class Group:
@@ -152,7 +159,7 @@ class Group:
       repeats: the most samples.
 
     Raises:
-      CorruptError: if an element of the result is wrong.
+      WrongError: if an element of the result is wrong.
     """
     kind, elements, get = KINDS[name], size // _WIDTH, None
 
@@ -196,25 +203,22 @@ class Group:
     )
 
     def many(x, y):
-      def body(_, carry):
-        x, _ = jax.lax.optimization_barrier(carry)
-        return x, call(x[0], self.size)[None]
-
-      return jax.lax.fori_loop(0, calls, body, (x, y))[1]
+      one = lambda x: call(x[0], self.size)[None]
+      return program.many(one, calls)((x,), y)
 
     place = NamedSharding(self.mesh, P('d'))
     x = jax.ShapeDtypeStruct((self.size, sent), np.float32, sharding=place)
     y = jax.ShapeDtypeStruct(
       jax.eval_shape(one, x).shape, np.float32, sharding=place
     )
-    program = jax.shard_map(
+    mapped = jax.shard_map(
       many,
       mesh=self.mesh,
       in_specs=(P('d'), P('d')),
       out_specs=P('d'),
       check_vma=False,
     )
-    lowered = jax.jit(program, donate_argnums=1).lower(x, y)
+    lowered = jax.jit(mapped, donate_argnums=1).lower(x, y)
     return lowered.compile(), y.shape[1]
 
   def _program(self, call, sent, calls):

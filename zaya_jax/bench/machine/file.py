@@ -18,7 +18,7 @@ from typing import Any
 import jax
 
 from zaya_jax import config as config_lib
-from zaya_jax.bench.machine import record
+from zaya_jax.bench.sweep import record
 from zaya_jax.config import exit_codes
 from zaya_jax.runtime import durable, processes
 

@@ -10,13 +10,23 @@ from zaya_jax import config as config_lib
 from zaya_jax.bench.machine import (
   collectives,
   file,
+  gemm,
+  memory,
+  peak,
+  storage,
   tables,
+  transfer,
 )
-from zaya_jax.bench.machine import frame as frame_lib
+from zaya_jax.bench.sweep import frame as frame_lib
 from zaya_jax.runtime import processes, session
 
 _NOUNS: dict[str, types.ModuleType] = {
   'collectives': collectives,
+  'memory': memory,
+  'gemm': gemm,
+  'transfer': transfer,
+  'storage': storage,
+  'peak': peak,
 }
 _SHORTEST_LIMIT_S = 60.0  # The first collective sets up connections.
 
@@ -27,10 +37,10 @@ def main(config: config_lib.Config) -> None:
   Raises:
     UsageError: if a case has another name, or --output is another machine's.
     MachineFileError: if --output is damaged.
-    CorruptError: if a result is wrong.
+    WrongError: if a result is wrong.
   """
   nouns = config.bench.measurements
-  _check_cases(nouns, config.bench.case)
+  _check_cases(config)
   with _joined(config) as config:
     here = file.here()  # In all processes: jax looks for devices together.
     found = processes.first_says(
@@ -77,6 +87,7 @@ def _measure(
     minutes=bench.minutes,
     repeats=bench.repeats,
     cases=bench.case,
+    words=module.WORDS,
     hang_s=min(wait, max(_SHORTEST_LIMIT_S, 60 * bench.minutes)),
     known=before.points if before and goes_on else (),
     keep=save,
@@ -91,9 +102,13 @@ def _write(path: str, machine: file.Machine) -> None:
     file.write(path, machine)
 
 
-def _check_cases(nouns: tuple[str, ...], cases: tuple[str, ...]) -> None:
-  known = [case for noun in nouns for case in _NOUNS[noun].CASES]
-  for case in cases:
+def _check_cases(config: config_lib.Config) -> None:
+  """Refuses cases that nothing has; those of shapes ask for the device."""
+  nouns = config.bench.measurements
+  if not config.bench.case:
+    return
+  known = [case for noun in nouns for case in _NOUNS[noun].cases(config)]
+  for case in config.bench.case:
     if case not in known:
       raise config_lib.UsageError(
         f'--bench.case={case} is none of the cases of --bench.op='

@@ -15,19 +15,13 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from zaya_jax.config import exit_codes
+from zaya_jax.bench.sweep import frame
 
 PRIME = 251
 _BASES = 1009
 
 # What device d holds in block k: a[d, k] + b * ((c[d, k] + j) % PRIME).
 Terms = tuple[np.ndarray, np.ndarray, np.ndarray]
-
-
-class CorruptError(RuntimeError):
-  """A collective that has given wrong values: a link or a device is bad."""
-
-  exit_code = exit_codes.INTERNAL
 
 
 def base(devices: int) -> np.ndarray:
@@ -83,11 +77,11 @@ class Pattern:
       terms: of what it has to be.
 
     Raises:
-      CorruptError: naming the first device of this process with wrong values.
+      WrongError: naming the first device of this process with wrong values.
     """
     for shard in self._count(found, *map(self._put, terms)).addressable_shards:
       if wrong := int(shard.data[0]):
-        raise CorruptError(
+        raise frame.WrongError(
           f'{what} gave {wrong:,} wrong values of {found.shape[1]:,} on '
           f'{shard.device} of process {shard.device.process_index}; a device '
           'or a link is bad, take the node out.'

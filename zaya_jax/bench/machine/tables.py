@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measurements as tables: one line a curve, then single points."""
 
+import statistics
 import sys
 
 import rich.box
 import rich.console
 import rich.table
 
-from zaya_jax.bench.machine import file, record, saturation
+from zaya_jax.bench.machine import file
+from zaya_jax.bench.sweep import record, saturation
 
 _SCALES = {'GB/s': 1e9, 'TFLOP/s': 1e12}
 _CURVES = (
@@ -31,6 +33,8 @@ def show(noun: str, section: file.Section) -> None:
   for columns, rows in ((_CURVES, lines), (_POINTS, singles)):
     if rows:
       console.print(_table(noun, columns, rows))
+  if section.unit == 'TFLOP/s' and len(singles) > 2:
+    console.print(_typical(section))
   for note in section.notes:
     console.print(note)
   if section.missing:
@@ -71,6 +75,14 @@ def _point(point, unit) -> tuple[str, ...]:
     duration(point.seconds),
     f'{duration(point.low)} to {duration(point.high)}',
     f'{point.rate / _SCALES[unit]:.4g} {unit}',
+  )
+
+
+def _typical(section) -> str:
+  rates = [p.rate / _SCALES[section.unit] for p in section.points]
+  return (
+    f'best {max(rates):.4g} {section.unit}, typical (the median) '
+    f'{statistics.median(rates):.4g} {section.unit}'
   )
 
 

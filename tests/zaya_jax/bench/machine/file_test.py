@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.zaya_jax.bench.machine import record_test
+from tests.zaya_jax.bench.sweep import record_test
 from zaya_jax import config as config_lib
 from zaya_jax.bench.machine import file
 

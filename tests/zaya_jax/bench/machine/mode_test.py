@@ -2,11 +2,20 @@
 """Measurements of the machine from the command line."""
 
 import json
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import time
 
 import pytest
 
+from tests.support import fake_srun, xla
 from zaya_jax import main
-from zaya_jax.bench.machine import clock, collectives, file, record
+from zaya_jax.bench.machine import collectives, file
+from zaya_jax.bench.sweep import clock, record
 
 ARGS = ('--bench.op=collectives', '--bench.case=permute,all-reduce')
 
@@ -113,3 +122,64 @@ def test_only_collectives_run_in_several_processes(bench):
   flags = [*several.split(), '--distributed.process=0']
   code, _, err = bench('--bench.op=memory', *flags)
   assert code == 2 and 'runs in one process' in err
+
+
+@pytest.fixture
+def two(tmp_path):
+  """A function: flags -> two started processes with two devices each."""
+  started = []
+
+  def start(*args):
+    environment = {
+      'FAKE_TASKS': '2',
+      'FAKE_OUT': str(tmp_path),
+      'SLURM_JOB_ID': str(random.randrange(10**6)),
+      'XLA_FLAGS': ' '.join(
+        ['--xla_force_host_platform_device_count=2', *xla.fast_compile()]
+      ),
+    }
+    command = [fake_srun.__file__, sys.executable, '-m', 'zaya_jax.main']
+    process = subprocess.Popen(
+      [sys.executable, *command, '--mode=bench', *ARGS, *args],
+      cwd=pathlib.Path(__file__).parents[4],
+      env={**os.environ, **environment},
+    )
+    started.append(process)
+    return process
+
+  yield start
+  for process in started:
+    if process.poll() is None:
+      for path in tmp_path.glob('*.pid'):
+        os.kill(int(path.read_text()), signal.SIGKILL)
+      process.wait()
+
+
+@pytest.mark.long  # Two processes that import, meet and measure: 20 s.
+def test_two_processes_measure_together(two, tmp_path):
+  path = tmp_path / 'machine.json'
+  short = '--bench.minutes=0.1 --bench.max_bytes=4096'
+  assert two(*short.split(), f'--output={path}').wait() == 0
+  machine = file.read(str(path))
+  assert (machine.devices, machine.processes) == (4, 2)
+  assert {p.devices for p in machine.sections['collectives'].points} == {2, 4}
+  assert 'all-reduce' in (tmp_path / '0').read_text()
+  assert 'all-reduce' not in (tmp_path / '1').read_text()
+
+
+@pytest.mark.long  # As long, and until the limit.
+def test_process_that_hangs_is_named(two, tmp_path):
+  process = two('--distributed.collective_timeout_s=10')
+  log = tmp_path / '0'
+  told = 'all-reduce of 1,024 bytes'
+  while not (log.exists() and told in log.read_text()):
+    assert process.poll() is None, log.read_text()
+    time.sleep(0.05)
+  hung = int((tmp_path / '1.pid').read_text())
+  os.kill(hung, signal.SIGSTOP)
+  while 'did not end within 5 s' not in log.read_text():
+    assert process.poll() is None, log.read_text()
+    time.sleep(0.05)
+  os.kill(hung, signal.SIGKILL)
+  process.wait()
+  assert 'in process 0 of 2 (process 1 ' in log.read_text()

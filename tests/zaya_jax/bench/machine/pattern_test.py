@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from zaya_jax.bench.machine import pattern
+from zaya_jax.bench.sweep import frame as frame_lib
 
 N, LENGTH = 4, 300
 
@@ -40,7 +41,7 @@ def test_one_wrong_element_is_noticed_and_its_device_named(
   bad[device, place] = np.nextafter(bad[device, place], np.float32(0))
   bad = jax.device_put(bad, good.sharding)
   name = str(jax.devices()[device])
-  with pytest.raises(pattern.CorruptError, match=f'1 wrong .* {name} of'):
+  with pytest.raises(frame_lib.WrongError, match=f'1 wrong .* {name} of'):
     messages.check('it', bad, terms)
 
 

@@ -3,7 +3,7 @@
 
 import pytest
 
-from tests.zaya_jax.bench.machine import record_test
+from tests.zaya_jax.bench.sweep import record_test
 from zaya_jax.bench.machine import file, tables
 
 

@@ -4,7 +4,7 @@
 import numpy as np
 import pytest
 
-from zaya_jax.bench.machine import clock
+from zaya_jax.bench.sweep import clock
 
 
 class Machine:

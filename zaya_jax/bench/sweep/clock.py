@@ -77,15 +77,24 @@ def measure(
   """
   wanted_s = max(launch_s / LAUNCH_SHARE, _SHORTEST_S)
   calls = _calls(wanted_s, expected_s) if expected_s else 1
-  for _ in range(_ATTEMPTS):
+  for attempt in range(_ATTEMPTS):
     run = make(calls)
     run()  # Whatever a first run sets up.
+    last = calls == _MOST_CALLS or attempt == _ATTEMPTS - 1
     once = agree(_seconds(run, now))
-    if once >= _ENOUGH * wanted_s or calls == _MOST_CALLS:
-      break
+    if once >= _ENOUGH * wanted_s or last:
+      # What interrupts a run once does not change their median.
+      timed = _sample(run, calls, once, repeats, now)
+      once = agree(timed.seconds * calls)
+      if once >= _ENOUGH * wanted_s or last:
+        break
     # A single call may be shorter than its launch.
     own = max(once - launch_s, once / 10) / calls
-    calls = max(calls + 1, _calls(wanted_s, own))
+    calls = min(_MOST_CALLS, max(calls + 1, _calls(wanted_s, own)))
+  return timed
+
+
+def _sample(run, calls, once, repeats, now) -> Timed:
   count = min(repeats, max(_FEWEST, int(_POINT_S / max(once, 1e-9))))
   times = [_seconds(run, now) / calls for _ in range(count)]
   low, median, high = quartiles(times)

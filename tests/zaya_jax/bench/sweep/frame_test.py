@@ -6,9 +6,9 @@ import functools
 import jax
 import pytest
 
-from tests.zaya_jax.bench.machine import saturation_test
-from zaya_jax.bench.machine import clock, record, saturation
-from zaya_jax.bench.machine import frame as frame_lib
+from tests.zaya_jax.bench.sweep import saturation_test
+from zaya_jax.bench.sweep import clock, record, saturation
+from zaya_jax.bench.sweep import frame as frame_lib
 
 SIZES = saturation.ladder(2**10, 2**30)
 

@@ -5,7 +5,7 @@ import itertools
 
 import pytest
 
-from zaya_jax.bench.machine import saturation
+from zaya_jax.bench.sweep import saturation
 
 MACHINES = {
   'latency and bandwidth': lambda size: size / (20e-6 + size / 400e9),

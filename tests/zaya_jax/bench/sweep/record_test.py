@@ -3,7 +3,7 @@
 
 import pytest
 
-from zaya_jax.bench.machine import record
+from zaya_jax.bench.sweep import record
 
 
 def point(size, seconds, case='all-reduce', devices=8, work=None):

@@ -8,11 +8,18 @@ from collections.abc import Callable, Iterable
 
 import jax
 
-from zaya_jax.bench.machine import clock, limit, record, saturation
+from zaya_jax.bench.sweep import clock, limit, record, saturation
+from zaya_jax.config import exit_codes
 from zaya_jax.runtime import processes
 
 # (size, expected seconds or None) to the time of a call.
 Measure = Callable[[int, float | None], clock.Timed]
+
+
+class WrongError(RuntimeError):
+  """A device or a link that has given wrong values; one sentence."""
+
+  exit_code = exit_codes.INTERNAL
 
 
 class Frame:
@@ -22,6 +29,7 @@ class Frame:
     minutes: that it may take; what has begun is ended.
     repeats: the most samples of a point.
     cases: to measure; (): all.
+    words: how a measurement is called, of case, size and devices.
     hang_s: seconds after which a measurement hangs.
     known: points of an earlier command that ran out of time.
     keep: is called when points have come.
@@ -40,6 +48,7 @@ class Frame:
     minutes: float,
     repeats: int,
     cases: tuple[str, ...] = (),
+    words: str = '{case} of {size:,} bytes over {devices} devices',
     hang_s: float = 600.0,
     known: Iterable[record.Point] = (),
     keep: Callable[['Frame'], None] = lambda frame: None,
@@ -48,7 +57,8 @@ class Frame:
     self.points, self._keep = list(known), keep
     self.notes: list[str] = []
     self.missing: list[str] = []
-    self._cases, self._budget = cases, clock.Budget(60 * minutes)
+    self._cases, self._words = cases, words
+    self._budget = clock.Budget(60 * minutes)
     self._total, self._curves = 60 * minutes, 0
 
   def wants(self, case: str) -> bool:
@@ -127,7 +137,7 @@ class Frame:
   def _point(self, case, devices, size, work, measure) -> bool:
     """Measures one; False if the memory does not suffice."""
     known = record.curve(self.points, case, devices)
-    what = f'{case} of {size:,} bytes over {devices} devices'
+    what = self._words.format(case=case, size=size, devices=devices)
     try:
       with self.limit.within(what):
         mine = measure(size, _between(known, size))

@@ -5,7 +5,7 @@ import types
 
 import jax
 
-from zaya_jax.bench.machine import room
+from zaya_jax.bench.sweep import room
 
 
 def test_virtual_devices_share_the_memory_of_the_host():

@@ -3,7 +3,7 @@
 
 import threading
 
-from zaya_jax.bench.machine import limit
+from zaya_jax.bench.sweep import limit
 
 WHAT = 'all-reduce of 1,024 bytes over 8 devices'
 
