@@ -262,9 +262,12 @@ def run(frame: frame_lib.Frame, config: config_lib.Config) -> None:
   """Measures all collectives on all numbers of devices.
 
   Raises:
-    UsageError: if there is one device.
+    UsageError: if there is one device, and nothing else to measure.
   """
   devices = jax.devices()
+  if len(devices) < 2 and len(config.bench.measurements) > 1:
+    frame.notes.append('There is one device, and so no collective.')
+    return
   if len(devices) < 2:
     raise config_lib.UsageError(
       '--bench.op=collectives needs two devices and there is one; on a CPU '

@@ -48,7 +48,7 @@ class Section:
   unit: str
   date: str
   versions: dict[str, str]
-  points: tuple[record.Point, ...]
+  points: tuple[record.Point, ...] = ()
   notes: tuple[str, ...] = ()
   missing: tuple[str, ...] = ()
 

@@ -36,18 +36,18 @@ Shape = tuple[int, int, int, int]
 
 def products(config: config_lib.Config) -> Mapping[str, Shape]:
   """The shapes to measure, by name."""
-  cpu = jax.default_backend() == 'cpu'
+  cpu, dtype = jax.default_backend() == 'cpu', config.bench.dtype
   grid = itertools.product(_CPU_GRID if cpu else _GRID, repeat=3)
-  found = {f'{m}x{n}x{k}': (1, m, n, k) for m, n, k in grid}
+  found = {f'{m}x{n}x{k} {dtype}': (1, m, n, k) for m, n, k in grid}
   known, data = shapes.parameters(config.model), config.data
   tokens = min(data.batch_size * data.seq_len, _TOKENS)
   for name in _OF_MODEL:
     *batch, k, n = known[f'layers/{name}'][1:]
     count = batch[0] if batch else 1
     m = max(1, tokens // count)
-    found[f'{name} {m}x{n}x{k}'] = (count, m, n, k)
+    found[f'{name} {m}x{n}x{k} {dtype}'] = (count, m, n, k)
   vocab, k = known['embed']
-  found[f'head {tokens}x{vocab}x{k}'] = (1, tokens, vocab, k)
+  found[f'head {tokens}x{vocab}x{k} {dtype}'] = (1, tokens, vocab, k)
   return found
 
 

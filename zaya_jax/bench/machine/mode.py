@@ -3,6 +3,7 @@
 
 import contextlib
 import dataclasses
+import os
 import types
 from collections.abc import Iterator
 
@@ -39,8 +40,7 @@ def main(config: config_lib.Config) -> None:
     MachineFileError: if --output is damaged.
     WrongError: if a result is wrong.
   """
-  nouns = config.bench.measurements
-  _check_cases(config)
+  nouns = _nouns(config)
   with _joined(config) as config:
     here = file.here()  # In all processes: jax looks for devices together.
     found = processes.first_says(
@@ -48,39 +48,41 @@ def main(config: config_lib.Config) -> None:
     )
     machine = file.from_json(found)
     if processes.process() == 0:
+      os.makedirs(os.path.dirname(config.output) or '.', exist_ok=True)
       print(machine.name, flush=True)
     for noun in nouns:
       machine = _measure(config, noun, machine)
+      _write(config.output, machine)
       if processes.process() == 0:
         tables.show(noun, machine.sections[noun])
-        _write(config.output, machine)
 
 
 def _measure(
   config: config_lib.Config, noun: str, machine: file.Machine
 ) -> file.Machine:
-  """The machine with one more section."""
+  """The machine with one section more, or one that goes on."""
   module, bench = _NOUNS[noun], config.bench
-  before = machine.sections.get(noun)
-  goes_on = before is not None and before.missing and config.resume
+  before = machine.sections.get(noun) or file.section(module.UNIT)
+  mine = lambda case: not bench.case or case in bench.case
+  # Where nothing is missing, all is measured anew.
+  now = file.section(module.UNIT).versions
+  goes_on = config.resume and before.missing and before.versions == now
+  others = tuple(p for p in before.points if not mine(p.case))
+  left = tuple(p for p in before.points if goes_on and mine(p.case))
+  theirs = tuple(m for m in before.missing if not mine(m.rpartition(' x ')[0]))
 
-  def keep(frame):
+  # Of a command that ends in its midst nobody knows how far it was.
+  cut_off = [f'{case} x more' for case in module.cases(config) if mine(case)]
+
+  def add(frame, missing):
     section = file.section(
       module.UNIT,
-      points=tuple(frame.points),
+      points=(*others, *frame.points),
       notes=tuple(dict.fromkeys(frame.notes)),
-      missing=tuple(dict.fromkeys(frame.missing)),
+      missing=tuple(dict.fromkeys((*theirs, *missing))),
     )
     sections = {**machine.sections, noun: section}
     return dataclasses.replace(machine, sections=sections)
-
-  def save(frame):
-    # Cut off now, it has to go on.
-    frame = types.SimpleNamespace(
-      points=frame.points, notes=frame.notes, missing=['interrupted']
-    )
-    if processes.process() == 0:
-      _write(config.output, keep(frame))
 
   wait = config.distributed.collective_timeout_s / 2  # XLA's comes later.
   frame = frame_lib.Frame(
@@ -89,31 +91,38 @@ def _measure(
     cases=bench.case,
     words=module.WORDS,
     hang_s=min(wait, max(_SHORTEST_LIMIT_S, 60 * bench.minutes)),
-    known=before.points if before and goes_on else (),
-    keep=save,
+    known=left,
+    keep=lambda frame: _write(config.output, add(frame, cut_off)),
   )
   frame.tell(f'{noun}, for {bench.minutes:g} min')
   module.run(frame, config)
-  return keep(frame)
+  return add(frame, frame.missing)
 
 
 def _write(path: str, machine: file.Machine) -> None:
-  if path:
+  """Process 0 writes."""
+  if path and processes.process() == 0:
     file.write(path, machine)
 
 
-def _check_cases(config: config_lib.Config) -> None:
-  """Refuses cases that nothing has; those of shapes ask for the device."""
-  nouns = config.bench.measurements
-  if not config.bench.case:
-    return
-  known = [case for noun in nouns for case in _NOUNS[noun].cases(config)]
+def _nouns(config: config_lib.Config) -> list[str]:
+  """What to measure: all that has one of the cases.
+
+  Raises:
+    UsageError: if nothing has a case.
+  """
+  nouns, wanted = config.bench.measurements, set(config.bench.case)
+  if not wanted:
+    return list(nouns)
+  known = {noun: _NOUNS[noun].cases(config) for noun in nouns}
+  names = [case for cases in known.values() for case in cases]
   for case in config.bench.case:
-    if case not in known:
+    if case not in names:
       raise config_lib.UsageError(
         f'--bench.case={case} is none of the cases of --bench.op='
-        f'{",".join(nouns)}: {", ".join(known)}.'
+        f'{",".join(config.bench.op)}: {", ".join(names)}.'
       )
+  return [noun for noun in nouns if wanted & set(known[noun])]
 
 
 @contextlib.contextmanager

@@ -22,15 +22,14 @@ _WIDTHS, _TOKENS = (2048, 4096, 8192), 8192
 _CPU_WIDTHS, _CPU_TOKENS = (128, 256), 256
 
 
-def _widths() -> dict[str, int]:
-  cpu = jax.default_backend() == 'cpu'
-  return {f'mlp {width}': width for width in (_CPU_WIDTHS if cpu else _WIDTHS)}
+def _widths(config: config_lib.Config) -> dict[str, int]:
+  widths = _CPU_WIDTHS if jax.default_backend() == 'cpu' else _WIDTHS
+  return {f'mlp {width} {config.bench.dtype}': width for width in widths}
 
 
 def cases(config: config_lib.Config) -> tuple[str, ...]:
   """The widths of the stacks."""
-  del config
-  return tuple(_widths())
+  return tuple(_widths(config))
 
 
 def flops(width: int, tokens: int) -> int:
@@ -42,7 +41,7 @@ def run(frame: frame_lib.Frame, config: config_lib.Config) -> None:
   """Measures each width, in --bench.dtype."""
   dtype = jnp.dtype(config.bench.dtype)
   tokens = _CPU_TOKENS if jax.default_backend() == 'cpu' else _TOKENS
-  found = {k: v for k, v in _widths().items() if frame.wants(k)}
+  found = {k: v for k, v in _widths(config).items() if frame.wants(k)}
   frame.expect(len(found))
   for name, width in found.items():
     count = flops(width, tokens)

@@ -50,6 +50,7 @@ def run(frame: frame_lib.Frame, config: config_lib.Config) -> None:
   free = shutil.disk_usage(folder).free // _SHARE
   size = min(config.bench.max_bytes, _MOST, free) // BLOCKS[-1] * BLOCKS[-1]
   size = max(size, BLOCKS[-1])
+  frame.notes.append(f'The file was in {folder.resolve()}.')
   frame.expect(len(THREADS) + 3)
   with tempfile.TemporaryDirectory(dir=folder, prefix='.bench_') as inside:
     path, small = os.path.join(inside, 'file'), os.path.join(inside, 'small')

@@ -167,7 +167,11 @@ def test_run_measures_each_collective_on_each_number(monkeypatch):
 
 def test_one_device_is_too_few(monkeypatch):
   monkeypatch.setattr(jax, 'devices', lambda: [object()])
+  frame = frame_lib.Frame(minutes=1, repeats=1)
+  config = lambda op: config_lib.Config(
+    mode='bench', bench=config_lib.BenchConfig(op=(op,))
+  )
   with pytest.raises(config_lib.UsageError, match='needs two devices'):
-    collectives.run(
-      frame_lib.Frame(minutes=1, repeats=1), config_lib.Config(mode='bench')
-    )
+    collectives.run(frame, config('collectives'))
+  collectives.run(frame, config('machine'))  # There is more to measure.
+  assert frame.notes == ['There is one device, and so no collective.']

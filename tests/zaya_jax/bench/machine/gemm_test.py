@@ -21,11 +21,11 @@ CONFIG = config_lib.Config(
 
 def test_shapes_are_a_grid_and_those_of_the_model():
   found = gemm.products(CONFIG)
-  assert found['128x512x128'] == (1, 128, 512, 128)
-  assert found['attn/q 256x32x32'] == (1, 256, 32, 32)
-  assert found['experts/gate_up 64x32x32'] == (4, 64, 32, 32)
-  assert found['experts/down 64x32x16'] == (4, 64, 32, 16)
-  assert found['head 256x64x32'] == (1, 256, 64, 32)
+  assert found['128x512x128 bfloat16'] == (1, 128, 512, 128)
+  assert found['attn/q 256x32x32 bfloat16'] == (1, 256, 32, 32)
+  assert found['experts/gate_up 64x32x32 bfloat16'] == (4, 64, 32, 32)
+  assert found['experts/down 64x32x16 bfloat16'] == (4, 64, 32, 16)
+  assert found['head 256x64x32 bfloat16'] == (1, 256, 64, 32)
   assert len(found) == 8 + 7
 
 
@@ -52,7 +52,7 @@ def test_wrong_product_is_noticed(monkeypatch):
 
 
 def test_run_measures_what_is_wanted():
-  wanted = ('head 256x64x32', 'attn/k 256x16x32')
+  wanted = ('head 256x64x32 bfloat16', 'attn/k 256x16x32 bfloat16')
   frame = frame_lib.Frame(minutes=10, repeats=1, cases=wanted)
   gemm.run(frame, CONFIG)
   assert {p.case for p in frame.points} == set(wanted)

@@ -83,6 +83,33 @@ def test_interrupted_command_goes_on(bench, formula, tmp_path, monkeypatch):
   assert len(formula) == 2 * len(set(formula))
 
 
+def test_other_cases_of_a_file_stay(bench, formula, tmp_path):
+  path = tmp_path / 'machine.json'
+  assert bench(*ARGS, f'--output={path}')[0] == 0
+  before = file.read(str(path)).sections['collectives'].points
+  flags = '--bench.op=collectives --bench.case=permute --noresume'
+  assert bench(*flags.split(), f'--output={path}')[0] == 0
+  after = file.read(str(path)).sections['collectives'].points
+  assert set(after) == set(before)
+
+
+def test_all_kinds_are_measured(bench, tmp_path):
+  path = tmp_path / 'new' / 'machine.json'
+  cases = 'add,128x128x128 bfloat16,to device,fsync,mlp 128 bfloat16'
+  code, out, err = bench(
+    '--bench.op=machine',
+    f'--bench.case={cases}',
+    '--bench.max_bytes=4096',
+    '--bench.repeats=1',
+    f'--output={path}',
+  )
+  assert code == 0
+  sections = file.read(str(path)).sections
+  found = {p.case for s in sections.values() for p in s.points}
+  assert found == set(cases.split(',')) and len(sections) == 5
+  assert 'TFLOP/s' in out and 'fsync of 4,096 bytes by 1 threads' in err
+
+
 def test_collectives_are_really_run(bench, tmp_path):
   path = tmp_path / 'machine.json'
   code, _, _ = bench(
