@@ -11,7 +11,7 @@ from zaya_jax.runtime import processes
 def free() -> float:
   """Bytes that are free on each device, on that with the least.
 
-  Virtual devices of a CPU share its memory.
+  Virtual devices of a CPU share its memory, of which half is left to others.
   """
   devices = jax.local_devices()
   found = []
@@ -21,5 +21,5 @@ def free() -> float:
       found.append(stats['bytes_limit'] - stats.get('bytes_in_use', 0))
   if not found:
     pages = os.sysconf('SC_AVPHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')
-    found = [pages / len(devices) / processes.processes()]
+    found = [pages / 2 / len(devices) / processes.processes()]
   return min(processes.all_say(min(found)))

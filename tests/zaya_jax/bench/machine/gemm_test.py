@@ -42,9 +42,8 @@ def test_right_product_is_timed(dtype):
 def test_wrong_product_is_noticed(monkeypatch):
   matmul = jnp.matmul
 
-  def broken(a, b, **options):
-    found = matmul(a, b, **options)
-    return found if options else found.at[:, 3].multiply(-1)
+  def broken(a, b):
+    return matmul(a, b).at[:, 3].multiply(-1)
 
   monkeypatch.setattr(jnp, 'matmul', broken)
   with pytest.raises(frame_lib.WrongError, match='product x is wrong'):
