@@ -9,7 +9,9 @@ link, whatever the number of devices.
 
 A program makes its collective many times, each time of the same message, which
 an optimization barrier ties to the result before: none can be left out or
-overlap, and the result is right after any number of times.
+overlap, and the result is right after any number of times. XLA for GPUs lets an
+all-reduce overwrite its message, and would copy one that is needed again: there
+each sums the result before, and one more call of the message is checked.
 """
 
 import dataclasses
@@ -44,14 +46,16 @@ class Kind:
   Attributes:
     call: of a device's message, [elements], and the number of devices.
     factor: bus bandwidth over algorithm bandwidth, of the number of devices.
-    sends: the part of the size that a device sends: 1 or 1 / devices.
     terms: what each device holds afterwards, of devices and elements.
+    sends: elements of a device's message, of those of the size and devices.
+    in_place: whether the result takes the place of the message.
   """
 
   call: Callable[[jax.Array, int], jax.Array]
   factor: Callable[[int], float]
   terms: Callable[[int, int], pattern.Terms]
   sends: Callable[[int, int], int] = lambda elements, n: elements
+  in_place: bool = False
 
 
 def _column(values) -> np.ndarray:
@@ -77,6 +81,7 @@ KINDS = {
     call=lambda x, n: jax.lax.psum(x, 'd'),
     factor=lambda n: 2 * (n - 1) / n,
     terms=lambda n, _: pattern.terms(_column([pattern.base(n).sum()] * n), n),
+    in_place=True,
   ),
   'reduce-scatter': Kind(
     call=lambda x, n: jax.lax.psum_scatter(x, 'd', tiled=True),
@@ -144,7 +149,8 @@ class Group:
     """Seconds of a program without a collective, by the clock of process 0."""
     mine = 0.0
     if self.takes_part:
-      mine = clock.launch(self._program(lambda x, n: x, self.size, 1)[0])
+      nothing = Kind(call=lambda x, n: x, factor=float, terms=None)
+      mine = clock.launch(self._program(nothing, self.size, 1)[0])
     return processes.first_says(lambda: mine)
 
   def measure(
@@ -169,7 +175,7 @@ class Group:
       if not self.takes_part:
         return lambda: None
       sent = kind.sends(elements, self.size)
-      run, get = self._program(kind.call, sent, calls)
+      run, get = self._program(kind, sent, calls)
       return run
 
     timed = clock.measure(
@@ -179,23 +185,30 @@ class Group:
       expected_s=expected_s,
       agree=lambda mine: processes.first_says(lambda: mine),
     )
+    if self.takes_part and kind.in_place:
+      get = None
+      once = dataclasses.replace(kind, in_place=False)
+      run, get = self._program(once, elements, 1)
+      run()
     if get:
       what = f'{name} of {size:,} bytes over {self.size} devices'
       self._pattern.check(what, get(), kind.terms(self.size, elements))
     return timed
 
-  def compile(
-    self, call: Callable[[jax.Array, int], jax.Array], sent: int, calls: int
-  ) -> tuple[Any, int]:
+  def compile(self, kind: Kind, sent: int, calls: int) -> tuple[Any, int]:
     """The program of many calls, and the elements that a device receives.
 
+    The program takes messages, and results of which it takes the memory; of a
+    kind that is in place the results are the first messages.
+
     Args:
-      call: as `Kind.call`.
+      kind: of collective.
       sent: elements of a device's message.
       calls: in the program.
     """
-    one = jax.shard_map(
-      lambda x: call(x[0], self.size)[None],
+    one = lambda x: kind.call(x[0], self.size)[None]
+    mapped = jax.shard_map(
+      one,
       mesh=self.mesh,
       in_specs=P('d'),
       out_specs=P('d'),
@@ -203,27 +216,28 @@ class Group:
     )
 
     def many(x, y):
-      one = lambda x: call(x[0], self.size)[None]
+      if kind.in_place:
+        return jax.lax.fori_loop(0, calls, lambda _, y: one(y), y)
       return program.many(one, calls)((x,), y)
 
     place = NamedSharding(self.mesh, P('d'))
     x = jax.ShapeDtypeStruct((self.size, sent), np.float32, sharding=place)
     y = jax.ShapeDtypeStruct(
-      jax.eval_shape(one, x).shape, np.float32, sharding=place
+      jax.eval_shape(mapped, x).shape, np.float32, sharding=place
     )
-    mapped = jax.shard_map(
+    whole = jax.shard_map(
       many,
       mesh=self.mesh,
       in_specs=(P('d'), P('d')),
       out_specs=P('d'),
       check_vma=False,
     )
-    lowered = jax.jit(mapped, donate_argnums=1).lower(x, y)
+    lowered = jax.jit(whole, donate_argnums=1).lower(x, y)
     return lowered.compile(), y.shape[1]
 
-  def _program(self, call, sent, calls):
+  def _program(self, kind, sent, calls):
     """Functions that run the program, and that give its last result."""
-    compiled, received = self.compile(call, sent, calls)
+    compiled, received = self.compile(kind, sent, calls)
     bases = _column(pattern.base(self.size))
     x = self._pattern.fill(pattern.terms(bases), sent)
     # Nothing that a right result holds.

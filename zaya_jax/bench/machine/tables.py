@@ -101,9 +101,9 @@ def size(count: float) -> str:
   """Bytes as people read them: 1.5 MiB."""
   for unit in ('B', 'KiB', 'MiB'):
     if count < 1024:
-      return f'{count:.3g} {unit}'
+      return f'{count:.4g} {unit}'
     count /= 1024
-  return f'{count:.3g} GiB'
+  return f'{count:.4g} GiB'
 
 
 def duration(seconds: float) -> str:

@@ -56,10 +56,9 @@ def test_result_that_is_asked_for_is_that_of_numpy(name):
 def test_program_gives_the_result_of_numpy_after_any_number_of_calls(
   group, name
 ):
+  kind = dataclasses.replace(collectives.KINDS[name], in_place=False)
   x = sent(name)
-  compiled, received = group.compile(
-    collectives.KINDS[name].call, x.shape[1], 3
-  )
+  compiled, received = group.compile(kind, x.shape[1], 3)
   wanted = in_numpy(name, x)
   assert received == wanted.shape[1]
   place = jax.sharding.NamedSharding(group.mesh, jax.P('d'))
@@ -69,11 +68,21 @@ def test_program_gives_the_result_of_numpy_after_any_number_of_calls(
   assert y.is_deleted()  # Its memory is that of the result.
 
 
+def test_all_reduce_in_place_sums_its_results(group):
+  kind, x = collectives.KINDS['all-reduce'], sent('all-reduce')
+  assert kind.in_place
+  compiled, _ = group.compile(kind, x.shape[1], 3)
+  place = jax.sharding.NamedSharding(group.mesh, jax.P('d'))
+  x, y = (jax.device_put(array, place) for array in (0 * x, x))
+  wanted = N**2 * in_numpy('all-reduce', np.asarray(y))
+  np.testing.assert_array_equal(compiled(x, y), wanted)
+
+
 @pytest.mark.parametrize('name', HERE)
 def test_no_call_is_left_out(group, name):
   """One collective in the body of a loop of known length, none outside."""
   kind = collectives.KINDS[name]
-  compiled, _ = group.compile(kind.call, kind.sends(SIZE // 4, N), 7)
+  compiled, _ = group.compile(kind, kind.sends(SIZE // 4, N), 7)
   [message] = hlo.read(compiled.as_text())['messages']
   wanted = {'permute': 'collective-permute'}.get(name, name)
   assert (message['kind'], message['loops']) == (wanted, (7,))
