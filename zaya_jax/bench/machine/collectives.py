@@ -1,12 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Collectives by message size and number of devices.
 
-Sizes and bandwidths are those of nccl-tests (doc/PERFORMANCE.md; rccl-tests has
-the same): the size is that of the larger of what a device sends and receives,
-the algorithm bandwidth is size over time, and the bus bandwidth is that times a
-factor of the number of devices, which makes it comparable with the speed of a
-link, whatever the number of devices.
-
 A program makes its collective many times, each time of the same message, which
 an optimization barrier ties to the result before: none can be left out or
 overlap, and the result is right after any number of times. XLA for GPUs lets an
@@ -17,7 +11,7 @@ each sums the result before, and one more call of the message is checked.
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -26,7 +20,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from zaya_jax import config as config_lib
-from zaya_jax.bench.machine import pattern
+from zaya_jax.bench.machine import kinds, pattern
 from zaya_jax.bench.sweep import clock, program, room, saturation
 from zaya_jax.bench.sweep import frame as frame_lib
 from zaya_jax.runtime import processes
@@ -39,85 +33,10 @@ _WIDTH = 4  # Bytes of an element: float32, as gradients are summed.
 _COPIES = 4
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Kind:
-  """A collective.
-
-  Attributes:
-    call: of a device's message, [elements], and the number of devices.
-    factor: bus bandwidth over algorithm bandwidth, of the number of devices.
-    terms: what each device holds afterwards, of devices and elements.
-    sends: elements of a device's message, of those of the size and devices.
-    in_place: whether the result takes the place of the message.
-  """
-
-  call: Callable[[jax.Array, int], jax.Array]
-  factor: Callable[[int], float]
-  terms: Callable[[int, int], pattern.Terms]
-  sends: Callable[[int, int], int] = lambda elements, n: elements
-  in_place: bool = False
-
-
-def _column(values) -> np.ndarray:
-  return np.asarray(values)[:, None]
-
-
-def _scattered(n, elements):
-  starts = _column(np.arange(n) * (elements // n))
-  return pattern.terms(_column([pattern.base(n).sum()] * n), n, starts)
-
-
-def _exchanged(n, elements):
-  blocks = np.broadcast_to(pattern.base(n), (n, n))
-  return pattern.terms(
-    blocks, c=_column(np.arange(n) * (elements // n)) + 0 * blocks
-  )
-
-
-_ring = lambda n: [(d, (d + 1) % n) for d in range(n)]
-
-KINDS = {
-  'all-reduce': Kind(
-    call=lambda x, n: jax.lax.psum(x, 'd'),
-    factor=lambda n: 2 * (n - 1) / n,
-    terms=lambda n, _: pattern.terms(_column([pattern.base(n).sum()] * n), n),
-    in_place=True,
-  ),
-  'reduce-scatter': Kind(
-    call=lambda x, n: jax.lax.psum_scatter(x, 'd', tiled=True),
-    factor=lambda n: (n - 1) / n,
-    terms=_scattered,
-  ),
-  'all-gather': Kind(
-    call=lambda x, n: jax.lax.all_gather(x, 'd', tiled=True),
-    factor=lambda n: (n - 1) / n,
-    terms=lambda n, _: pattern.terms(np.broadcast_to(pattern.base(n), (n, n))),
-    sends=lambda elements, n: elements // n,
-  ),
-  'all-to-all': Kind(
-    call=lambda x, n: jax.lax.all_to_all(
-      x.reshape(n, -1), 'd', 0, 0, tiled=True
-    ).reshape(-1),
-    factor=lambda n: (n - 1) / n,
-    terms=_exchanged,
-  ),
-  'broadcast': Kind(
-    call=lambda x, n: jax.lax.pbroadcast(x, 'd', 0),
-    factor=lambda n: 1.0,
-    terms=lambda n, _: pattern.terms(_column([pattern.base(n)[0]] * n)),
-  ),
-  'permute': Kind(
-    call=lambda x, n: jax.lax.ppermute(x, 'd', _ring(n)),
-    factor=lambda n: 1.0,
-    terms=lambda n, _: pattern.terms(_column(np.roll(pattern.base(n), 1))),
-  ),
-}
-
-
 def cases(config: config_lib.Config) -> tuple[str, ...]:
   """The collectives."""
   del config
-  return tuple(KINDS)
+  return tuple(kinds.KINDS)
 
 
 class Group:
@@ -149,7 +68,7 @@ class Group:
     """Seconds of a program without a collective, by the clock of process 0."""
     mine = 0.0
     if self.takes_part:
-      nothing = Kind(call=lambda x, n: x, factor=float, terms=None)
+      nothing = kinds.Kind(call=lambda x, n: x, factor=float, terms=None)
       mine = clock.launch(self._program(nothing, self.size, 1)[0])
     return processes.first_says(lambda: mine)
 
@@ -159,7 +78,7 @@ class Group:
     """Times a collective and checks what it has given.
 
     Args:
-      name: of KINDS.
+      name: of `kinds.KINDS`.
       size: of the message in bytes, of those of `exact`.
       expected_s: its seconds, where something is known.
       repeats: the most samples.
@@ -167,7 +86,7 @@ class Group:
     Raises:
       WrongError: if an element of the result is wrong.
     """
-    kind, elements, get = KINDS[name], size // _WIDTH, None
+    kind, elements, get = kinds.KINDS[name], size // _WIDTH, None
 
     def make(calls):
       nonlocal get
@@ -195,7 +114,7 @@ class Group:
       self._pattern.check(what, get(), kind.terms(self.size, elements))
     return timed
 
-  def compile(self, kind: Kind, sent: int, calls: int) -> tuple[Any, int]:
+  def compile(self, kind: kinds.Kind, sent: int, calls: int) -> tuple[Any, int]:
     """The program of many calls, and the elements that a device receives.
 
     The program takes messages, and results of which it takes the memory; of a
@@ -238,7 +157,7 @@ class Group:
   def _program(self, kind, sent, calls):
     """Functions that run the program, and that give its last result."""
     compiled, received = self.compile(kind, sent, calls)
-    bases = _column(pattern.base(self.size))
+    bases = pattern.base(self.size)[:, None]
     x = self._pattern.fill(pattern.terms(bases), sent)
     # Nothing that a right result holds.
     y = self._pattern.fill(pattern.terms(0 * bases - 1, 0), received)
@@ -288,7 +207,7 @@ def run(frame: frame_lib.Frame, config: config_lib.Config) -> None:
       'XLA_FLAGS=--xla_force_host_platform_device_count=8 makes virtual ones.'
     )
   ladder = sizes(config.bench.max_bytes, room.free())
-  names = [name for name in KINDS if frame.wants(name)]
+  names = [name for name in kinds.KINDS if frame.wants(name)]
   if devices[0].platform == 'cpu' and 'broadcast' in names:
     frame.notes.append('broadcast: JAX has none for CPUs.')
     names.remove('broadcast')
@@ -301,7 +220,7 @@ def run(frame: frame_lib.Frame, config: config_lib.Config) -> None:
 
 
 def _curve(frame, group, name, ladder) -> None:
-  factor = KINDS[name].factor(group.size)
+  factor = kinds.KINDS[name].factor(group.size)
   frame.curve(
     name,
     group.size,

@@ -7,6 +7,7 @@ forward and backward, with no attention, router, optimizer or collective.
 """
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -50,14 +51,14 @@ def run(frame: frame_lib.Frame, config: config_lib.Config) -> None:
 
 
 def gradients(
-  x: jax.Array, up: jax.Array, down: jax.Array
-) -> tuple[jax.Array, ...]:
+  x: jax.Array, up: tuple[jax.Array, ...], down: tuple[jax.Array, ...]
+) -> tuple[Any, ...]:
   """Gradients of the mean of the squares of what the stack gives.
 
   Args:
     x: [T, D] tokens.
-    up: [L, D, 4 D] matrices.
-    down: [L, 4 D, D] matrices.
+    up: of each layer a [D, 4 D] matrix; one stack of all would be copied.
+    down: [4 D, D] matrices.
 
   Returns:
     Those with respect to each argument.
@@ -73,10 +74,9 @@ def gradients(
 
 def _measure(width, tokens, dtype, repeats, size, expected_s) -> clock.Timed:
   del size, expected_s
-  keys = jax.random.split(jax.random.key(0), 3)
-  x = jax.random.normal(keys[0], (tokens, width), dtype)
-  shape = (LAYERS, width, 4 * width)
-  up = jax.random.normal(keys[1], shape, dtype) * width**-0.5
-  down = jax.random.normal(keys[2], shape[:1] + shape[:0:-1], dtype)
-  down *= (4 * width) ** -0.5
+  keys = jax.random.split(jax.random.key(0), 1 + 2 * LAYERS)
+  make = lambda key, *shape: jax.random.normal(key, shape, dtype)
+  x, wide = make(keys[0], tokens, width), 4 * width
+  up = tuple(make(k, width, wide) * width**-0.5 for k in keys[1::2])
+  down = tuple(make(k, wide, width) * wide**-0.5 for k in keys[2::2])
   return program.measure(gradients, (x, up, down), repeats)[0]

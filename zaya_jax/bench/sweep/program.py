@@ -30,6 +30,7 @@ def many(
       inputs, _ = jax.lax.optimization_barrier(carry)
       return inputs, call(*inputs)
 
+    # Not unrolled: within a turn XLA drops what a barrier gives to nobody.
     return jax.lax.fori_loop(0, calls, body, (inputs, last))[1]
 
   return run

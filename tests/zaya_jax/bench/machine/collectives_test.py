@@ -7,13 +7,13 @@ import jax
 import numpy as np
 import pytest
 
+from tests.support.collectives import SIZE, N, in_numpy, sent
 from zaya_jax import config as config_lib
-from zaya_jax.bench.machine import collectives
+from zaya_jax.bench.machine import collectives, kinds
 from zaya_jax.bench.sweep import frame as frame_lib
 from zaya_jax.plan.compile import hlo
 
-N, SIZE = 4, 4 * 4 * 12  # Devices; bytes.
-HERE = [name for name in collectives.KINDS if name != 'broadcast']
+HERE = [name for name in kinds.KINDS if name != 'broadcast']
 
 
 @pytest.fixture(scope='module')
@@ -21,42 +21,11 @@ def group():
   return collectives.Group(jax.devices()[:N])
 
 
-def in_numpy(name, x):
-  """What each device holds after a collective, [N, elements]."""
-  n = len(x)
-  parts = x.reshape(n, n, -1)
-  return {
-    'all-reduce': lambda: np.tile(x.sum(0), (n, 1)),
-    'reduce-scatter': lambda: x.sum(0).reshape(n, -1),
-    'all-gather': lambda: np.tile(x.reshape(-1), (n, 1)),
-    'all-to-all': lambda: parts.swapaxes(0, 1).reshape(n, -1),
-    'broadcast': lambda: np.tile(x[0], (n, 1)),
-    'permute': lambda: np.roll(x, 1, axis=0),
-  }[name]()
-
-
-def sent(name):
-  """The messages as `Group.measure` makes them."""
-  elements = collectives.KINDS[name].sends(SIZE // 4, N)
-  place = np.arange(elements)[None]
-  return (np.arange(N)[:, None] + 1 + place % 251).astype(np.float32)
-
-
-@pytest.mark.parametrize('name', collectives.KINDS)
-def test_result_that_is_asked_for_is_that_of_numpy(name):
-  a, b, c = collectives.KINDS[name].terms(N, SIZE // 4)
-  wanted = in_numpy(name, sent(name))
-  length = wanted.shape[1] // a.shape[1]
-  place = np.arange(length)[None, None]
-  found = a[..., None] + b[..., None] * ((c[..., None] + place) % 251)
-  np.testing.assert_array_equal(found.reshape(N, -1), wanted)
-
-
 @pytest.mark.parametrize('name', HERE)
 def test_program_gives_the_result_of_numpy_after_any_number_of_calls(
   group, name
 ):
-  kind = dataclasses.replace(collectives.KINDS[name], in_place=False)
+  kind = dataclasses.replace(kinds.KINDS[name], in_place=False)
   x = sent(name)
   compiled, received = group.compile(kind, x.shape[1], 3)
   wanted = in_numpy(name, x)
@@ -69,7 +38,7 @@ def test_program_gives_the_result_of_numpy_after_any_number_of_calls(
 
 
 def test_all_reduce_in_place_sums_its_results(group):
-  kind, x = collectives.KINDS['all-reduce'], sent('all-reduce')
+  kind, x = kinds.KINDS['all-reduce'], sent('all-reduce')
   assert kind.in_place
   compiled, _ = group.compile(kind, x.shape[1], 3)
   place = jax.sharding.NamedSharding(group.mesh, jax.P('d'))
@@ -81,7 +50,7 @@ def test_all_reduce_in_place_sums_its_results(group):
 @pytest.mark.parametrize('name', HERE)
 def test_no_call_is_left_out(group, name):
   """One collective in the body of a loop of known length, none outside."""
-  kind = collectives.KINDS[name]
+  kind = kinds.KINDS[name]
   compiled, _ = group.compile(kind, kind.sends(SIZE // 4, N), 7)
   [message] = hlo.read(compiled.as_text())['messages']
   wanted = {'permute': 'collective-permute'}.get(name, name)
@@ -109,34 +78,10 @@ BROKEN = {
 
 @pytest.mark.parametrize('name', HERE)
 def test_wrong_result_is_noticed(group, name, monkeypatch):
-  broken = dataclasses.replace(collectives.KINDS[name], call=BROKEN[name])
-  monkeypatch.setitem(collectives.KINDS, name, broken)
+  broken = dataclasses.replace(kinds.KINDS[name], call=BROKEN[name])
+  monkeypatch.setitem(kinds.KINDS, name, broken)
   with pytest.raises(frame_lib.WrongError, match=f'{name} of {SIZE} bytes'):
     group.measure(name, SIZE, None, repeats=1)
-
-
-@pytest.mark.parametrize(
-  'name, factor',
-  [
-    ('all-reduce', 1.75),
-    ('reduce-scatter', 0.875),
-    ('all-gather', 0.875),
-    ('all-to-all', 0.875),
-    ('broadcast', 1.0),
-    ('permute', 1.0),
-  ],
-)
-def test_factors_are_those_of_nccl_tests(name, factor):
-  assert collectives.KINDS[name].factor(8) == factor
-
-
-def test_ring_all_reduce_keeps_a_link_busy():
-  """On n devices in a ring each link carries 2 (n - 1) / n of the message."""
-  link, size = 50e9, 2**30
-  for n in (2, 3, 8, 64):
-    seconds = 2 * (n - 1) * (size / n) / link  # As many turns of a part.
-    bus = collectives.KINDS['all-reduce'].factor(n) * size / seconds
-    assert bus == pytest.approx(link)
 
 
 @pytest.mark.parametrize(

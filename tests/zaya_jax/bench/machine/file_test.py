@@ -6,15 +6,15 @@ import json
 
 import pytest
 
-from tests.zaya_jax.bench.sweep import record_test
+from tests.support import curves
 from zaya_jax import config as config_lib
 from zaya_jax.bench.machine import file
 
 POINTS = (
-  record_test.point(1000, 1e-5, devices=2),
-  record_test.point(100_000, 1e-3, devices=2),
-  record_test.point(1000, 4e-5, devices=8),
-  record_test.point(100_000, 4e-3, devices=8),
+  curves.point(1000, 1e-5, devices=2),
+  curves.point(100_000, 1e-3, devices=2),
+  curves.point(1000, 4e-5, devices=8),
+  curves.point(100_000, 4e-3, devices=8),
 )
 
 

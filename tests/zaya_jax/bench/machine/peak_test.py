@@ -14,10 +14,11 @@ from zaya_jax.bench.sweep import frame as frame_lib
 def arrays(width, tokens):
   rng = np.random.default_rng(0)
   make = lambda *shape: jnp.asarray(0.6 * rng.normal(size=shape), jnp.float32)
+  layers = range(peak.LAYERS)
   return (
     make(tokens, width),
-    make(peak.LAYERS, width, 4 * width),
-    make(peak.LAYERS, 4 * width, width),
+    tuple(make(width, 4 * width) for _ in layers),
+    tuple(make(4 * width, width) for _ in layers),
   )
 
 

@@ -3,16 +3,16 @@
 
 import pytest
 
-from tests.zaya_jax.bench.sweep import record_test
+from tests.support import curves
 from zaya_jax.bench.machine import file, tables
 
 
 def test_curve_is_a_line(capsys):
   points = (
-    record_test.point(2**10, 2e-5, work=2**10),
-    record_test.point(2**20, 1e-4, work=4e7),
-    record_test.point(2**21, 2e-4, work=8e7),
-    record_test.point(512, 1e-3, case='triad', work=1e9),
+    curves.point(2**10, 2e-5, work=2**10),
+    curves.point(2**20, 1e-4, work=4e7),
+    curves.point(2**21, 2e-4, work=8e7),
+    curves.point(512, 1e-3, case='triad', work=1e9),
   )
   section = file.section(
     'GB/s', points=points, notes=('what was not',), missing=('permute x 2',)
@@ -29,7 +29,7 @@ def test_curve_is_a_line(capsys):
 
 
 def test_knee_without_an_end_is_marked(capsys):
-  points = tuple(record_test.point(4**k, 1.0) for k in range(5))
+  points = tuple(curves.point(4**k, 1.0) for k in range(5))
   section = file.section('GB/s', points=points, missing=('all-reduce x 8',))
   tables.show('collectives', section)
   assert '~256 B' in capsys.readouterr().out

@@ -6,7 +6,7 @@ import functools
 import jax
 import pytest
 
-from tests.zaya_jax.bench.sweep import saturation_test
+from tests.support import curves
 from zaya_jax.bench.sweep import clock, record, saturation
 from zaya_jax.bench.sweep import frame as frame_lib
 
@@ -35,12 +35,12 @@ def curve(machine, frame, case='all-reduce', **options):
   return record.curve(frame.points, case, 8)
 
 
-@pytest.mark.parametrize('name', saturation_test.MACHINES)
+@pytest.mark.parametrize('name', curves.MACHINES)
 def test_curve_finds_the_knee(name):
-  machine = Machine(saturation_test.MACHINES[name])
+  machine = Machine(curves.MACHINES[name])
   found = curve(machine, frame_lib.Frame(minutes=10, repeats=1))
   knee = saturation.saturated({p.size: p.rate for p in found})
-  wanted = saturation_test.brute_force(machine.rate)
+  wanted = curves.brute_force(machine.rate)
   assert knee == pytest.approx(wanted, rel=0.1)
   assert len(machine.asked) == len(set(machine.asked)) == len(found)
 
@@ -55,7 +55,7 @@ def test_neighbours_tell_what_to_expect():
 
 
 def test_what_is_known_is_not_measured_again():
-  machine = Machine(saturation_test.MACHINES['steps'])
+  machine = Machine(curves.MACHINES['steps'])
   first = frame_lib.Frame(minutes=10, repeats=1)
   whole = curve(machine, first)
   machine.asked.clear()

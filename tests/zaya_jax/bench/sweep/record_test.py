@@ -3,34 +3,21 @@
 
 import pytest
 
+from tests.support import curves
 from zaya_jax.bench.sweep import record
 
 
-def point(size, seconds, case='all-reduce', devices=8, work=None):
-  return record.Point(
-    case=case,
-    devices=devices,
-    size=size,
-    work=size if work is None else work,
-    seconds=seconds,
-    low=seconds,
-    high=seconds,
-    samples=1,
-    calls=1,
-  )
-
-
 def test_rates_count_work_and_size():
-  found = point(1000, 2.0, work=1750)
+  found = curves.point(1000, 2.0, work=1750)
   assert (found.rate, found.algorithm_rate) == (875.0, 500.0)
 
 
 def test_curve_is_of_one_case_on_one_number_of_devices():
   points = [
-    point(4, 1.0),
-    point(1, 1.0),
-    point(2, 1.0, devices=4),
-    point(3, 1.0, case='permute'),
+    curves.point(4, 1.0),
+    curves.point(1, 1.0),
+    curves.point(2, 1.0, devices=4),
+    curves.point(3, 1.0, case='permute'),
   ]
   assert [p.size for p in record.curve(points, 'all-reduce', 8)] == [1, 4]
 
@@ -47,5 +34,9 @@ def test_curve_is_of_one_case_on_one_number_of_devices():
   ],
 )
 def test_time_between_points(size, seconds):
-  curve = [point(1000, 1e-5), point(4000, 4e-5), point(64_000, 64e-5)]
+  curve = [
+    curves.point(1000, 1e-5),
+    curves.point(4000, 4e-5),
+    curves.point(64_000, 64e-5),
+  ]
   assert record.seconds(curve, size) == pytest.approx(seconds)

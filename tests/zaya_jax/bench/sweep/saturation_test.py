@@ -5,19 +5,8 @@ import itertools
 
 import pytest
 
+from tests.support import curves
 from zaya_jax.bench.sweep import saturation
-
-MACHINES = {
-  'latency and bandwidth': lambda size: size / (20e-6 + size / 400e9),
-  'slow latency': lambda size: size / (2e-3 + size / 10e9),
-  # A library that changes its protocol, as NCCL does.
-  'steps': lambda size: (
-    size / (5e-6 + size / 40e9)
-    if size < 2**18
-    else size / (30e-6 + size / 390e9)
-  ),
-  'falls again': lambda size: size / (20e-6 + size / 4e11 + (size / 4e13) ** 2),
-}
 
 
 def find(rate, smallest=2**10, largest=2**30):
@@ -31,30 +20,27 @@ def find(rate, smallest=2**10, largest=2**30):
   return saturation.saturated(rates), rates
 
 
-def brute_force(rate, smallest=2**10, largest=2**30):
-  sizes = [smallest]
-  while sizes[-1] < largest:
-    sizes.append(min(largest, max(sizes[-1] + 1, round(sizes[-1] * 1.003))))
-  best = max(map(rate, sizes))
-  return next(size for size in sizes if rate(size) >= 0.9 * best)
-
-
-@pytest.mark.parametrize('name', MACHINES)
+@pytest.mark.parametrize('name', curves.MACHINES)
 def test_knee_is_that_of_all_sizes_within_a_tenth(name):
-  found, rates = find(MACHINES[name])
-  assert found == pytest.approx(brute_force(MACHINES[name]), rel=0.1)
+  found, rates = find(curves.MACHINES[name])
+  assert found == pytest.approx(
+    curves.brute_force(curves.MACHINES[name]), rel=0.1
+  )
   assert len(rates) < 20
 
 
 def test_coarse_search_would_miss_it(monkeypatch):
   monkeypatch.setattr(saturation, 'FINEST', 4.0)
-  off = [find(rate)[0] / brute_force(rate) for rate in MACHINES.values()]
+  off = [
+    find(rate)[0] / curves.brute_force(rate)
+    for rate in curves.MACHINES.values()
+  ]
   assert max(off) > 1.1
 
 
 def test_knee_of_latency_and_bandwidth_is_nine_latencies():
   # s / (l + s / b) = 0.9 b where s = 9 l b; the best is nearly b.
-  found, _ = find(MACHINES['latency and bandwidth'])
+  found, _ = find(curves.MACHINES['latency and bandwidth'])
   assert found == pytest.approx(9 * 20e-6 * 400e9, rel=0.15)
 
 
