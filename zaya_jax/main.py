@@ -100,6 +100,8 @@ def _check_alone(config: config_lib.Config) -> None:
   """Refuses several processes where each would write the same output."""
   if config.mode == 'train':
     return
+  if config.mode == 'bench' and config.bench.measurements == ('collectives',):
+    return  # Of all processes together.
   # Those of a plan need not be there: only a launcher can have started them.
   planned = config.mode == 'plan'
   place = config_lib.DistributedConfig() if planned else config.distributed

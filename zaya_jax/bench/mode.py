@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""--mode=bench: a table of the operations' engines and peers, and its JSON."""
+"""--mode=bench: a table of the operations' engines and peers, and its JSON.
+
+Or measurements of the machine, which have a folder of their own.
+"""
 
 import json
 import sys
@@ -14,6 +17,7 @@ from ops import case as case_lib
 from ops import dispatch, registry
 from zaya_jax import config as config_lib
 from zaya_jax.bench import runner
+from zaya_jax.bench.machine import mode as machine_mode
 
 _COLUMNS = ('engine', 'pass', 'ms', 'TFLOP/s', 'GB/s', 'of limit', 'MB')
 
@@ -24,6 +28,9 @@ def main(config: config_lib.Config) -> None:
   Raises:
     UsageError: if an operation or a case has another name.
   """
+  if config.bench.measurements:
+    machine_mode.main(config)
+    return
   chosen = _choose(config.bench)
   device = jax.devices()[0]
   console = rich.console.Console(highlight=False)
@@ -56,7 +63,8 @@ def _choose(
   for name in bench.op:
     if name not in known:
       raise config_lib.UsageError(
-        f'--bench.op={name} is no operation; choose of {", ".join(known)}.'
+        f'--bench.op={name} is no operation; choose of {", ".join(known)}, or '
+        'of the machine.'
       )
   chosen = [registry.operation(name) for name in bench.op or known]
   pairs = [(op, case) for op in chosen for case in op.cases]

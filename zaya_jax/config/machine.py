@@ -103,20 +103,60 @@ class OpsConfig:
     fields.check(self, 'ops.', renamed=_RENAMED)
 
 
+# What --mode=bench measures of the machine itself, in this order.
+MEASUREMENTS = (
+  'collectives', 'memory', 'gemm', 'transfer', 'storage', 'peak',
+)  # fmt: skip
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BenchConfig(fields.Section, prefix='bench.'):
-  """Benchmarks of operations (--mode=bench)."""
+  """Benchmarks of operations and of the machine (--mode=bench)."""
 
-  op: tuple[str, ...] = field((), 'Operations; default: all.')
+  op: tuple[str, ...] = field(
+    (),
+    'Operations; default: all. Or, of the machine (docs/machine.md), '
+    f'{", ".join(MEASUREMENTS)}; machine: these all.',
+  )
   case: tuple[str, ...] = field(
     (),
     'Names of input cases; default: the shapes of ZAYA1-8B, on a CPU small '
-    'ones.',
+    'ones. Of the machine, names in its tables; default: all.',
   )
   dtype: Literal['bfloat16', 'float32'] = field(
     'bfloat16', 'Dtype of matrices and activations.'
   )
   repeats: int = field(20, 'Timed calls; the median is reported.', minimum=1)
+  minutes: float = field(
+    2.0,
+    'Minutes for each measurement of the machine; the same command goes on '
+    'with what is left in --output.',
+    minimum=0.01,
+  )
+  max_bytes: int = field(
+    2**30,
+    'Largest message, array or file of the measurements of the machine, as far '
+    'as the memory suffices.',
+    minimum=2**12,
+    maximum=2**32,
+  )
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    of_machine = [op for op in self.op if op in (*MEASUREMENTS, 'machine')]
+    others = [op for op in self.op if op not in of_machine]
+    if of_machine and others:
+      raise fields.UsageError(
+        f'--bench.op={",".join(self.op)} names {of_machine[0]} of the machine '
+        f'and the operation {others[0]}; measure one kind at a time.'
+      )
+
+  @property
+  def measurements(self) -> tuple[str, ...]:
+    """What to measure of the machine; (): operations are timed instead."""
+    if 'machine' in self.op:
+      return MEASUREMENTS
+    return tuple(name for name in MEASUREMENTS if name in self.op)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

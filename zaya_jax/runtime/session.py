@@ -43,7 +43,8 @@ def join(config: config_lib.Config, text: str) -> Iterator[config_lib.Config]:
   An error within ends this process and the others, with its exit code.
 
   Args:
-    config: of the run; `distributed` of it says how to meet.
+    config: of the run; `distributed` of it says how to meet. Without a run_dir
+      warnings are kept nowhere.
     text: all settings that must be equal, one a line.
 
   Yields:
@@ -60,7 +61,8 @@ def join(config: config_lib.Config, text: str) -> Iterator[config_lib.Config]:
     config, distributed=dataclasses.replace(config.distributed, **where)
   )
   if place.processes == 1:
-    with log.File(log_file(config.run_dir)):
+    kept = log.File(log_file(config.run_dir)) if config.run_dir else None
+    with kept or contextlib.nullcontext():
       yield config
     return
   _connect(place, config.distributed)
@@ -70,7 +72,8 @@ def join(config: config_lib.Config, text: str) -> Iterator[config_lib.Config]:
     _compare(text)
     if processes.process():  # The terminal is process 0's.
       logging.getLogger().handlers.clear()
-    logging.getLogger().addHandler(log.File(log_file(config.run_dir)))
+    if config.run_dir:
+      logging.getLogger().addHandler(log.File(log_file(config.run_dir)))
     yield config
     processes.barrier('end')
     if processes.process() == 0:

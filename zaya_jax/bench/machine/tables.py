@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measurements as tables: one line a curve, then single points."""
+
+import statistics
+import sys
+
+import rich.box
+import rich.console
+import rich.table
+
+from zaya_jax.bench.machine import file
+from zaya_jax.bench.sweep import record, saturation
+
+_SCALES = {'GB/s': 1e9, 'TFLOP/s': 1e12}
+_CURVES = (
+  'case', 'on', 'smallest', 'takes', 'largest', 'takes', 'best', '90 % from',
+)  # fmt: skip
+_POINTS = ('case', 'on', 'takes', 'quartiles', 'rate')
+_WIDTH = 100  # Columns in a pipe or a file; a terminal has its own.
+
+
+def show(noun: str, section: file.Section) -> None:
+  """Prints a section on stdout."""
+  console = rich.console.Console(highlight=False, markup=False)
+  if not console.is_terminal:
+    console = rich.console.Console(
+      highlight=False, markup=False, width=_WIDTH, file=sys.stdout
+    )
+  pairs = dict.fromkeys((p.case, p.devices) for p in section.points)
+  curves = [record.curve(section.points, *pair) for pair in pairs]
+  lines = [_curve(c, section) for c in curves if len(c) > 1]
+  singles = [_point(c[0], section.unit) for c in curves if len(c) == 1]
+  for columns, rows in ((_CURVES, lines), (_POINTS, singles)):
+    if rows:
+      console.print(_table(noun, columns, rows))
+  if section.unit == 'TFLOP/s' and len(singles) > 2:
+    console.print(_typical(section))
+  for note in section.notes:
+    console.print(note)
+  if section.missing:
+    console.print(
+      f'not finished in --bench.minutes: {_listed(section.missing)}; with '
+      '--output the same command goes on.'
+    )
+
+
+def _listed(names) -> str:
+  more = f' and {len(names) - 3} more' if len(names) > 3 else ''
+  return f'{", ".join(names[:3])}{more}'
+
+
+def _curve(curve, section) -> tuple[str, ...]:
+  first, last = curve[0], curve[-1]
+  rates = {p.size: p.rate for p in curve}
+  best = max(rates.values()) / _SCALES[section.unit]
+  name = f'{first.case} x {first.devices}'
+  # Without its end a search knows a bracket alone.
+  coarse = '~' if name in section.missing else ''
+  return (
+    first.case,
+    str(first.devices),
+    size(first.size),
+    duration(first.seconds),
+    size(last.size),
+    duration(last.seconds),
+    f'{best:.4g} {section.unit}',
+    f'{coarse}{size(saturation.saturated(rates))}',
+  )
+
+
+def _point(point, unit) -> tuple[str, ...]:
+  return (
+    point.case,
+    str(point.devices),
+    duration(point.seconds),
+    f'{duration(point.low)} to {duration(point.high)}',
+    f'{point.rate / _SCALES[unit]:.4g} {unit}',
+  )
+
+
+def _typical(section) -> str:
+  rates = [p.rate / _SCALES[section.unit] for p in section.points]
+  return (
+    f'best {max(rates):.4g} {section.unit}, typical (the median) '
+    f'{statistics.median(rates):.4g} {section.unit}'
+  )
+
+
+def _table(title, columns, rows) -> rich.table.Table:
+  table = rich.table.Table(
+    title=title, title_justify='left', box=rich.box.SIMPLE_HEAD
+  )
+  for i, column in enumerate(columns):
+    table.add_column(column, justify='right' if i else 'left', no_wrap=True)
+  for row in rows:
+    table.add_row(*row)
+  return table
+
+
+def size(count: float) -> str:
+  """Bytes as people read them: 1.5 MiB."""
+  for unit in ('B', 'KiB', 'MiB'):
+    if count < 1024:
+      return f'{count:.4g} {unit}'
+    count /= 1024
+  return f'{count:.4g} GiB'
+
+
+def duration(seconds: float) -> str:
+  """Seconds as people read them: 12.5 us."""
+  for unit, least in (('s', 1.0), ('ms', 1e-3)):
+    if seconds >= least:
+      return f'{seconds / least:.4g} {unit}'
+  return f'{seconds * 1e6:.4g} us'
