@@ -142,9 +142,9 @@ def _config_of(source: str) -> config_lib.Config | None:
   found = config_lib.Config.from_flagfile(flagfile, run_dir=run_dir)
   if found.recipe:  # As in the phase of this checkpoint.
     about = meta.read(directory)
-    data = dataclasses.replace(
-      meta.data_config(about), dir=history.folders(about['recipe'])
-    )
+    data = meta.data_config(about)
+    if known := about.get('recipe'):  # Or the run was plain then.
+      data = dataclasses.replace(data, dir=history.folders(known))
     found = dataclasses.replace(found, data=data)
   return found
 

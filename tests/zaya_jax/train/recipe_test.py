@@ -13,6 +13,7 @@ import pytest
 from tests.support import tiny
 from zaya_jax import main
 from zaya_jax.checkpoint import meta, seal
+from zaya_jax.data.ledger import mode as ledger
 from zaya_jax.runtime import processes
 
 ROOT = pathlib.Path(__file__).parents[3]
@@ -41,6 +42,16 @@ RAMP = {
   '"model.rope_theta"': '"mesh.context" = 2, "model.rope_theta"',
 }
 BOUNDARIES = (2, 3)  # Steps.
+# A first phase as a plain run has it, and the flags of that.
+GROWN = {'tokens = 190': 'tokens = 192', 'warmup = 100': 'warmup_steps = 2'}
+PLAIN = """
+--num_steps=3
+--data.batch_size=2
+--optim.lr=1e-2
+--optim.lr_final=5e-3
+--optim.schedule=cosine
+--optim.warmup_steps=2
+""".split()
 SETTINGS = [*tiny.FLAGS, *"""
 --mesh.replica=1
 --model.num_layers=1
@@ -99,7 +110,8 @@ def state(run_dir, step):
   """The bits of all arrays of a checkpoint, and where it is in the data."""
   path = str(run_dir / 'checkpoints' / str(step))
   about = meta.read(path)
-  return seal.verified(path)['fingerprint'], about['data_index'], about['phase']
+  found = seal.verified(path)['fingerprint'], about['data_index']
+  return *found, about.get('phase')
 
 
 def rows(run_dir):
@@ -218,3 +230,72 @@ def test_a_kill_around_a_boundary_changes_nothing(
   assert train(path, tmp_path) == 0
   for step in (*BOUNDARIES, 6):
     assert state(tmp_path, step) == state(wanted, step)
+
+
+@pytest.fixture
+def plain(folder):
+  """A function: run directory, flags -> the exit code of a plain run."""
+  shares = f'--data.dir={folder}/times@0.7,{folder}/sums@0.3'
+
+  def run(run_dir, *more):
+    flags = [*SETTINGS, *PLAIN, shares, f'--run_dir={run_dir}', *more]
+    return main.main(['zaya_jax', *flags])
+
+  return run
+
+
+@pytest.mark.parametrize('stop', [3, 2])
+def test_a_plain_run_goes_on_as_if_it_had_a_recipe(
+  straight, recipe, plain, tmp_path, monkeypatch, capsys, stop
+):
+  """Whether it was done with its last step, or stopped on its way."""
+  wanted = straight(recipe('all', GROWN), 'grown')
+  later = recipe('all', GROWN).read_text().partition('name = "two"')
+  found, written = tmp_path / 'run', tmp_path / 'grown.toml'
+  if stop < 3:
+    stopping(monkeypatch, stop)
+  assert plain(found) == (75 if stop < 3 else 0)
+  ask = ['zaya_jax', '--mode=ledger', f'--source={found}']
+  assert main.main([*ask, f'--output={written}']) == 0
+  text = written.read_text()
+  written.write_text(f'{text}[[phase]]\nname = "two"{later[2]}')
+  assert train(written, found) == 0
+  for step in (2, 3, 4, 6):  # Each that is saved.
+    assert state(found, step)[:2] == state(wanted, step)[:2]
+  told, others = rows(found), rows(wanted)
+  for key in ('train/loss', 'optim/lr', 'tokens'):
+    assert [row[key] for row in told] == [row[key] for row in others]
+  assert [row.get('phase') for row in told[:stop]] == stop * [None]
+  # Half of the peak, the peak, and the beginning of a cosine of one step.
+  first = [row['optim/lr'] for row in told[:3]]
+  assert first == pytest.approx([5e-3, 1e-2, 1e-2], abs=1e-9)
+  sums = [list(ledger.check(str(run), 'all')) for run in (found, wanted)]
+  for row in sums[1]:
+    if row.get('phase') == 'one':
+      row['phase'] = 'plain'
+  proven = [[row for row in rows if 'check' not in row] for rows in sums]
+  assert proven[0] == proven[1] and len(proven[0]) >= 3
+  assert all(row['valid'] for row in sums[0] if 'check' in row)
+  assert main.main([*ask, f'--output={tmp_path}/again.toml']) == 2
+  assert 'was trained by' in capsys.readouterr().err
+
+
+def test_a_recipe_that_says_another_past_leaves_a_plain_run_alone(
+  straight, recipe, plain, tmp_path, capsys
+):
+  straight(recipe('all', GROWN), 'grown')  # Which has the shards.
+  found = tmp_path / 'run'
+  assert plain(found) == 0
+  before = state(found, 3)
+  for change, message in (
+    ({'0.7': '0.6'}, 'phase "one", mixture.times was 7/10 and is 2/3 now'),
+    ({'_steps = 2': '_steps = 1'}, 'lr.warmup_steps was 2 and is 1 now'),
+  ):
+    assert train(recipe('all', GROWN | change), found) == 2
+    assert message in capsys.readouterr().err
+  taken = tmp_path / 'taken.toml'
+  taken.write_text('')
+  ask = ['zaya_jax', '--mode=ledger', f'--source={found}', f'--output={taken}']
+  assert main.main(ask) == 2
+  assert 'there is such a file' in capsys.readouterr().err
+  assert state(found, 3) == before and plain(found) == 0
