@@ -14,6 +14,7 @@ from tests.support import tiny
 from zaya_jax import main
 from zaya_jax.checkpoint import meta, seal
 from zaya_jax.data.ledger import mode as ledger
+from zaya_jax.inference import evaluate
 from zaya_jax.runtime import processes
 
 ROOT = pathlib.Path(__file__).parents[3]
@@ -280,6 +281,9 @@ def test_a_plain_run_goes_on_as_if_it_had_a_recipe(
   proven = [[row for row in rows if 'check' not in row] for rows in sums]
   assert proven[0] == proven[1] and len(proven[0]) >= 3
   assert all(row['valid'] for row in sums[0] if 'check' in row)
+  # A checkpoint of before is scored as it was trained.
+  plain_one = evaluate._config_of(str(found / 'checkpoints' / str(stop)))
+  assert plain_one.data.dir == (f'{folder}/times@0.7', f'{folder}/sums@0.3')
   assert main.main([*ask, f'--output={tmp_path}/again.toml']) == 2
   assert 'was trained by' in capsys.readouterr().err
 
