@@ -141,9 +141,10 @@ def _phase(phase: segments.Segment, mixed: str) -> Iterator[str]:
   """The lines of a phase."""
   rate = phase.rate
   assert rate
-  rates = {'from': f'{rate.start!r}', 'shape': f'"{rate.shape}"'}
+  rates = {'from': f'{rate.start!r}'}
   if rate.shape != 'constant':
     rates['to'] = f'{rate.end!r}'
+  rates['shape'] = f'"{rate.shape}"'
   if rate.warmup_steps:
     rates['warmup_steps'] = f'{rate.warmup_steps}'
   told = ', '.join(f'{key} = {value}' for key, value in rates.items())
