@@ -166,20 +166,21 @@ class OptimConfig(fields.Section, prefix='optim.'):
     decay = self.decay_steps if self.schedule == 'wsd' else 0
     decay = min(decay, steps - warmup)
     peak, final = _constant(self.lr), _constant(self.lr_final)
-    first = dataclasses.replace(
+    change = dataclasses.replace
+    first = change(
       peak,
       before=0.0,
       warmup=warmup * step_tokens,
       warmup_steps=warmup,
       tokens=(steps - decay) * step_tokens,
     )
-    falls = {'end': self.lr_final, 'tokens': decay * step_tokens}
     if self.schedule == 'cosine':
-      falls |= {'shape': 'cosine', 'tokens': first.tokens}
-      return [dataclasses.replace(first, **falls), final]
+      return [change(first, end=final.end, shape='cosine'), final]
     if decay:
-      falls |= {'shape': 'linear'}
-      return [first, dataclasses.replace(peak, **falls), final]
+      falls = change(
+        peak, end=final.end, shape='linear', tokens=decay * step_tokens
+      )
+      return [first, falls, final]
     return [first]
 
   @property
