@@ -14,7 +14,7 @@ from typing import Any
 from zaya_jax import config as config_lib
 from zaya_jax.config import phase as phase_lib
 from zaya_jax.config import segments
-from zaya_jax.data import plain
+from zaya_jax.data import plain, position
 
 # Flags of a phase that decide what was trained; others say how.
 _FLAGS = ('model.rope_theta', 'optim.balance_lr')
@@ -78,6 +78,8 @@ def check(
     return
   then = 'put it back, and write what is to change as a phase behind it'
   if not before:
+    if position.META not in about:  # Too old to go on, which that says.
+      return
     before = _of_plain(course, about, step)
     then = (
       'say what was run, as --mode=ledger --output=FILE.toml '

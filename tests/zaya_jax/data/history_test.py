@@ -88,6 +88,7 @@ def test_a_run_keeps_its_recipe(tmp_path):
   with pytest.raises(config_lib.UsageError, match='was trained by'):
     history.check(config, None, _about(course, 3), 1)
   history.check(config, None, {'data_index': 3}, 1)
+  history.check(config, course, {'data_index': 3}, 1)  # Refused elsewhere.
 
 
 def test_folders_are_weighed_by_the_tokens_of_all_phases(tmp_path):
