@@ -86,6 +86,11 @@ def check(
       f'--run_dir={config.run_dir} writes it, and what is to change as a phase '
       'behind it'
     )
+  _compare(course, before, about, then)
+
+
+def _compare(course, before, about, then) -> None:
+  """Refuses a recipe that is not as the `record` before; `then`: what to do."""
   now, row = record(course), about['data_index']
   known = len(before['sources'])
   if now['sources'][:known] != before['sources']:
