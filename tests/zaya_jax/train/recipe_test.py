@@ -251,23 +251,33 @@ def ran(straight, recipe, folder, tmp_path):
   return shutil.copytree(found, tmp_path / 'run')
 
 
+@pytest.fixture
+def grown(recipe, tmp_path):
+  """A function: folder of a plain run -> a recipe that begins with it."""
+
+  def write(run):
+    path = tmp_path / 'grown.toml'
+    ask = ['--mode=ledger', f'--source={run}', f'--output={path}']
+    assert main.main(['zaya_jax', *ask]) == 0
+    first, later = path.read_text(), recipe().read_text()
+    second = later.partition('name = "two"')[1:]
+    path.write_text(f'{first}[[phase]]\n{"".join(second)}')
+    return path
+
+  return write
+
+
 @pytest.mark.parametrize('stop', [3, pytest.param(2, marks=pytest.mark.long)])
 def test_a_plain_run_goes_on_as_if_it_had_a_recipe(
-  straight, recipe, folder, ran, tmp_path, monkeypatch, capsys, stop
+  straight, recipe, grown, folder, ran, tmp_path, monkeypatch, capsys, stop
 ):
   """Whether it was done with its last step, or stopped on its way."""
-  wanted = straight(recipe())
-  later = recipe().read_text().partition('name = "two"')
-  found, written = ran, tmp_path / 'grown.toml'
+  wanted, found = straight(recipe()), ran
   if stop < 3:
     found = tmp_path / 'stopped'
     stopping(monkeypatch, stop)
     assert plain(folder, found) == 75
-  ask = ['zaya_jax', '--mode=ledger', f'--source={found}']
-  assert main.main([*ask, f'--output={written}']) == 0
-  text = written.read_text()
-  written.write_text(f'{text}[[phase]]\nname = "two"{later[2]}')
-  assert train(written, found) == 0
+  assert train(grown(found), found) == 0
   for step in (2, 3, 4, 6):  # Each that is saved.
     assert state(found, step)[:2] == state(wanted, step)[:2]
   told, others = rows(found), rows(wanted)
@@ -284,7 +294,8 @@ def test_a_plain_run_goes_on_as_if_it_had_a_recipe(
   # A checkpoint of before is scored as it was trained.
   plain_one = evaluate._config_of(str(found / 'checkpoints' / str(stop)))
   assert plain_one.data.dir == (f'{folder}/times@0.7', f'{folder}/sums@0.3')
-  assert main.main([*ask, f'--output={tmp_path}/again.toml']) == 2
+  ask = ['--mode=ledger', f'--source={found}', f'--output={tmp_path}/a.toml']
+  assert main.main(['zaya_jax', *ask]) == 2
   assert 'was trained by' in capsys.readouterr().err
 
 
@@ -304,3 +315,19 @@ def test_a_recipe_that_says_another_past_leaves_a_plain_run_alone(
   assert main.main(ask) == 2
   assert 'there is such a file' in capsys.readouterr().err
   assert state(ran, 3) == before
+
+
+@pytest.mark.long
+def test_a_kill_before_the_recipe_has_saved_changes_nothing(
+  straight, recipe, grown, ran
+):
+  path = grown(ran)
+  flags = [f'--recipe={path}', f'--run_dir={ran}', *SETTINGS]
+  program = [sys.executable, '-c', KILLED, 'SIGKILL', '4', *flags]
+  done = subprocess.run(program, cwd=ROOT, capture_output=True, check=False)
+  assert done.returncode == -9, done.stderr
+  assert not (ran / 'checkpoints' / '4').exists()
+  assert train(path, ran) == 0
+  assert state(ran, 6)[:2] == state(straight(recipe()), 6)[:2]
+  found = list(ledger.check(str(ran), 'all'))
+  assert all(row['valid'] for row in found if 'check' in row)
