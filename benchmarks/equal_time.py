@@ -25,7 +25,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks import record
-from pipelines import loader, manifest, prepare, sources
+from pipelines import loader, prepare, sources
+from pipelines.shards import manifest
 from zaya_jax import config as config_lib
 
 _FILES = 16  # A worker prepares a file.

@@ -50,7 +50,8 @@ class Config(fields.Section, prefix=''):
     '',
     'Output. prepare (default: --data.dir), import, export, conform and the '
     'reshape of checkpoints write a folder; plan a .json file, an .svg file '
-    'or both (a.json,a.svg); bench a .json file; report an .html file.',
+    'or both (a.json,a.svg); bench a .json file; report an .html file; ledger '
+    'what a plain run was trained by, as a recipe (.toml) for --recipe.',
   )
   seed: int = field(
     0, 'Seed of weights, data order and samples.', minimum=0, maximum=2**32 - 1

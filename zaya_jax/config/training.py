@@ -2,12 +2,68 @@
 """The settings of training: its optimizer, checkpoints and logs."""
 
 import dataclasses
+import math
 from typing import Literal
 
 from zaya_jax.config import fields
 
 UsageError = fields.UsageError
 field = fields.field
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rate:
+  """The learning rate of a phase, a function of its tokens.
+
+  Attributes:
+    before: where the phase before ended; warmup begins there.
+    start: after warmup.
+    end: after the last token.
+    shape: from `start` to `end`.
+    warmup: tokens, of the phase.
+    warmup_steps: of which the first has its share of the rise already, as in
+      --optim.warmup_steps; 0: warmup is in tokens, and the first has none.
+    tokens: of the phase.
+  """
+
+  before: float
+  start: float
+  end: float
+  shape: Literal['cosine', 'linear', 'constant']
+  warmup: int
+  warmup_steps: int = 0
+  tokens: int
+
+  @property
+  def ahead(self) -> int:
+    """Tokens by which warmup is ahead: those of a step, or 0."""
+    return self.warmup // self.warmup_steps if self.warmup_steps else 0
+
+  def counted(self, step_tokens: int) -> 'Rate':
+    """The rate with its warmup in tokens, of which a step has so many."""
+    if not self.warmup_steps:
+      return self
+    tokens = self.warmup_steps * step_tokens
+    if tokens > self.tokens:
+      raise UsageError(
+        f'lr.warmup_steps = {self.warmup_steps} are {tokens:,} tokens, and the '
+        f'phase has {self.tokens:,}; lower it.'
+      )
+    return dataclasses.replace(self, warmup=tokens)
+
+  def at(self, tokens: int) -> float:
+    """The rate of the step before which the phase has given out `tokens`."""
+    risen = tokens + self.ahead
+    if risen < self.warmup:
+      return self.before + (self.start - self.before) * risen / self.warmup
+    if self.shape == 'constant':
+      return self.start
+    rest = max(1, self.tokens - self.warmup)
+    done = min(1.0, max(0, tokens - self.warmup) / rest)
+    if self.shape == 'linear':
+      return self.start + (self.end - self.start) * done
+    left = (1 + math.cos(math.pi * done)) / 2
+    return self.end + (self.start - self.end) * left
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -98,10 +154,46 @@ class OptimConfig(fields.Section, prefix='optim.'):
         'to be at least 1: the length of the decay.'
       )
 
+  def rates(self, num_steps: int, step_tokens: int = 1) -> list[Rate]:
+    """The learning rate in phases; the last one has no end.
+
+    Args:
+      num_steps: of the run, and of the schedule if `schedule_steps` is 0.
+      step_tokens: tokens of a step.
+    """
+    steps = self.schedule_steps or num_steps
+    warmup = min(self.warmup_steps, steps)
+    decay = self.decay_steps if self.schedule == 'wsd' else 0
+    decay = min(decay, steps - warmup)
+    peak, final = _constant(self.lr), _constant(self.lr_final)
+    change = dataclasses.replace
+    first = change(
+      peak,
+      before=0.0,
+      warmup=warmup * step_tokens,
+      warmup_steps=warmup,
+      tokens=(steps - decay) * step_tokens,
+    )
+    if self.schedule == 'cosine':
+      return [change(first, end=final.end, shape='cosine'), final]
+    if decay:
+      falls = change(
+        peak, end=final.end, shape='linear', tokens=decay * step_tokens
+      )
+      return [first, falls, final]
+    return [first]
+
   @property
   def parts(self) -> int:
     """Microbatches of a step; one where nobody has decided."""
     return self.accumulation or 1
+
+
+def _constant(rate: float) -> Rate:
+  """A rate that stays, as long as a phase may last."""
+  return Rate(
+    before=rate, start=rate, end=rate, shape='constant', warmup=0, tokens=0
+  )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

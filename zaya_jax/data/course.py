@@ -29,7 +29,7 @@ def enter(config: config_lib.Config) -> config_lib.Config:
   step = resuming.newest(config.run_dir) if os.path.isdir(own) else None
   if step is not None and config.resume:
     about = meta.read(os.path.join(own, str(step)))
-    history.check(config, course, about)
+    history.check(config, course, about, step)
     row = _without(
       course, about['data_index'], supervised.batches_to_skip(step)
     )

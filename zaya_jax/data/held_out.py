@@ -62,10 +62,11 @@ def find(
 
 def without_windows(found: Sequence[HeldOut], seq_len: int) -> list[str]:
   """Says which text has no window of this length and is not evaluated."""
+  others = any(folder.fits(seq_len) for folder in found)
+  then = 'is the mean of the other folders' if others else 'is not known'
   return [
     f'{folder.directory} is not evaluated here: no window of {seq_len} tokens '
-    f'fits into its records of {folder.data.record_tokens}, so val/loss is the '
-    'mean of the other folders'
+    f'fits into its records of {folder.data.record_tokens}, so val/loss {then}'
     for folder in found
     if not folder.fits(seq_len)
   ]

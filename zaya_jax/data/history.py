@@ -3,15 +3,18 @@
 
 A checkpoint remembers the segments. What an edited recipe says of rows that
 were given out must be what was done with them; of later rows it may say
-anything.
+anything. So it is with the first recipe of a run that was plain before.
 """
 
+import dataclasses
+import itertools
 from fractions import Fraction
 from typing import Any
 
 from zaya_jax import config as config_lib
 from zaya_jax.config.recipe import phase as phase_lib
 from zaya_jax.config.recipe import segments
+from zaya_jax.data import plain, position
 
 # Flags of a phase that decide what was trained; others say how.
 _FLAGS = ('model.rope_theta', 'optim.balance_lr')
@@ -50,6 +53,7 @@ def check(
   config: config_lib.Config,
   course: segments.Course | None,
   about: dict[str, Any],
+  step: int,
 ) -> None:
   """Refuses to go on by a recipe that says something else of the past.
 
@@ -57,20 +61,36 @@ def check(
     config: of the run.
     course: of the recipe now; None: the run has none.
     about: the meta of the checkpoint to go on from.
+    step: of the checkpoint.
 
   Raises:
     UsageError: naming the first phase that differs.
   """
   before = about.get('recipe')
-  if bool(before) != bool(course):
-    had = f'was trained by {before["path"]}' if before else 'had no recipe'
-    raise config_lib.UsageError(
-      f'--recipe={config.recipe}: the run in --run_dir={config.run_dir} {had}; '
-      'go on as it began, or take its parameters into another --run_dir with '
-      f'--restore={config.run_dir}.'
-    )
-  if not course or not before:
+  if not course:
+    if before:
+      raise config_lib.UsageError(
+        f'--recipe={config.recipe}: the run in --run_dir={config.run_dir} was '
+        f'trained by {before["path"]}; go on with a recipe that begins so, or '
+        'take its parameters into another --run_dir with '
+        f'--restore={config.run_dir}.'
+      )
     return
+  then = 'put it back, and write what is to change as a phase behind it'
+  if not before:
+    if position.META not in about:  # Too old to go on, which that says.
+      return
+    before = _of_plain(course, about, step)
+    then = (
+      'say what was run, as --mode=ledger --output=FILE.toml '
+      f'--run_dir={config.run_dir} writes it, and what is to change as a phase '
+      'behind it'
+    )
+  _compare(course, before, about, then)
+
+
+def _compare(course, before, about, then) -> None:
+  """Refuses a recipe that is not as the `record` before; `then`: what to do."""
   now, row = record(course), about['data_index']
   known = len(before['sources'])
   if now['sources'][:known] != before['sources']:
@@ -94,9 +114,25 @@ def check(
         old['phase'],
         key,
         f' was {was} and is {is_} now, and the '
-        f'run has trained by it up to token {about["tokens"]:,}; put it back, '
-        'and write what is to change as a phase behind it.',
+        f'run has trained by it up to token {about["tokens"]:,}; {then}.',
       )
+
+
+def _of_plain(course, about, step) -> dict[str, Any]:
+  """The `record` of a plain run, in the names of the recipe that follows it."""
+  count = plain.check_sources(course, about)
+  names = [source.name for source in course.recipe.sources[:count]]
+  found = []
+  for old, new in itertools.zip_longest(
+    plain.phases(about, step), course.segments
+  ):
+    if not old:
+      break
+    if new:
+      flags = ((k, plain.flag(about, k)) for k, _ in new.flags if k in _FLAGS)
+      old = dataclasses.replace(old, phase=new.phase, flags=tuple(flags))
+    found.append(_facts(names, old))
+  return {'sources': names, 'segments': found}
 
 
 def _facts(names, segment) -> dict[str, Any]:
@@ -107,6 +143,8 @@ def _facts(names, segment) -> dict[str, Any]:
     rates |= {'to': rate.end, 'tokens': rate.tokens}
   if rate.warmup:
     rates['before'] = rate.before
+  if rate.warmup_steps:  # The key that is written, so the first that is named.
+    rates = {'warmup_steps': rate.warmup_steps, **rates}
   shares = zip(names, segment.weights, strict=True)
   return {
     'phase': segment.phase,

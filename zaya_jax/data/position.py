@@ -33,8 +33,18 @@ def describe(loader: loader_lib.Loader) -> dict[str, Any]:
     'version': order.VERSION,
     'past': _past(loader.order, loader.state),
     'read': _read(loader.order, loader.state),
-    'sources': _contents(loader.manifests),
+    'sources': contents(loader.manifests),
   }
+
+
+def contents(manifests: Sequence[manifest.Manifest]) -> list[str]:
+  """A hash of the shards to train on, for each source."""
+  return [
+    hashlib.sha256(
+      json.dumps([s.sha256 for s in data.splits['train'].shards]).encode()
+    ).hexdigest()
+    for data in manifests
+  ]
 
 
 def check(
@@ -123,19 +133,9 @@ def _some(values: Sequence[Any]) -> dict[str, str]:
   return {str(i): str(value) for i, value in enumerate(values) if value}
 
 
-def _contents(manifests: Sequence[manifest.Manifest]) -> list[str]:
-  """A hash of the shards to train on, for each source."""
-  return [
-    hashlib.sha256(
-      json.dumps([s.sha256 for s in data.splits['train'].shards]).encode()
-    ).hexdigest()
-    for data in manifests
-  ]
-
-
 def _check_contents(before, loader, row, away) -> None:
   """Refuses other shards, of the sources that were read from."""
-  now = _contents(loader.manifests)
+  now = contents(loader.manifests)
   read = loader.order.counts(0, row)
   for i, (old, new) in enumerate(zip(before, now, strict=False)):
     if read[i] and old != new:

@@ -22,6 +22,7 @@ from pipelines.shards import copies, mixture
 from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import errors, meta
 from zaya_jax.checkpoint.reading import finder
+from zaya_jax.config import fields
 from zaya_jax.data import held_out, history, opening
 from zaya_jax.hub import folder as hub_folder
 from zaya_jax.inference import load as load_lib
@@ -143,9 +144,9 @@ def _config_of(source: str) -> config_lib.Config | None:
   found = config_lib.Config.from_flagfile(flagfile, run_dir=run_dir)
   if found.recipe:  # As in the phase of this checkpoint.
     about = meta.read(directory)
-    data = dataclasses.replace(
-      meta.data_config(about), dir=history.folders(about['recipe'])
-    )
+    data = meta.data_config(about)
+    if known := about.get('recipe'):  # Or the run was plain then.
+      data = dataclasses.replace(data, dir=history.folders(known))
     found = dataclasses.replace(found, data=data)
   return found
 
@@ -156,7 +157,7 @@ def _windows(
   """As the run was trained, but for flags that were given; else as they say."""
   if trained is None:
     return config.data
-  names = ('seq_len', 'batch_size')
+  names = ('seq_len', 'record_tokens', 'batch_size')
   said = {
     n: getattr(config.data, n) for n in names if f'data.{n}' in config.given
   }
@@ -207,11 +208,25 @@ def _folders(
 def _that_fit(
   folders: list[held_out.HeldOut], seq_len: int
 ) -> list[held_out.HeldOut]:
-  """Those with windows of this length, as in training; others are told."""
+  """Those with windows of this length, as in training; others are told.
+
+  Raises:
+    UsageError: if there are none, as in a phase that reads other folders.
+  """
   fit = [folder for folder in folders if folder.fits(seq_len)]
-  for line in held_out.without_windows(folders, seq_len) if fit else ():
+  if not fit:
+    size = folders[0].data.record_tokens
+    lengths = (n for n in fields.divisors(size) if 2 <= n <= seq_len)
+    length = max(lengths, default=size)
+    raise config_lib.UsageError(
+      f'No held-out text has windows of {seq_len} tokens, the --data.seq_len '
+      f'of the run or of now; score {folders[0].directory} in others with '
+      f'--data.seq_len={length} --data.record_tokens={size}, or a text with '
+      '--eval.text=FILE.'
+    )
+  for line in held_out.without_windows(folders, seq_len):
     print(f'note: {line}', file=sys.stderr)
-  return fit or folders  # Reading none of them says what would fit.
+  return fit
 
 
 def _held_out(

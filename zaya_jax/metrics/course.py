@@ -26,7 +26,7 @@ def overview(config: config_lib.Config) -> Iterator[str]:
     more = f' (and {rounded:,}, for whole steps)' if rounded else ''
     yield (
       f'  {number} {phase.name:<{wide}}  {text.short(phase.tokens)} tokens'
-      f'{more}, {sizes} rows of {own[0].seq_len:,}, lr {_rates(phase.rate)}, '
+      f'{more}, {sizes} rows of {own[0].seq_len:,}, lr {_rates(own[0].rate)}, '
       f'{_mixture(course, own[0])}'
     )
 

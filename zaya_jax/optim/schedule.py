@@ -1,10 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The learning rate: over the steps of a run, or the tokens of a recipe."""
+"""The learning rate: over the steps of a run, or the tokens of a recipe.
 
+Both are computed alike, to the last bit: a plain run may become the first phase
+of a recipe.
+"""
+
+import math
+
+import jax
 import jax.numpy as jnp
 import optax
 
 from zaya_jax import config as config_lib
+from zaya_jax.config import training
 from zaya_jax.config.recipe import segments
 
 
@@ -22,34 +30,22 @@ def make_schedule(
   Returns:
     A function of the number of steps done; after the schedule its last value.
   """
-  peak, final = config.lr, config.lr_final
-  steps = config.schedule_steps or num_steps
-  warmup = min(config.warmup_steps, steps)
-  rest = max(1, steps - warmup)
-  if config.schedule == 'constant':
-    shapes, bounds = [optax.constant_schedule(peak)], []
-  elif config.schedule == 'cosine':
-    alpha = final / peak if peak else 0.0
-    shapes, bounds = [optax.cosine_decay_schedule(peak, rest, alpha)], []
-  else:
-    decay = min(config.decay_steps, rest)
-    shapes = [
-      optax.constant_schedule(peak),
-      optax.linear_schedule(peak, final, decay),
-    ]
-    bounds = [steps - decay]
-  if warmup:
-    # Step 0 already moves: the first update has 1/warmup of the peak.
-    first = optax.linear_schedule(peak / warmup, peak, max(1, warmup - 1))
-    shapes, bounds = [first, *shapes], [warmup, *bounds]
-  return optax.join_schedules(shapes, bounds)
+  parts, first = [], 0
+  for rate in config.rates(num_steps):
+    parts.append((first, _in_steps(rate, 1, first_step=first)))
+    first += rate.tokens
+
+  def at(step):
+    found = parts[0][1](step)
+    for first, later in parts[1:]:
+      found = jnp.where(step < first, found, later(step))
+    return found
+
+  return at
 
 
 def of_segment(segment: segments.Segment) -> optax.Schedule:
   """The rate of a recipe: a function of the tokens before a step.
-
-  Tokens do not fit into 32 bits. What is computed on a device is their share of
-  the phase, from the steps of the segment: exact to 2e-7 of the rate.
 
   Args:
     segment: of a recipe, with the phase's `rate`.
@@ -57,26 +53,55 @@ def of_segment(segment: segments.Segment) -> optax.Schedule:
   Returns:
     A function of the number of steps that the run has done, refused ones too.
   """
-  rate, per_step = segment.rate, segment.batch_size * segment.seq_len
-  assert rate
+  assert segment.rate
+  return _in_steps(
+    segment.rate,
+    segment.batch_size * segment.seq_len,
+    first_step=segment.first_step,
+    first_token=segment.phase_token,
+  )
+
+
+def _in_steps(
+  rate: training.Rate, per_step: int, *, first_step: int, first_token: int = 0
+) -> optax.Schedule:
+  """A rate as a function of steps.
+
+  Tokens do not fit into 32 bits. What is computed on a device is their share of
+  the phase, from its steps: exact to 4e-7 of the rate.
+
+  Args:
+    rate: of a phase.
+    per_step: tokens of a step.
+    first_step: steps before the first one.
+    first_token: tokens of the phase before that step.
+  """
   rest = max(1, rate.tokens - rate.warmup)
 
   def at(step):
-    steps = jnp.asarray(step - segment.first_step, jnp.float32)
+    steps = jnp.asarray(step - first_step, jnp.float32)
     share = lambda of, start: (
-      (segment.phase_token - start) / of + steps * (per_step / of)
+      (first_token - start) / of + _product(steps, per_step / of)
     )
     done = jnp.clip(share(rest, rate.warmup), 0.0, 1.0)
     found = jnp.float32(rate.start)
     if rate.shape == 'linear':
-      found = rate.start + (rate.end - rate.start) * done
+      found = rate.start + _product(done, rate.end - rate.start)
     elif rate.shape == 'cosine':
-      left = (1 + jnp.cos(jnp.pi * done)) / 2
-      found = rate.end + (rate.start - rate.end) * left
+      left = (1 + jnp.cos(_product(done, math.pi))) / 2
+      found = rate.end + _product(left, rate.start - rate.end)
     if rate.warmup:
-      ramp = share(rate.warmup, 0)
-      before = rate.before + (rate.start - rate.before) * ramp
+      ramp = share(rate.warmup, -rate.ahead)
+      before = rate.before + _product(ramp, rate.start - rate.before)
       found = jnp.where(ramp < 1, before, found)
     return found
 
   return at
+
+
+def _product(a: jax.Array, b: float) -> jax.Array:
+  """A product to 23 bits, rounded by itself.
+
+  Whether a compiler rounds a product before it adds depends on what is around.
+  """
+  return jax.lax.reduce_precision(a * b, exponent_bits=8, mantissa_bits=22)

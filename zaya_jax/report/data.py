@@ -29,15 +29,17 @@ def totals(run_dir: str) -> list[dict[str, Any]]:
   found: dict[tuple[str, int], dict[str, int]] = {}
   opened: dict[str, Any] = {}
   try:
+    last = [line for line in _lines(run_dir) if 'ledger' in line][-1:]
     for line in _lines(run_dir):
       if 'ledger' in line:
         opened = line
         continue
-      seq_len = _seq_len(opened, line['rows'][0])
+      first = line['rows'][0]
+      seq_len = _stretch(opened, first)['seq_len']
+      # Of a plain run, the phase of the recipe that it has grown into.
+      phase = line['phase'] or _stretch(last[0], first)['phase']
       for source, rows in enumerate(line['sources']):
-        row = found.setdefault(
-          (line['phase'], source), {'tokens': 0, 'read': 0}
-        )
+        row = found.setdefault((phase, source), {'tokens': 0, 'read': 0})
         row['read'] += rows * seq_len
         row[line['outcome']] = row.get(line['outcome'], 0) + rows
         row['tokens'] += rows * seq_len * (line['outcome'] == 'trained')
@@ -67,13 +69,13 @@ def _lines(run_dir: str) -> Iterator[dict[str, Any]]:
         yield json.loads(line)
 
 
-def _seq_len(opened: dict[str, Any], row: int) -> int:
-  """Tokens of a row, by the stretches that a line has opened with."""
+def _stretch(opened: dict[str, Any], row: int) -> dict[str, Any]:
+  """What a line that opens says of a row."""
   for stretch in opened['stretches']:
     if stretch['rows'] is None or row < stretch['rows']:
       break
     row -= stretch['rows']
-  return stretch['seq_len']
+  return stretch
 
 
 def _rows(found, opened) -> Iterator[dict[str, Any]]:

@@ -85,7 +85,7 @@ def restore_or_init(
     state, notes = _with_params_of(config, state, corpus, mesh)
     return Start(config=config, state=state, notes=tuple(notes), fast=fast)
   about = copy.meta if copy else meta.read(saved.directory(newest))
-  history.check(config, config.course, about)
+  history.check(config, config.course, about, newest)
   _check_goes_on(config, newest)
   _check_arrays(config, about['arrays'])
   config, kept = inherit.schedule(config, about)

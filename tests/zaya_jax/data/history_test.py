@@ -57,36 +57,35 @@ def test_only_rows_to_come_may_change(
 ):
   config, course = _course(tmp_path, RECIPE)
   about = _about(course, row)
-  history.check(config, course, about)
+  history.check(config, course, about, row // 2)
   _, edited = _course(tmp_path, RECIPE.replace(old, new, 1))
   # Of the rows listed, and all between them.
   if min(refused) <= row <= max(*refused, min(refused)):
     with pytest.raises(config_lib.UsageError, match='was .* now') as error:
-      history.check(config, edited, about)
+      history.check(config, edited, about, row // 2)
     assert message in str(error.value)
   elif row < min(refused):
-    history.check(config, edited, about)
+    history.check(config, edited, about, row // 2)
 
 
 def test_sources_keep_their_order(tmp_path):
   config, course = _course(tmp_path, RECIPE)
   about = _about(course, 5)
   more = RECIPE.replace('code = "code"\n[', 'code = "code"\nnew = "new"\n[')
-  history.check(config, _course(tmp_path, more)[1], about)
+  history.check(config, _course(tmp_path, more)[1], about, 2)
   swapped = RECIPE.replace(
     'web = "web"\ncode', 'new = "new"\nweb = "web"\ncode'
   )
   with pytest.raises(config_lib.UsageError, match='were web, code, in this'):
-    history.check(config, _course(tmp_path, swapped)[1], about)
+    history.check(config, _course(tmp_path, swapped)[1], about, 2)
 
 
-def test_a_run_keeps_its_kind(tmp_path):
+def test_a_run_keeps_its_recipe(tmp_path):
   config, course = _course(tmp_path, RECIPE)
-  with pytest.raises(config_lib.UsageError, match='had no recipe'):
-    history.check(config, course, {'data_index': 3})
   with pytest.raises(config_lib.UsageError, match='was trained by'):
-    history.check(config, None, _about(course, 3))
-  history.check(config, None, {'data_index': 3})
+    history.check(config, None, _about(course, 3), 1)
+  history.check(config, None, {'data_index': 3}, 1)
+  history.check(config, course, {'data_index': 3}, 1)  # Refused elsewhere.
 
 
 def test_folders_are_weighed_by_the_tokens_of_all_phases(tmp_path):

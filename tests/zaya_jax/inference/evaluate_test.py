@@ -209,7 +209,39 @@ def test_folder_without_windows_of_this_length_is_left_out_and_told(capsys):
   ]
   assert evaluate._that_fit(found, 64) == found[:1]
   assert 'sums is not evaluated here: no window' in capsys.readouterr().err
-  assert evaluate._that_fit(found, 50) == found  # Which reading refuses.
+  with pytest.raises(zaya_jax.UsageError, match='score web in others with --d'):
+    evaluate._that_fit(found, 50)
+
+
+def test_a_phase_without_windows_to_score_says_which_lengths_there_are(
+  tmp_path, capsys
+):
+  """A run whose last phase reads another folder than is held out of."""
+  shape = tiny.config(vocab_size=260)
+  (tmp_path / 'text').write_text('What is held out is the tail. ' * 40)
+  for name, size, held_out_of in (('web', 64, 0.0), ('sums', 96, 0.2)):
+    data = zaya_jax.DataConfig(
+      input=str(tmp_path / 'text'), record_tokens=size, seq_len=32,
+      val_fraction=held_out_of,
+    )  # fmt: skip
+    prepare.shards(data, str(tmp_path / name))
+  run = runs.save(tmp_path / 'run', shape)
+  data = zaya_jax.DataConfig(
+    seq_len=64, record_tokens=64, batch_size=2,
+    dir=(str(tmp_path / 'web'), str(tmp_path / 'sums')),
+  )  # fmt: skip
+  trained = zaya_jax.Config(model=shape, data=data)
+  (run / 'config.flags').write_text(trained.to_flagfile())
+  ask = ['zaya_jax', '--mode=eval', f'--source={run}']
+  capsys.readouterr()
+  assert main.main(ask) == 2
+  told = capsys.readouterr().err
+  assert 'No held-out text has windows of 64 tokens' in told
+  (words,) = [line for line in told.splitlines() if '--data.seq_len=' in line]
+  more = [w.rstrip(',') for w in words.split() if '--data.' in w and '=' in w]
+  assert more == ['--data.seq_len=48', '--data.record_tokens=96']
+  assert main.main([*ask, *more]) == 0
+  assert json.loads(capsys.readouterr().out)['tokens'] > 0
 
 
 @pytest.mark.parametrize('layout', ['native', 'legacy'])

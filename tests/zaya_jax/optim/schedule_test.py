@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from zaya_jax import config as config_lib
-from zaya_jax.config.recipe import phase, segments
+from zaya_jax.config import training
+from zaya_jax.config.recipe import segments
 from zaya_jax.optim import schedule
 
 PEAK, FINAL, WARMUP, STEPS = 2e-3, 2e-4, 5, 25
@@ -84,16 +85,36 @@ def test_rate_of_zero_is_allowed():
   assert rates([0, 10, STEPS], lr=0.0, lr_final=0.0) == [0, 0, 0]
 
 
+@pytest.mark.parametrize('name', SHAPES)
+def test_a_plain_run_has_the_rates_of_a_recipe_to_the_last_bit(name):
+  settings = {'lr': 3e-3, 'lr_final': 1e-4, 'schedule': name}
+  config = config_lib.OptimConfig(**settings, warmup_steps=7, decay_steps=9)
+  steps, size = 45, 7 * 48  # A step of no round number of tokens.
+  plain = jax.jit(schedule.make_schedule(config, steps))
+  first = 0
+  for rate in config.rates(steps, size):
+    count = rate.tokens // size or 5
+    segment = segments.Segment(
+      rows=count * 7, steps=count, seq_len=48, batch_size=7, rate=rate,
+      first_step=first,
+    )  # fmt: skip
+    recipe = jax.jit(schedule.of_segment(segment))
+    for step in map(jnp.int32, range(first, first + count)):
+      assert plain(step) == recipe(step), step
+    first += count
+  assert first == steps + 5 * (name != 'constant')
+
+
 RATES = [
-  phase.Rate(
+  training.Rate(
     before=0.0, start=6e-4, end=2e-4, shape='cosine', warmup=30 * 10**9,
     tokens=8 * 10**12,
   ),
-  phase.Rate(
+  training.Rate(
     before=2e-4, start=2e-4, end=0.0, shape='linear', warmup=0,
     tokens=12 * 10**11,
   ),
-  phase.Rate(
+  training.Rate(
     before=1e-2, start=3e-2, end=3e-2, shape='constant', warmup=999,
     tokens=5000,
   ),

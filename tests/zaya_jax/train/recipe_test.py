@@ -13,6 +13,8 @@ import pytest
 from tests.support import compiled, tiny
 from zaya_jax import main
 from zaya_jax.checkpoint import meta, seal
+from zaya_jax.data.ledger import mode as ledger
+from zaya_jax.inference import evaluate
 from zaya_jax.runtime import processes
 
 ROOT = pathlib.Path(__file__).parents[3]
@@ -23,15 +25,15 @@ times = {{input = "{text}/times.txt", dir = "{text}/times"}}
 sums = {{input = "{text}/sums.txt", dir = "{text}/sums"}}
 [[phase]]
 name = "one"
-tokens = 190
+tokens = 192
 mixture = {{times = 0.7, sums = 0.3}}
 batch = ["0:2"]
-lr = {{from = 1e-2, to = 5e-3, warmup = 100}}
+lr = {{from = 1e-2, to = 5e-3, warmup_steps = 2}}
 [[phase]]
 name = "two"
 tokens = 380
 mixture = {{sums = 1}}
-lr = {{to = 0, shape = "linear"}}
+lr = {{from = 2e-3, to = 0, shape = "linear", warmup = 150}}
 keep = "{keep}"
 flags = {{"data.seq_len" = 64, "data.batch_size" = 2, "model.rope_theta" = 1e5}}
 """
@@ -41,6 +43,15 @@ RAMP = {
   '"model.rope_theta"': '"mesh.context" = 2, "model.rope_theta"',
 }
 BOUNDARIES = (2, 3)  # Steps.
+# A plain run like the first phase.
+PLAIN = """
+--num_steps=3
+--data.batch_size=2
+--optim.lr=1e-2
+--optim.lr_final=5e-3
+--optim.schedule=cosine
+--optim.warmup_steps=2
+""".split()
 SETTINGS = [*tiny.FLAGS, *"""
 --mesh.replica=1
 --model.num_layers=1
@@ -104,7 +115,8 @@ def state(run_dir, step):
   """The bits of all arrays of a checkpoint, and where it is in the data."""
   path = str(run_dir / 'checkpoints' / str(step))
   about = meta.read(path)
-  return seal.verified(path)['fingerprint'], about['data_index'], about['phase']
+  found = seal.verified(path)['fingerprint'], about['data_index']
+  return *found, about.get('phase')
 
 
 def rows(run_dir):
@@ -143,13 +155,15 @@ def test_the_rate_is_a_function_of_tokens(straight, recipe):
   tokens = [0, *(row['tokens'] for row in told)]
   assert tokens == [0, 64, 128, 192, 320, 448, 576]
   for row, before in zip(told, tokens, strict=False):
-    if before < 100:
-      wanted = 1e-2 * before / 100
+    if before + 64 < 128:
+      wanted = 1e-2 * (before + 64) / 128
     elif before < 192:
-      done = (before - 100) / 90
+      done = max(0, before - 128) / 64
       wanted = 5e-3 + 5e-3 * (1 + math.cos(math.pi * done)) / 2
+    elif before - 192 < 150:
+      wanted = 5e-3 - 3e-3 * (before - 192) / 150
     else:
-      wanted = 5e-3 * (1 - (before - 192) / 380)
+      wanted = 2e-3 * (1 - (before - 192 - 150) / 230)
     assert row['optim/lr'] == pytest.approx(wanted, abs=1e-9)
 
 
@@ -164,7 +178,7 @@ def test_an_edited_past_is_refused_and_a_future_is_not(
     ('"0:2"', '"0:3"', 'phase "one", batch was 2'),
     ('1e-2', '2e-2', 'phase "one", lr.from was 0.01 and is 0.02 now'),
     ('380', '700', 'phase "two", lr.tokens was 380'),
-    ('= 190', '= 250', 'phase "one", lr.tokens was 190'),
+    ('= 192', '= 250', 'phase "one", lr.tokens was 192'),
     ('1e5', '1e6', 'phase "two", flags.model.rope_theta was 1'),
   ):
     assert train(recipe('all', {old: new}), run) == 2
@@ -223,3 +237,102 @@ def test_a_kill_around_a_boundary_changes_nothing(
   assert train(path, tmp_path) == 0
   for step in (*BOUNDARIES, 6):
     assert state(tmp_path, step) == state(wanted, step)
+
+
+def plain(folder, run_dir):
+  """The exit code of a plain run of the first phase."""
+  shares = f'--data.dir={folder}/times@0.7,{folder}/sums@0.3'
+  flags = [*SETTINGS, *PLAIN, shares, f'--run_dir={run_dir}']
+  return main.main(['zaya_jax', *flags])
+
+
+@pytest.fixture
+def ran(straight, recipe, folder, tmp_path):
+  """A folder with a copy of a plain run of three steps."""
+  found = folder / 'plain'
+  straight(recipe())  # Which makes the shards.
+  if not found.exists():
+    assert plain(folder, found) == 0
+  return shutil.copytree(found, tmp_path / 'run')
+
+
+@pytest.fixture
+def grown(recipe, tmp_path):
+  """A function: folder of a plain run -> a recipe that begins with it."""
+
+  def write(run):
+    path = tmp_path / 'grown.toml'
+    ask = ['--mode=ledger', f'--source={run}', f'--output={path}']
+    assert main.main(['zaya_jax', *ask]) == 0
+    first, later = path.read_text(), recipe().read_text()
+    second = later.partition('name = "two"')[1:]
+    path.write_text(f'{first}[[phase]]\n{"".join(second)}')
+    return path
+
+  return write
+
+
+@pytest.mark.parametrize('stop', [3, pytest.param(2, marks=pytest.mark.long)])
+def test_a_plain_run_goes_on_as_if_it_had_a_recipe(
+  straight, recipe, grown, folder, ran, tmp_path, monkeypatch, capsys, stop
+):
+  """Whether it was done with its last step, or stopped on its way."""
+  wanted, found = straight(recipe()), ran
+  if stop < 3:
+    found = tmp_path / 'stopped'
+    stopping(monkeypatch, stop)
+    assert plain(folder, found) == 75
+  assert train(grown(found), found) == 0
+  for step in (2, 3, 4, 6):  # Each that is saved.
+    assert state(found, step)[:2] == state(wanted, step)[:2]
+  told, others = rows(found), rows(wanted)
+  for key in ('train/loss', 'optim/lr', 'tokens'):
+    assert [row[key] for row in told] == [row[key] for row in others]
+  assert [row.get('phase') for row in told[:stop]] == stop * [None]
+  sums = [list(ledger.check(str(run), 'all')) for run in (found, wanted)]
+  for row in sums[1]:
+    if row.get('phase') == 'one':
+      row['phase'] = 'plain'
+  proven = [[row for row in rows if 'check' not in row] for rows in sums]
+  assert proven[0] == proven[1] and len(proven[0]) >= 3
+  assert all(row['valid'] for row in sums[0] if 'check' in row)
+  # A checkpoint of before is scored as it was trained.
+  plain_one = evaluate._config_of(str(found / 'checkpoints' / str(stop)))
+  assert plain_one.data.dir == (f'{folder}/times@0.7', f'{folder}/sums@0.3')
+  ask = ['--mode=ledger', f'--source={found}', f'--output={tmp_path}/a.toml']
+  assert main.main(['zaya_jax', *ask]) == 2
+  assert 'was trained by' in capsys.readouterr().err
+
+
+def test_a_recipe_that_says_another_past_leaves_a_plain_run_alone(
+  recipe, ran, tmp_path, capsys
+):
+  before = state(ran, 3)
+  for change, message in (
+    ({'0.7': '0.6'}, 'phase "one", mixture.times was 7/10 and is 2/3 now'),
+    ({'_steps = 2': '_steps = 1'}, 'lr.warmup_steps was 2 and is 1 now'),
+  ):
+    assert train(recipe('all', change), ran) == 2
+    assert message in capsys.readouterr().err
+  taken = tmp_path / 'taken.toml'
+  taken.write_text('')
+  ask = ['zaya_jax', '--mode=ledger', f'--source={ran}', f'--output={taken}']
+  assert main.main(ask) == 2
+  assert 'there is such a file' in capsys.readouterr().err
+  assert state(ran, 3) == before
+
+
+@pytest.mark.long
+def test_a_kill_before_the_recipe_has_saved_changes_nothing(
+  straight, recipe, grown, ran
+):
+  path = grown(ran)
+  flags = [f'--recipe={path}', f'--run_dir={ran}', *SETTINGS]
+  program = [sys.executable, '-c', KILLED, 'SIGKILL', '4', *flags]
+  done = subprocess.run(program, cwd=ROOT, capture_output=True, check=False)
+  assert done.returncode == -9, done.stderr
+  assert not (ran / 'checkpoints' / '4').exists()
+  assert train(path, ran) == 0
+  assert state(ran, 6)[:2] == state(straight(recipe()), 6)[:2]
+  found = list(ledger.check(str(ran), 'all'))
+  assert all(row['valid'] for row in found if 'check' in row)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from zaya_jax.aegis.drills import trial
-from zaya_jax.config.recipe import phase as phase_lib
+from zaya_jax.config import training
 from zaya_jax.config.recipe import segments
 
 STEPS, SAVE_EVERY = 6, 3
@@ -97,13 +97,13 @@ def _phase(course, phase, own: Sequence[segments.Segment], far: bool):
     f'tokens = {tokens}',
     f'mixture = {_table(mixture)}',
     f'batch = {json.dumps(ramp)}',
-    f'lr = {_table(_rate(phase.rate, tokens))}',
+    f'lr = {_table(_rate(own[0].rate, tokens))}',
     f'keep = "{phase.keep}"',
     f'flags = {_table(flags)}',
   ]
 
 
-def _rate(rate: phase_lib.Rate, tokens: int) -> dict[str, Any]:
+def _rate(rate: training.Rate, tokens: int) -> dict[str, Any]:
   """The same rates over fewer tokens."""
   found: dict[str, Any] = {
     'from': rate.start,

@@ -64,7 +64,7 @@ _MODES = {
   'plan': _Mode(ends=('.json', '.svg')),
   'bench': _Mode(ends=('.json',)),
   'report': _Mode(needs=(_READ,), reads=(_READ,), ends=('.html',)),
-  'ledger': _Mode(needs=(_READ,), reads=(_READ,)),
+  'ledger': _Mode(needs=(_READ,), reads=(_READ,), ends=('.toml',)),
   'rehearse': _Mode(needs=(('recipe',),)),
 }
 

@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from zaya_jax.config import fields
+from zaya_jax.config import fields, training
 
 SHAPES = ('cosine', 'linear', 'constant')
 # Flags that may differ from phase to phase: sections with a dot, or one flag.
@@ -26,40 +26,6 @@ _PHASE = (
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Rate:
-  """The learning rate of a phase, a function of its tokens.
-
-  Attributes:
-    before: where the phase before ended; warmup begins there.
-    start: after warmup.
-    end: after the last token.
-    shape: from `start` to `end`.
-    warmup: tokens, of the phase.
-    tokens: of the phase.
-  """
-
-  before: float
-  start: float
-  end: float
-  shape: Literal['cosine', 'linear', 'constant']
-  warmup: int
-  tokens: int
-
-  def at(self, tokens: int) -> float:
-    """The rate of the step before which the phase has given out `tokens`."""
-    if tokens < self.warmup:
-      return self.before + (self.start - self.before) * tokens / self.warmup
-    if self.shape == 'constant':
-      return self.start
-    rest = max(1, self.tokens - self.warmup)
-    done = min(1.0, (tokens - self.warmup) / rest)
-    if self.shape == 'linear':
-      return self.start + (self.end - self.start) * done
-    left = (1 + math.cos(math.pi * done)) / 2
-    return self.end + (self.start - self.end) * left
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Phase:
   """One phase of a recipe.
 
@@ -69,7 +35,7 @@ class Phase:
     mixture: shares of sources by name, as they are written.
     batch: (tokens of the phase, batch size from there on); (): one size, that
       of the flags.
-    rate: the learning rate.
+    rate: the learning rate; `Rate.warmup_steps` still to be `counted`.
     keep: of the state before: all, or params alone.
     max_epochs: how often a source may have been read by the end of the phase,
       in the whole run; no limit for what is not named.
@@ -80,7 +46,7 @@ class Phase:
   tokens: int
   mixture: Mapping[str, fractions.Fraction]
   batch: tuple[tuple[int, int], ...]
-  rate: Rate
+  rate: training.Rate
   keep: Literal['all', 'params']
   max_epochs: Mapping[str, float]
   flags: Mapping[str, Any]
@@ -202,12 +168,13 @@ def _batch(path, phase, row, tokens) -> tuple[tuple[int, int], ...]:
   return tuple(found)
 
 
-def _rate(path, phase, row, tokens, before) -> Rate:
+def _rate(path, phase, row, tokens, before) -> training.Rate:
   """The learning rate; it begins where the phase before ended."""
   table = row.get('lr', {})
   if not isinstance(table, dict):
     raise error(path, phase, 'lr', ' must be as {from = 6e-4, to = 2e-4}.')
-  known(path, phase, table, ('from', 'to', 'shape', 'warmup'), 'lr.')
+  names = ('from', 'to', 'shape', 'warmup', 'warmup_steps')
+  known(path, phase, table, names, 'lr.')
   for key in ('from', 'to'):
     value = table.get(key, 0)
     good = type(value) in (int, decimal.Decimal) and value == value
@@ -238,12 +205,19 @@ def _rate(path, phase, row, tokens, before) -> Rate:
       path, phase, f'lr.warmup = {table["warmup"]!r}',
       f' must be tokens, as "30B", and at most the {tokens:,} of the phase.',
     )  # fmt: skip
-  return Rate(
+  steps = table.get('warmup_steps', 0)
+  if type(steps) is not int or steps < 0 or (steps and warmup):
+    raise error(
+      path, phase, f'lr.warmup_steps = {_plain(steps)!r}',
+      ' must be a whole number of steps, in place of lr.warmup.',
+    )  # fmt: skip
+  return training.Rate(
     before=before or 0.0,
     start=float(start),
     end=float(table.get('to', start)),
     shape=shape,
     warmup=warmup,
+    warmup_steps=steps,
     tokens=tokens,
   )
 

@@ -11,9 +11,8 @@ import fractions
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-from zaya_jax.config import fields
+from zaya_jax.config import fields, training
 from zaya_jax.config import recipe as recipe_lib
-from zaya_jax.config.recipe import phase as phase_lib
 
 # Steps of a schedule whose end is not known yet: a run of --hours, as long as
 # its speed is measured.
@@ -53,7 +52,7 @@ class Segment:
   seq_len: int
   batch_size: int
   weights: tuple[fractions.Fraction, ...] = ()
-  rate: phase_lib.Rate | None = None
+  rate: training.Rate | None = None
   phase_token: int = 0
   keep: Literal['all', 'params'] = 'all'
   closes: bool = True
@@ -264,6 +263,8 @@ def _of_phase(config, recipe, phase, before) -> list[Segment]:
   data = _naming_phase(recipe, phase.name, with_flags, config, flags).data
   ramp = phase.batch or ((0, data.batch_size),)
   ends = [*(place for place, _ in ramp[1:]), phase.tokens]
+  first = ramp[0][1] * data.seq_len
+  rate = _naming_phase(recipe, phase.name, phase.rate.counted, first)
   share = sum(phase.mixture.values())
   zero = fractions.Fraction(0)
   weights = [phase.mixture.get(s.name, zero) / share for s in recipe.sources]
@@ -287,7 +288,7 @@ def _of_phase(config, recipe, phase, before) -> list[Segment]:
         seq_len=data.seq_len,
         batch_size=batch_size,
         weights=tuple(weights),
-        rate=phase.rate,
+        rate=rate,
         phase_token=done,
         keep='all' if found else phase.keep,
         closes=False,

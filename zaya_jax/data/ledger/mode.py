@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """--mode=ledger: what a run was trained on, and whether that can be proven."""
 
+import os
 import random
 import sys
 from collections.abc import Callable, Iterator
@@ -11,8 +12,9 @@ from pipelines.shards import copies
 from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import errors
 from zaya_jax.config import exit_codes
+from zaya_jax.data import plain
 from zaya_jax.data.ledger import chain, content, origin, story, totals
-from zaya_jax.runtime import rows
+from zaya_jax.runtime import durable, rows
 
 # What a sample reads at most, but for its first step.
 _SAMPLE_STEPS, _SAMPLE_TOKENS = 64, 2**26
@@ -22,15 +24,21 @@ _WRONG = (errors.CheckpointError, data_errors.DataError)
 def main(config: config_lib.Config) -> int:
   """Shows totals and checks, or with --ledger.step the documents of a step.
 
+  With --output the recipe that begins as a plain run did is written there.
+
   Returns:
     The exit code: 3 if a check failed.
 
   Raises:
     LedgerError: if there is no ledger, or no such step.
     DataError: if the shards of a step cannot be read.
+    UsageError: if there is no plain run, or something in the place of --output.
   """
   copies.keep_within(config.data.copies_gb)
   run_dir, show = config.source or config.run_dir, _printer()
+  if config.output:
+    _write_recipe(run_dir, config.output)
+    return exit_codes.DONE
   if config.ledger.step:
     for row in _documents(run_dir, config.ledger.step, config.data.dir):
       show(row)
@@ -102,6 +110,25 @@ def check(
       yield _row('content', said=read(told, shards))
   except _WRONG as error:
     yield _row('content', reason=str(error))
+
+
+def _write_recipe(run_dir: str, output: str) -> None:
+  """Writes what a plain run was trained by, as the first phases of a recipe."""
+  step, about = story.newest(run_dir)
+  why = ''
+  if step is None:
+    why = f'{run_dir} has no checkpoint, and nothing to begin a recipe with'
+  elif known := about.get('recipe'):
+    why = f'{run_dir} was trained by {known["path"]}; add phases to that'
+  elif os.path.exists(output):
+    why = 'there is such a file; choose another name'
+  if why or step is None:
+    raise config_lib.UsageError(f'--output={output}: {why}.')
+  durable.replace(output, plain.text(run_dir, about, step).encode())
+  print(
+    f'{output} says what {run_dir} was trained by; write the phases to come '
+    f'behind it, and go on with --recipe={output}'
+  )
 
 
 def _documents(run_dir, step, folders=()) -> Iterator[dict[str, Any]]:

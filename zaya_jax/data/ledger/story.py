@@ -12,7 +12,6 @@ import pathlib
 from typing import Any
 
 from zaya_jax.checkpoint import errors, folders, meta, seal
-from zaya_jax.data import past
 from zaya_jax.data.ledger import book, chain, digest, terms
 
 _DIGITS = 16  # Of a digest.
@@ -98,7 +97,7 @@ def read(run_dir: str) -> Story:
     CheckpointError: if the newest checkpoint is damaged.
   """
   path = pathlib.Path(run_dir, chain.NAME)
-  step, about = _newest(run_dir)  # First: the file only grows.
+  step, about = newest(run_dir)  # First: the file only grows.
   head = about.get(book.META)
   if not path.exists() and not (head and head['waiting']):
     told = 'its checkpoints know of none: the run is older than ledgers'
@@ -186,10 +185,11 @@ class _Reader:
         row['run'] == self._opened['run'],
         'is of another run',
       )
+      named = any(self.reads.phases)
       self._check(
         number,
-        _past(row, reads, self.row)
-        == _past(self._opened, self.reads, self.row),
+        terms.past_of(row, reads, self.row, named)
+        == terms.past_of(self._opened, self.reads, self.row, named),
         f'has another order of the rows before {self.row:,}',
       )
     self.reads, self._opened = reads, row
@@ -248,27 +248,7 @@ class _Reader:
       raise chain.broken(self._path, number, what)
 
 
-def _past(opened: dict[str, Any], reads: terms.Reads, row: int) -> list[Any]:
-  """What decided the rows before this one, as a line that opens says.
-
-  A source that has given none of them may have been prepared anew.
-  """
-  counts = reads.order.counts(0, row)
-  found: list[Any] = [opened['order'], opened['seed']]
-  stretches = past.before(reads.order.stretches, row)
-  for phase, stretch in zip(reads.phases, stretches, strict=False):
-    read = [
-      (share, number, extent if counts[number] else None)
-      for number, (share, extent) in enumerate(
-        zip(stretch.weights, reads.order.extents, strict=True)
-      )
-      if share
-    ]
-    found.append([phase, stretch.rows, stretch.seq_len, read])
-  return found
-
-
-def _newest(run_dir: str) -> tuple[int | None, dict[str, Any]]:
+def newest(run_dir: str) -> tuple[int | None, dict[str, Any]]:
   """Step and meta of the newest checkpoint, as it was sealed."""
   root = folders.root(run_dir)
   names = folders.numbered(root)

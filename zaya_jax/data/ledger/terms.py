@@ -118,6 +118,33 @@ def reads(
   }
 
 
+def past_of(
+  opened: Mapping[str, Any], reads: Reads, row: int, named: bool
+) -> list[Any]:
+  """What decided the rows before this one, as a line that opens says.
+
+  A source that has given none of them may have been prepared anew. A plain run
+  has no phases, and may have become some of a recipe: they are not `named`.
+  """
+  counts = reads.order.counts(0, row)
+  found: list[Any] = [opened['order'], opened['seed']]
+  stretches = past.before(reads.order.stretches, row)
+  for phase, stretch in zip(reads.phases, stretches, strict=False):
+    read = [
+      (share, number, extent if counts[number] else None)
+      for number, (share, extent) in enumerate(
+        zip(stretch.weights, reads.order.extents, strict=True)
+      )
+      if share
+    ]
+    what = [phase if named else '', stretch.seq_len, read]
+    if not named and found[2:] and found[-1][1:] == what:
+      found[-1][0] += stretch.rows
+    else:
+      found.append([stretch.rows, *what])
+  return found
+
+
 def _names(config, folders) -> list[str]:
   if course := segments.course(config):
     return [source.name for source in course.recipe.sources]

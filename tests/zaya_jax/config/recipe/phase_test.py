@@ -68,6 +68,11 @@ WRONG = [
   ({'lr': 'lr = {from = 1, shape = "linear"}'}, 'lr.to goes with'),
   ({'lr': 'lr = {from = 1, to = 0, shape = "constant"}'}, 'lr.to goes with'),
   ({'lr': 'lr = {from = 1, warmup = "11k"}'}, "lr.warmup = '11k' must be"),
+  (
+    {'lr': 'lr = {from = 1, warmup = "1k", warmup_steps = 2}'},
+    'lr.warmup_steps = 2 must be a whole number of steps, in place of',
+  ),
+  ({'lr': 'lr = {from = 1, warmup_steps = 2.5}'}, 'lr.warmup_steps = 2.5 must'),
   ({'flags': 'flags = {"optim.lr" = 1.0}'}, 'flags."optim.lr" is no flag'),
   ({'flags': 'flags = {"seq_len" = 2}'}, 'these may: data.seq_len'),
   (
@@ -99,3 +104,12 @@ def test_the_rate_is_its_closed_form(tmp_path):
   assert linear.at(2500) == 0.75
   constant = _load(tmp_path, lr='lr = {from = 0.5}').rate
   assert constant.at(0) == constant.at(9999) == constant.end == 0.5
+
+
+def test_warmup_in_steps_begins_with_a_share(tmp_path):
+  lr = 'lr = {from = 0.8, warmup_steps = 4}'
+  rate = _load(tmp_path, lr=lr).rate.counted(100)
+  found = [rate.at(100 * step) for step in range(6)]
+  assert found == pytest.approx([0.2, 0.4, 0.6, 0.8, 0.8, 0.8])
+  with pytest.raises(config_lib.UsageError, match='12,000 tokens, and the pha'):
+    _load(tmp_path, lr=lr).rate.counted(3000)

@@ -40,6 +40,17 @@ def _config(tmp_path, text=RECIPE, **changes):
   )
 
 
+def test_warmup_in_steps_is_of_the_first_batch(tmp_path):
+  text = RECIPE.replace('to = 0.5', 'to = 0.5, warmup_steps = 3')
+  first, second, *_ = segments.segments(_config(tmp_path, text))
+  found = [first.learning_rate(2 * step) for step in range(4)]
+  assert found[:2] == pytest.approx([1 / 3, 2 / 3])
+  assert found[2] == 1.0 and second.learning_rate(8) == first.rate.at(128)
+  text = RECIPE.replace('to = 0.5', 'to = 0.5, warmup_steps = 40')
+  with pytest.raises(config_lib.UsageError, match='"one": lr.warmup_steps = '):
+    segments.segments(_config(tmp_path, text))
+
+
 def test_segments_follow_each_other_in_whole_steps(tmp_path):
   found = segments.segments(_config(tmp_path))
   sizes = [(s.phase, s.batch_size, s.steps) for s in found]

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from pipelines import order
-from zaya_jax.data.ledger import book, chain, opening, story
+from zaya_jax.data.ledger import book, chain, opening, story, totals
 
 
-def reads(weights, record_tokens=256):
+def reads(weights, record_tokens=256, phases=(('', None),)):
   """What opens the ledger of a run of two sources."""
   return {
     'run': 'r', 'order': order.VERSION, 'seed': 0,
@@ -20,23 +20,26 @@ def reads(weights, record_tokens=256):
       for x in 'ab'
     ],
     'stretches': [
-      {'phase': '', 'rows': None, 'seq_len': 16, 'weights': weights.split()}
+      {'phase': phase, 'rows': rows, 'seq_len': 16, 'weights': weights.split()}
+      for phase, rows in phases
     ],
   }  # fmt: skip
 
 
-def go_on(folder, weights, known, step):
+def go_on(folder, weights, known, step, phases=(('', None),)):
   """Three steps of four rows; the head of the ledger then."""
   shares = tuple(map(Fraction, weights.split()))
   extents = [order.Extent(10**6, 256)] * 2
-  rows = order.Order(extents, [order.Stretch(None, 16, shares)], 0)
+  stretches = [order.Stretch(rows, 16, shares) for _, rows in phases]
+  rows = order.Order(extents, stretches, 0)
+  phase = phases[rows.stretch(4 * step)][0]
   made = opening.open_book(
     str(folder),
-    book.Terms(phase='', counts=rows.counts),
+    book.Terms(phase=phase, counts=rows.counts),
     known=known,
     row=4 * step,
     step=step,
-    reads=reads(weights),
+    reads=reads(weights, phases=phases),
     tell=lambda note: None,
   )
   for i in range(step, step + 3):
@@ -55,6 +58,34 @@ def test_other_shares_of_the_past_are_refused(tmp_path):
   head = go_on(tmp_path, '3 1', None, 0)
   go_on(tmp_path, '3 2', head, 3)
   with pytest.raises(chain.LedgerError, match='line 3, has another order'):
+    story.read(str(tmp_path))
+
+
+def test_a_plain_run_may_become_phases(tmp_path):
+  """Its rows count for the phases that they are in now."""
+  head = go_on(tmp_path, '3 1', None, 0)
+  phases = ('one', 8), ('two', 4), ('three', 100)
+  go_on(tmp_path, '3 1', head, 3, phases)
+  told = story.read(str(tmp_path))
+  assert {line.phase for line in told.lines} == {'', 'three'}
+  assert told.reads.phases == ('one', 'two', 'three')
+  found = {}
+  for row in totals.by_phase(told):
+    assert row['tokens'] == 16 * row['rows']
+    found[row['phase'], row['source']] = row['rows']
+  assert found == {
+    ('one', 'a'): 6, ('one', 'b'): 2, ('two', 'a'): 3, ('two', 'b'): 1,
+    ('three', 'a'): 9, ('three', 'b'): 3,
+  }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+  'phases', [(('other', 12), ('more', 100)), (('', None),)]
+)
+def test_phases_keep_their_names(tmp_path, phases):
+  head = go_on(tmp_path, '3 1', None, 0, (('one', 12), ('two', 100)))
+  go_on(tmp_path, '3 1', head, 3, phases)
+  with pytest.raises(chain.LedgerError, match='has another order'):
     story.read(str(tmp_path))
 
 
