@@ -18,7 +18,8 @@ from fractions import Fraction
 import numpy as np
 
 from benchmarks import record
-from pipelines import manifest, order, prepare
+from pipelines import order, prepare
+from pipelines.shards import manifest
 from zaya_jax.data.ledger import chain, content, digest, story, terms
 
 _EVERY = 1_000

@@ -21,7 +21,6 @@ The page cache is warm. It writes a gigabyte to --folder.
 
 import argparse
 import functools
-import hashlib
 import json
 import os
 import pathlib
@@ -35,75 +34,12 @@ import grain
 import numpy as np
 from array_record.python import array_record_module
 
-from benchmarks import record
-from pipelines import loader, manifest
+from benchmarks import linked_shards, record
+from pipelines import loader
 from pipelines.sources import stamp
 
-_RECORD, _VOCABULARY, _BOS = 32_768, 262_272, 2
 _SHAPES = ((4_096, 32), (512, 256))  # Tokens of a window, windows of a batch.
 _LATENCY_S, _STEP_S = 0.1, 2.5
-
-
-def make_shards(
-  folder: pathlib.Path, records: list[np.ndarray], shards: int
-) -> manifest.Manifest:
-  """A folder of shards: as many links to one shard of these records."""
-  folder.mkdir(parents=True)
-  listed, first = [], None
-  for i in range(shards):
-    path = folder / f'train-{i:06d}-of-{shards:06d}.array_record'
-    if i % 30_000 == 0:  # File systems limit the number of links.
-      writer = array_record_module.ArrayRecordWriter(
-        str(path), 'group_size:1,zstd:3'
-      )
-      for tokens in records:
-        writer.write(tokens.astype('<u4').tobytes())
-      writer.close()
-      first, content = path, path.read_bytes()
-    else:
-      os.link(first, path)
-    listed.append(
-      manifest.Shard(
-        name=path.name,
-        bytes=len(content),
-        sha256=hashlib.sha256(content).hexdigest(),
-        records=len(records),
-      )
-    )
-  return _describe(folder, listed, len(records[0]))
-
-
-def _describe(folder, shards, size) -> manifest.Manifest:
-  tokens = size * sum(shard.records for shard in shards)
-  made = manifest.Manifest(
-    format_version=manifest.PLAIN,
-    settings=manifest.Settings(
-      input='', text_field='', tokenizer='', train_tokenizer=0,
-      val_fraction=0.0, record_tokens=size, shard_tokens=size,
-    ),
-    input_sha256='', num_sources=1, sources=(), num_skipped=0, skipped={},
-    tokenizer='', tokenizer_sha256='', vocab_size=_VOCABULARY, pad_id=0,
-    bos_id=_BOS, eos_id=1, dtype='uint32', record_tokens=size,
-    splits={
-      'train': manifest.Split(
-        documents=1, tokens=tokens, bytes=tokens, bytes_per_token=1.0,
-        zlib_bits_per_byte=None, shards=tuple(shards),
-      )
-    },
-  )  # fmt: skip
-  manifest.write(made, folder)
-  return made
-
-
-def text(count: int) -> list[np.ndarray]:
-  """Records of ids as frequent as words are, with 30 documents each."""
-  random = np.random.default_rng(0)
-  records = []
-  for _ in range(count):
-    tokens = np.minimum(random.zipf(1.2, _RECORD), _VOCABULARY - 1)
-    tokens[random.integers(0, _RECORD, 30)] = _BOS
-    records.append(tokens.astype(np.uint32))
-  return records
 
 
 def rate(take: Callable[[], object], tokens: int, batches: int) -> float:
@@ -119,10 +55,10 @@ def rate(take: Callable[[], object], tokens: int, batches: int) -> float:
 
 def speed(folder: pathlib.Path, batches: int) -> list[dict]:
   """Each loader at each shape; shards have 250 records."""
-  records, rows, made = text(250), [], {}
+  records, rows, made = linked_shards.text(250), [], {}
   for shards in (8, 16):  # 262 MB of ids, about the cache, and twice as many.
     where = folder / f'speed{shards}'
-    made[str(where)] = make_shards(where, records, shards)
+    made[str(where)] = linked_shards.make(where, records, shards)
   for length, batch in _SHAPES:
     tokens, mine = length * batch, []
     for where, data in made.items():
@@ -300,7 +236,7 @@ def opening(folder: pathlib.Path, many: int, some: int) -> dict:
   """The four measurements of folders of small shards."""
   record_ = [np.full(1_024, 7, np.uint32)]
   for count in (many, some):
-    made = make_shards(folder / str(count), record_, count)
+    made = linked_shards.make(folder / str(count), record_, count)
     stamp.compare(folder / str(count), [made.splits['train'].shards[0].name])
     stamp.write(folder / str(count))
   large, small = folder / str(many), folder / str(some)

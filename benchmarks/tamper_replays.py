@@ -17,6 +17,7 @@ import random
 import shutil
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 from benchmarks import record
 from zaya_jax.checkpoint import errors, fingerprint, seal, seal_key
@@ -36,14 +37,9 @@ def trials(folder: str, count: int, seed: int = 0) -> dict:
   Returns:
     How many of each kind were refused, for which reasons, and the silent ones.
   """
-  before = os.environ.get('XDG_STATE_HOME')
-  os.environ['XDG_STATE_HOME'] = os.path.join(folder, 'state')
-  try:
+  state = os.path.join(folder, 'state')
+  with mock.patch.dict(os.environ, XDG_STATE_HOME=state):
     return _trials(pathlib.Path(folder), count, random.Random(seed))
-  finally:
-    del os.environ['XDG_STATE_HOME']
-    if before is not None:
-      os.environ['XDG_STATE_HOME'] = before
 
 
 def _trials(folder: pathlib.Path, count: int, rng: random.Random) -> dict:

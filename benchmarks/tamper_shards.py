@@ -13,7 +13,8 @@ import random
 import shutil
 
 from benchmarks import record, tamper
-from pipelines import errors, manifest, prepare
+from pipelines import errors, prepare
+from pipelines.shards import manifest
 
 KINDS = (
   'bit flip',

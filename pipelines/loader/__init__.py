@@ -12,8 +12,9 @@ from collections.abc import Generator, Sequence
 
 import numpy as np
 
-from pipelines import errors, manifest, mixture, order, pack, sources
+from pipelines import errors, order, pack, sources
 from pipelines.loader import in_order
+from pipelines.shards import manifest, mixture
 from pipelines.sources import ahead, cache, stamp
 
 Batch = in_order.Batch

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from pipelines import errors, manifest, order, pack, sources
+from pipelines import errors, order, pack, sources
 from pipelines import tokenizer as tokenizer_lib
+from pipelines.shards import manifest
 from pipelines.sources import ahead, stamp
 
 Batch = dict[str, np.ndarray]  # See `pack.model_inputs`.

@@ -14,7 +14,7 @@ import pathlib
 import shutil
 from collections.abc import Callable, Sequence
 
-from pipelines import chat, errors, manifest, store
+from pipelines import chat, errors, store
 from pipelines import tokenizer as tokenizer_lib
 from pipelines.prepare import (
   contamination,
@@ -27,6 +27,7 @@ from pipelines.prepare import (
 from pipelines.prepare import engine as engine_lib
 from pipelines.prepare import output as output_lib
 from pipelines.prepare.input import read
+from pipelines.shards import manifest
 
 _TRAINED = 'trained'  # Folder of the tokenizer that was trained.
 

@@ -16,8 +16,9 @@ from collections.abc import Iterator
 import numpy as np
 from array_record.python import array_record_module
 
-from pipelines import documents, errors, manifest, pack
+from pipelines import errors, pack
 from pipelines.prepare import layout, tasks, units
+from pipelines.shards import documents, manifest
 
 _OPTIONS = 'group_size:1,zstd:3'
 _ROWS = 2**12  # Documents that are looked up at once.

@@ -6,9 +6,10 @@ import pathlib
 import zlib
 from collections.abc import Sequence
 
-from pipelines import errors, manifest
+from pipelines import errors
 from pipelines.prepare import bundle, layout, output, split, tasks, units
 from pipelines.prepare.input import read
+from pipelines.shards import manifest
 
 _ZLIB = 2**24  # Bytes of held-out text that zlib is measured on; it is slow.
 

@@ -12,10 +12,11 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any, TextIO
 
-from pipelines import errors, manifest, store
+from pipelines import errors, store
 from pipelines import tokenizer as tokenizer_lib
 from pipelines.prepare import units
 from pipelines.prepare.input import read
+from pipelines.shards import manifest
 
 _LOCK = 'lock'
 _WORK = 'work'

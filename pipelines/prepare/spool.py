@@ -6,8 +6,9 @@ import pathlib
 
 import numpy as np
 
-from pipelines import documents, pack
+from pipelines import pack
 from pipelines.prepare import split, tokenize
+from pipelines.shards import documents
 
 # A document in a unit. `offset`: byte in `.tokens` where its tokens begin,
 # behind which, if it is `masked`, a byte of flags follows for each; `text` and

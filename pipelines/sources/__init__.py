@@ -5,7 +5,8 @@ import os
 
 import numpy as np
 
-from pipelines import copies, errors, manifest, order, pack, store
+from pipelines import errors, order, pack, store
+from pipelines.shards import copies, manifest
 from pipelines.sources import cache as cache_lib
 from pipelines.sources import readers
 

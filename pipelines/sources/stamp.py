@@ -13,7 +13,8 @@ import os
 import pathlib
 from collections.abc import Iterable
 
-from pipelines import copies, manifest, store
+from pipelines import store
+from pipelines.shards import copies, manifest
 
 FILE_NAME = 'verified.json'
 

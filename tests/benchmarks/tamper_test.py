@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from benchmarks import tamper, tamper_ledger, tamper_replays, tamper_shards
-from pipelines import manifest
+from pipelines.shards import manifest
 from zaya_jax.checkpoint import seal
 from zaya_jax.checkpoint.reading import resuming
 from zaya_jax.data.ledger import content

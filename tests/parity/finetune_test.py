@@ -8,7 +8,8 @@ import pytest
 import torch
 import transformers
 
-from pipelines import loader, manifest
+from pipelines import loader
+from pipelines.shards import manifest
 from tests.support import chats, tuning
 from zaya_jax import main
 from zaya_jax.inference import load as load_lib

@@ -13,15 +13,8 @@ import numpy as np
 import pytest
 from array_record.python import array_record_module
 
-from pipelines import (
-  errors,
-  loader,
-  manifest,
-  mixture,
-  order,
-  prepare,
-  tokenizer,
-)
+from pipelines import errors, loader, order, prepare, tokenizer
+from pipelines.shards import manifest, mixture
 
 ROOT = pathlib.Path(__file__).parents[2]
 L = 16

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from array_record.python import array_record_module
 
-from pipelines import errors, manifest, pack, sources
+from pipelines import errors, pack, sources
+from pipelines.shards import manifest
 
 
 def _write(path, records):

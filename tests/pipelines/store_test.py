@@ -7,9 +7,10 @@ import uuid
 import fsspec
 import pytest
 
-from pipelines import errors, manifest, prepare, store
+from pipelines import errors, prepare, store
 from pipelines.prepare import output
 from pipelines.prepare.input import read
+from pipelines.shards import manifest
 from tests.support import chats
 
 SMALL = {'record_tokens': 64, 'val_fraction': 0.2}

@@ -66,7 +66,7 @@ def first_state(config: config_lib.Config) -> state_lib.TrainState:
   with jax.set_mesh(mesh):
     place = arrays.on_mesh(jax.eval_shape(state_lib.make_init(config)), mesh)
   # Of NumPy: jax would compile for each shape how to divide it.
-  params, buffers = jax.tree.map(np.asarray, tiny.arrays(MODEL))
+  params, buffers = jax.tree.map(np.asarray, tiny.arrays(config.model))
   state = jax.tree.map(lambda s: np.zeros(s.shape, s.dtype), place)
   state = dataclasses.replace(state, params=params, buffers=buffers)
   return jax.device_put(state, jax.tree.map(lambda s: s.sharding, place))

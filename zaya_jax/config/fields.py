@@ -2,7 +2,9 @@
 """The fields of a configuration: help text, bounds, types, and their checks."""
 
 import dataclasses
+import fractions
 import math
+import re
 import typing
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
@@ -15,6 +17,9 @@ _WORDS = {
   float: 'a finite number',
   str: 'text in UTF-8',
 }
+_UNITS = {'': 0, 'k': 3, 'M': 6, 'B': 9, 'T': 12}
+_COUNT = re.compile(r'(\d+(?:\.\d+)?) ?([kMBT]?)')
+_MOST = 10**18  # Tokens; beyond it somebody has mistyped.
 
 
 class UsageError(ValueError):
@@ -51,6 +56,17 @@ class Section:
 def divisors(n: int) -> list[int]:
   """The positive divisors of `n`, ascending, for error messages."""
   return [d for d in range(1, n + 1) if n % d == 0]
+
+
+def count(value: Any) -> int | None:
+  """Tokens of 8000, '8T', '50B', '1.5M' or '64k'; None: it is none of these."""
+  if type(value) is int:
+    return value if 0 <= value <= _MOST else None
+  match = _COUNT.fullmatch(value) if isinstance(value, str) else None
+  if not match:
+    return None
+  exact = fractions.Fraction(match[1]) * 10 ** _UNITS[match[2]]
+  return int(exact) if exact.denominator == 1 and exact <= _MOST else None
 
 
 def check(

@@ -9,7 +9,6 @@ from zaya_jax.config import aegis as aegis_lib
 from zaya_jax.config import data as data_lib
 from zaya_jax.config import fields, flags, machine, modes, training
 from zaya_jax.config import model as model_lib
-from zaya_jax.config import phase as phase_lib
 
 field = fields.field
 
@@ -257,4 +256,4 @@ def _settle(values: Any, direct: Container[str]) -> None:
 
 def _number(text: str) -> int | None:
   """Tokens of '500000' or '50B'."""
-  return phase_lib.count(int(text) if text.isdecimal() else text)
+  return fields.count(int(text) if text.isdecimal() else text)

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from pipelines import documents, manifest, mixture, pack, sources
+from pipelines import pack, sources
 from pipelines import tokenizer as tokenizer_lib
+from pipelines.shards import documents, manifest, mixture
 from zaya_jax import config as config_lib
 from zaya_jax.runtime import rows
 

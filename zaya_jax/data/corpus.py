@@ -10,11 +10,11 @@ from typing import Any, Self
 import numpy as np
 
 from pipelines import loader as loader_lib
-from pipelines import manifest as manifest_lib
-from pipelines import mixture
 from pipelines import tokenizer as tokenizer_lib
+from pipelines.shards import manifest as manifest_lib
+from pipelines.shards import mixture
 from zaya_jax import config as config_lib
-from zaya_jax.config import segments
+from zaya_jax.config.recipe import segments
 from zaya_jax.data import held_out, opening, prepare, sources
 from zaya_jax.runtime import processes
 

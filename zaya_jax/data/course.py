@@ -7,7 +7,7 @@ import os
 from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import folders, meta
 from zaya_jax.checkpoint.reading import resuming
-from zaya_jax.config import segments
+from zaya_jax.config.recipe import segments
 from zaya_jax.data import history
 from zaya_jax.runtime import supervised
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from pipelines import loader, manifest, mixture, order
+from pipelines import loader, order
+from pipelines.shards import manifest, mixture
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -12,8 +12,8 @@ from fractions import Fraction
 from typing import Any
 
 from zaya_jax import config as config_lib
-from zaya_jax.config import phase as phase_lib
-from zaya_jax.config import segments
+from zaya_jax.config.recipe import phase as phase_lib
+from zaya_jax.config.recipe import segments
 from zaya_jax.data import plain, position
 
 # Flags of a phase that decide what was trained; others say how.

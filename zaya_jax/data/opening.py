@@ -8,7 +8,7 @@ are a burden for a shared file system. What has to be hashed is divided.
 import functools
 from collections.abc import Sequence
 
-from pipelines import manifest
+from pipelines.shards import manifest
 from pipelines.sources import stamp
 from zaya_jax.runtime import processes
 

@@ -17,8 +17,9 @@ from typing import Any
 from pipelines import manifest, mixture
 from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import meta
-from zaya_jax.config import phase as phase_lib
-from zaya_jax.config import segments, training
+from zaya_jax.config import training
+from zaya_jax.config.recipe import phase as phase_lib
+from zaya_jax.config.recipe import segments
 from zaya_jax.data import past, position
 
 _RATE = (

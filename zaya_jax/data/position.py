@@ -15,7 +15,8 @@ from typing import Any
 
 from pipelines import errors as data_errors
 from pipelines import loader as loader_lib
-from pipelines import manifest, order
+from pipelines import order
+from pipelines.shards import manifest
 from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import errors
 from zaya_jax.data import past

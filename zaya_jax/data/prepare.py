@@ -10,8 +10,8 @@ import sys
 import time
 from collections.abc import Callable
 
-from pipelines import manifest, mixture
 from pipelines import prepare as pipeline
+from pipelines.shards import manifest, mixture
 from zaya_jax import config as config_lib
 from zaya_jax.data import opening
 from zaya_jax.metrics import summary, text

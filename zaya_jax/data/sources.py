@@ -6,11 +6,12 @@ import functools
 import os
 from collections.abc import Sequence
 
-from pipelines import manifest, mixture, order
+from pipelines import order
+from pipelines.shards import manifest, mixture
 from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import folders as folders_lib
-from zaya_jax.config import phase as phase_lib
-from zaya_jax.config import segments
+from zaya_jax.config.recipe import phase as phase_lib
+from zaya_jax.config.recipe import segments
 from zaya_jax.data import prepare
 from zaya_jax.metrics import text
 from zaya_jax.runtime import processes

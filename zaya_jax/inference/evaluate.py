@@ -17,7 +17,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from pipelines import loader, mixture
+from pipelines import loader
+from pipelines.shards import mixture
 from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import errors, meta
 from zaya_jax.checkpoint.reading import finder

@@ -17,7 +17,7 @@ import yaml
 from lm_eval import tasks as task_lib
 from lm_eval import utils
 
-from pipelines import jinja_sandbox
+from pipelines.chat import sandbox
 from zaya_jax import config as config_lib
 from zaya_jax.inference import lm_eval as adapter
 from zaya_jax.inference import model as model_lib
@@ -35,7 +35,7 @@ _UNLOADABLE = (
   TypeError,
   ValueError,
   datasets.exceptions.DatasetsError,
-  jinja_sandbox.Error,
+  sandbox.Error,
   yaml.YAMLError,
 )
 

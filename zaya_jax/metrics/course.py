@@ -4,7 +4,7 @@
 from collections.abc import Iterator
 
 from zaya_jax import config as config_lib
-from zaya_jax.config import segments
+from zaya_jax.config.recipe import segments
 from zaya_jax.metrics import text
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from zaya_jax import config as config_lib
-from zaya_jax.config import segments
+from zaya_jax.config.recipe import segments
 from zaya_jax.metrics import console, experts, recorder, summary, text, window
 from zaya_jax.metrics import course as course_lib
 from zaya_jax.model import flops

@@ -9,7 +9,7 @@ import optax
 
 from ops import dispatch
 from zaya_jax import config as config_lib
-from zaya_jax.config import segments
+from zaya_jax.config.recipe import segments
 from zaya_jax.optim import balance, muon, schedule
 from zaya_jax.optim import groups as groups_lib
 

@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import optax
 
 from zaya_jax import config as config_lib
-from zaya_jax.config import segments, training
+from zaya_jax.config import training
+from zaya_jax.config.recipe import segments
 
 
 def make_schedule(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from zaya_jax import config as config_lib
-from zaya_jax.config import segments
+from zaya_jax.config.recipe import segments
 
 _DAY = 86_400
 Make = Callable[[config_lib.Config], dict[str, Any]]

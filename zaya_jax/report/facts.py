@@ -6,7 +6,8 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from pipelines import errors, mixture
+from pipelines import errors
+from pipelines.shards import mixture
 from zaya_jax import config as config_lib
 from zaya_jax.metrics import text
 from zaya_jax.model import flops

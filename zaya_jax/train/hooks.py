@@ -14,7 +14,7 @@ from zaya_jax import metrics
 from zaya_jax.checkpoint import meta
 from zaya_jax.checkpoint.writing import fast as fast_lib
 from zaya_jax.checkpoint.writing import manager
-from zaya_jax.config import segments
+from zaya_jax.config.recipe import segments
 from zaya_jax.data import corpus as corpus_lib
 from zaya_jax.data import history, position
 from zaya_jax.data.ledger import book as book_lib

@@ -11,7 +11,7 @@ from pipelines import tokenizer as tokenizer_lib
 from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import folders, meta
 from zaya_jax.checkpoint.reading import finder, resuming
-from zaya_jax.config import segments
+from zaya_jax.config.recipe import segments
 from zaya_jax.hub import folder as hub_folder
 from zaya_jax.optim import schedule as schedule_lib
 from zaya_jax.runtime import clock, processes

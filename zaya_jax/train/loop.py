@@ -11,7 +11,8 @@ from ops import dispatch
 from zaya_jax import config as config_lib
 from zaya_jax import metrics
 from zaya_jax.checkpoint.writing import manager
-from zaya_jax.config import exit_codes, segments
+from zaya_jax.config import exit_codes
+from zaya_jax.config.recipe import segments
 from zaya_jax.data.ledger import book as book_lib
 from zaya_jax.optim import groups
 from zaya_jax.parallel import batch as batch_lib

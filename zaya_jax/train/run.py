@@ -12,7 +12,8 @@ from zaya_jax import config as config_lib
 from zaya_jax import metrics
 from zaya_jax.checkpoint import fingerprint, lock, seal, seal_key
 from zaya_jax.checkpoint.writing import manager
-from zaya_jax.config import exit_codes, segments
+from zaya_jax.config import exit_codes
+from zaya_jax.config.recipe import segments
 from zaya_jax.data import corpus as corpus_lib
 from zaya_jax.data import course as course_lib
 from zaya_jax.data.ledger import book as book_lib

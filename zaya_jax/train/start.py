@@ -13,7 +13,7 @@ from zaya_jax.checkpoint import arrays, meta, seal
 from zaya_jax.checkpoint.reading import finder, reader
 from zaya_jax.checkpoint.writing import fast as fast_lib
 from zaya_jax.checkpoint.writing import manager
-from zaya_jax.config import segments
+from zaya_jax.config.recipe import segments
 from zaya_jax.data import corpus as corpus_lib
 from zaya_jax.data import course as course_lib
 from zaya_jax.data import history, position

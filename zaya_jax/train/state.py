@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 
 from zaya_jax import config as config_lib
-from zaya_jax.config import checks
+from zaya_jax.config.checks import division
 from zaya_jax.model import zaya
 from zaya_jax.optim import optimizer as optimizer_lib
 from zaya_jax.optim import spikes
@@ -54,7 +54,7 @@ def check(config: config_lib.Config, device_mesh: jax.sharding.Mesh) -> None:
     UsageError: naming the first that does not, and what would.
   """
   sizes = device_mesh.shape
-  checks.check_division(config, sizes, config.model.num_experts)
+  division.check(config, sizes, config.model.num_experts)
   zigzag.check(config.data.seq_len, sizes['context'], config.model.conv_context)
 
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gradients that go to a sink are those that the matrices would get."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,6 +24,7 @@ def arrays():
   return draw(T, D), choice_NT, draw(N, E, D, 2 * F), draw(N, E, F, D)
 
 
+@functools.cache
 def apart(engine):
   """The gradients of x and of both stacks, without a sink."""
   x, choice, *matrices = arrays()
@@ -35,23 +38,31 @@ def apart(engine):
     return jax.jit(jax.grad(run, (0, 1, 2)))(x, *matrices)
 
 
-def sunk(engine, add, first=None, dtype=jnp.float32):
-  """The same by sinks that begin with `first`."""
+def make_sunk(engine):
+  """A function of `add` and of what the sinks begin with: the same by sinks."""
   x, choice, gate_up, down = arrays()
-  if first is None:
-    first = [jnp.full(a.shape, jnp.nan, dtype) for a in (gate_up, down)]
-  stacks = sink.Stacks(*(jnp.zeros(a.shape, dtype) for a in (gate_up, down)))
+  empty = sink.Stacks(*map(jnp.zeros_like, (gate_up, down)))
 
-  def run(x, stacks, first):
+  def run(x, stacks, first, add):
     for i in range(N):
-      place = sink.Sink(stacks, jnp.asarray([i, add], jnp.int32))
+      place = sink.Sink(stacks, jnp.stack([jnp.int32(i), add]))
       y, stacks = ops.expert_mlp(x, choice[i], gate_up[i], down[i], place)
       x = x + y
     return jnp.sum(sink.begin(x, stacks, sink.Stacks(*first)) ** 2)
 
-  with dispatch.use(experts=engine):
-    dx, filled = jax.jit(jax.grad(run, (0, 1)))(x, stacks, first)
-  return dx, *filled
+  compiled = jax.jit(jax.grad(run, (0, 1)))
+
+  def call(add, first=jnp.nan):
+    filled = [jnp.full_like(a, first) for a in (gate_up, down)]
+    with dispatch.use(experts=engine):
+      dx, stacks = compiled(x, empty, filled, jnp.int32(add))
+    return dx, *stacks
+
+  return call
+
+
+# Compiled once; where a part is patched, anew.
+sunk = functools.cache(make_sunk)
 
 
 def assert_equal(found, wanted):
@@ -62,14 +73,13 @@ def assert_equal(found, wanted):
 @pytest.mark.parametrize('engine', ['xla', 'triton'])
 def test_sink_is_filled_with_the_gradients(engine):
   # Bit for bit; it began with NaN, so all of it is written.
-  assert_equal(sunk(engine, 0), apart(engine))
+  assert_equal(sunk(engine)(0), apart(engine))
 
 
 @pytest.mark.parametrize('engine', ['xla', 'triton'])
 def test_sink_is_added_to(engine):
   dx, *wanted = apart(engine)
-  first = [jnp.full_like(a, 3.0) for a in wanted]
-  assert_equal(sunk(engine, 1, first), (dx, *(3.0 + a for a in wanted)))
+  assert_equal(sunk(engine)(1, 3.0), (dx, *(3.0 + a for a in wanted)))
 
 
 def test_slice_of_another_layer_is_noticed(monkeypatch):
@@ -77,12 +87,12 @@ def test_slice_of_another_layer_is_noticed(monkeypatch):
   wrong = lambda stack, at, part: right(stack, at.at[0].set(0), part)
   monkeypatch.setattr(sink, 'put', wrong)
   with pytest.raises(AssertionError):
-    assert_equal(sunk('xla', 0), apart('xla'))
+    assert_equal(make_sunk('xla')(0), apart('xla'))
 
 
 def test_adding_where_nothing_is_yet_is_noticed():
   with pytest.raises(AssertionError):
-    assert_equal(sunk('xla', 1), apart('xla'))
+    assert_equal(sunk('xla')(1), apart('xla'))
 
 
 @pytest.mark.parametrize(('dtype', 'adds'), [('bfloat16', 0), ('float32', 2)])

@@ -9,8 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 from tokenizers import pre_tokenizers
 
-from pipelines import errors, loader, manifest, pack, prepare, tokenizer
+from pipelines import errors, loader, pack, prepare, tokenizer
 from pipelines.prepare import bundle
+from pipelines.shards import manifest
 from tests.support import chats, shuffled
 
 A, B = [

@@ -7,8 +7,9 @@ import random
 import numpy as np
 import pytest
 
-from pipelines import documents, prepare
+from pipelines import prepare
 from pipelines.prepare import layout
+from pipelines.shards import documents
 from tests.support import chats, shuffled
 
 SMALL = {'record_tokens': 64, 'shard_tokens': 2**14}

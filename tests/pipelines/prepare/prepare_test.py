@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 from array_record.python import array_record_module
 
-from pipelines import errors, manifest, prepare, store, tokenizer
+from pipelines import errors, prepare, store, tokenizer
 from pipelines.prepare import bundle, split, units
 from pipelines.prepare.input import read, rows
+from pipelines.shards import manifest
 from tests.support import shuffled
 
 ROOT = pathlib.Path(__file__).parents[3]

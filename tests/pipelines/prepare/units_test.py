@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines import errors, manifest, prepare
+from pipelines import errors, prepare
 from pipelines.prepare import bundle, units
+from pipelines.shards import manifest
 
 ROOT = pathlib.Path(__file__).parents[3]
 SMALL = {'record_tokens': 64, 'shard_tokens': 2048, 'val_fraction': 0.1}

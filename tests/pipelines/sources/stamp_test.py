@@ -6,7 +6,8 @@ import shutil
 
 import pytest
 
-from pipelines import errors, manifest
+from pipelines import errors
+from pipelines.shards import manifest
 from pipelines.sources import stamp
 
 

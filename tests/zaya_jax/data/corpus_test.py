@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 import pipelines.prepare
-from pipelines import errors, mixture, tokenizer
+from pipelines import errors, tokenizer
+from pipelines.shards import mixture
+from tests.support import recipes
 from zaya_jax import config as config_lib
-from zaya_jax.config import segments
+from zaya_jax.config.recipe import segments
 from zaya_jax.data import corpus, sources
 
 TEXT = 'the cat sat on the mat, and the dog sat by the door. ' * 20
@@ -252,10 +254,7 @@ def test_run_goes_on_with_another_batch_size_where_it_was(tmp_path, text):
 
 
 def test_held_out_loss_has_the_weights_of_the_whole_run_in_each_phase(tmp_path):
-  path = tmp_path / 'recipe.toml'
-  path.write_text(_SHARES)
-  data = config_lib.DataConfig(seq_len=16, batch_size=4)
-  config = config_lib.Config(recipe=str(path), data=data)
+  config = recipes.config(tmp_path, _SHARES)
   for segment in segments.segments(config):
     own = segments.segment_config(config, segment)
     parts = [

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batches that are left out shorten their own segment, and no other."""
 
-import dataclasses
-
 import pytest
 
+from tests.support import recipes
 from zaya_jax import config as config_lib
-from zaya_jax.config import segments
+from zaya_jax.config.recipe import segments
 from zaya_jax.data import course as course_lib
 
 RECIPE = """
@@ -25,14 +24,8 @@ batch = ["0:4"]
 
 
 def _config(tmp_path, row):
-  path = tmp_path / 'r.toml'
-  path.write_text(RECIPE)
-  data = config_lib.DataConfig(seq_len=16)
-  config = config_lib.Config(recipe=str(path), data=data)
-  course = segments.course(config)
-  config = dataclasses.replace(config, course=course)
-  here = segments.at(course.segments, row)
-  return segments.segment_config(config, here)
+  config = recipes.config(tmp_path, RECIPE)
+  return recipes.entered(config, segments.at(config.course.segments, row).index)
 
 
 @pytest.mark.parametrize(
@@ -57,12 +50,5 @@ def test_without_a_recipe_nothing_ends_it():
 
 
 def test_a_new_run_begins_with_the_first_segment(tmp_path):
-  path = tmp_path / 'r.toml'
-  path.write_text(RECIPE)
-  config = config_lib.Config(
-    recipe=str(path),
-    run_dir=str(tmp_path),
-    data=config_lib.DataConfig(seq_len=16),
-  )
-  config = dataclasses.replace(config, course=segments.course(config))
+  config = recipes.config(tmp_path, RECIPE, run_dir=str(tmp_path))
   assert segments.current(course_lib.enter(config)).index == 0

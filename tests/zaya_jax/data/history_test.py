@@ -5,8 +5,8 @@ import json
 
 import pytest
 
+from tests.support import recipes
 from zaya_jax import config as config_lib
-from zaya_jax.config import segments
 from zaya_jax.data import history
 
 RECIPE = """
@@ -41,11 +41,8 @@ EDITS = [  # What, by what, at which rows it is refused, and by which phase.
 
 
 def _course(tmp_path, text):
-  path = tmp_path / 'r.toml'
-  path.write_text(text)
-  data = config_lib.DataConfig(seq_len=16, batch_size=4)
-  config = config_lib.Config(recipe=str(path), run_dir='x', data=data)
-  return config, segments.course(config)
+  config = recipes.config(tmp_path, text)
+  return config, config.course
 
 
 def _about(course, row):

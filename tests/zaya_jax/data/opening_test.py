@@ -3,7 +3,8 @@
 
 import pytest
 
-from pipelines import manifest, prepare
+from pipelines import prepare
+from pipelines.shards import manifest
 from pipelines.sources import stamp
 from zaya_jax.data import opening
 from zaya_jax.runtime import processes

@@ -9,7 +9,7 @@ import types
 import pytest
 
 from zaya_jax import config as config_lib
-from zaya_jax.config import segments
+from zaya_jax.config.recipe import segments
 from zaya_jax.data import history, plain
 
 STEPS, BATCH, LENGTH = 40, 2, 16

@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sources of a recipe against what their manifests say."""
 
-import dataclasses
 import types
 
 import pytest
 
 import pipelines.prepare
 from pipelines import order
+from tests.support import recipes
 from zaya_jax import config as config_lib
-from zaya_jax.config import segments
 from zaya_jax.data import sources
 
 RECIPE = """
@@ -30,11 +29,8 @@ max_epochs = {code = 2}
 
 
 def _course(tmp_path, text=RECIPE):
-  path = tmp_path / 'r.toml'
-  path.write_text(text)
-  data = config_lib.DataConfig(seq_len=16, batch_size=4)
-  config = config_lib.Config(recipe=str(path), run_dir='run', data=data)
-  return config, segments.course(config)
+  config = recipes.config(tmp_path, text)
+  return config, config.course
 
 
 def _manifest(tokens=10_000, record_tokens=64, tokenizer='bytes'):
@@ -141,10 +137,9 @@ def test_shards_that_do_not_fit_are_refused_before_a_text_is_prepared(tmp_path):
   )
   text = RECIPE.replace('"web"', f'{{input = "{tmp_path}/text.txt"}}', 1)
   text = text.replace('code = "code"', f'code = "{tmp_path}/code"')
-  config, course = _course(tmp_path, text)
-  config = dataclasses.replace(config, run_dir=f'{tmp_path}/run', course=course)
+  config = recipes.config(tmp_path, text, run_dir=f'{tmp_path}/run')
   with pytest.raises(config_lib.UsageError, match='records of 24 tokens of co'):
-    sources.open_all(segments.segment_config(config, course.segments[0]))
+    sources.open_all(recipes.entered(config, 0))
   assert not (tmp_path / 'run').exists()
 
 
@@ -155,9 +150,7 @@ def test_what_is_still_to_be_prepared_is_not_checked(tmp_path):
 
 
 def test_stretches_are_the_segments(tmp_path):
-  config, course = _course(tmp_path)
-  config = dataclasses.replace(config, course=course)
-  config = segments.segment_config(config, course.segments[1])
+  config = recipes.entered(recipes.config(tmp_path, RECIPE), 1)
   first, second = sources.stretches(config)
   assert (first.rows, first.seq_len) == (100, 16)
   assert first.weights[0] == 3 * first.weights[1]

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a run with a recipe says on the terminal."""
 
-import dataclasses
-
 import pytest
 
+from tests.support import recipes
 from zaya_jax import config as config_lib
-from zaya_jax.config import segments
+from zaya_jax.config.recipe import segments
 from zaya_jax.metrics import course as course_lib
 
 RECIPE = """
@@ -30,11 +29,7 @@ keep = "params"
 
 @pytest.fixture
 def config(tmp_path):
-  path = tmp_path / 'r.toml'
-  path.write_text(RECIPE)
-  data = config_lib.DataConfig(seq_len=16, batch_size=4)
-  config = config_lib.Config(recipe=str(path), run_dir='run', data=data)
-  return dataclasses.replace(config, course=segments.course(config))
+  return recipes.config(tmp_path, RECIPE)
 
 
 def test_all_phases_are_shown_with_what_rounding_adds(config):

@@ -64,8 +64,9 @@ def alone(index):
   return loss_and_grads(DRAWS[index], 1)
 
 
+# meshes_test gathers rows in a whole step.
 @pytest.mark.parametrize(
-  'index', quick.only(range(len(DRAWS)), 1, 2), ids=lambda i: str(DRAWS[i])
+  'index', quick.only(range(len(DRAWS)), 1), ids=lambda i: str(DRAWS[i])
 )
 def test_divided_rows_give_the_same_loss_and_gradients(index):
   draw, expected = DRAWS[index], alone(index)

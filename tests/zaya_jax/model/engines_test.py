@@ -17,9 +17,9 @@ from tests.support import close, gpus, meshes, quick, tiny
 from zaya_jax import main
 from zaya_jax.model import layers
 from zaya_jax.parallel import batch as batch_lib
+from zaya_jax.train import gradients, traced
 from zaya_jax.train import state as state_lib
 from zaya_jax.train import step as step_lib
-from zaya_jax.train import traced
 
 # Kernels sum in another order, which Newton-Schulz grows in each iteration, and
 # the first step of Adam where a gradient is nearly zero.
@@ -42,6 +42,17 @@ def _first_state(config):
   return jax.jit(state_lib.make_init(config))()
 
 
+def _gradients(engines):
+  """Of the loss, and the loss: kernels of the model alone."""
+  config = dataclasses.replace(meshes.config_of(replica=2), model=MODEL)
+  mesh, state = meshes.mesh_of(config), meshes.first_state(config)
+  run = jax.jit(functools.partial(gradients.loss_and_grads, config))
+  with dispatch.use(**engines), jax.set_mesh(mesh):
+    batch = batch_lib.put_batch(mesh, meshes.BATCH)
+    loss, grads, _ = run(state.params, state.buffers, batch)
+  return jax.device_get((grads, loss))
+
+
 def _after_a_step(engines):
   config = meshes.config_of(replica=2)
   # Interpreted kernels compile slowly: the fewest iterations without a copy.
@@ -58,20 +69,24 @@ def _after_a_step(engines):
 
 @pytest.fixture(scope='module')
 def expected():
-  return _after_a_step({})
+  return _gradients({})
 
 
-# All operations take half a minute; contract_test has each by itself.
-ALL = _engines('triton')
-del ALL['router']  # It takes bfloat16 tokens alone.
 FEW = {'cross_entropy': 'triton', 'residual_rms_norm': 'triton'}
 
 
-@pytest.mark.parametrize(
-  'engines', quick.only((FEW, ALL), FEW), ids=['few', 'all']
-)
-def test_step_on_triton_is_the_step_on_xla(engines, expected):
+def test_gradients_on_triton_are_those_on_xla(expected):
+  grads, loss = _gradients(FEW)
+  assert abs(loss - expected[1]) < 1e-5
+  close.assert_close(grads, expected[0], close.FLOAT32_DEEP)
+
+
+@pytest.mark.long  # All take half a minute; contract_test has each by itself.
+def test_step_on_triton_is_the_step_on_xla():
+  engines = _engines('triton')
+  del engines['router']  # It takes bfloat16 tokens alone.
   params, loss = _after_a_step(engines)
+  expected = _after_a_step({})
   assert abs(loss - expected[1]) < 1e-5
   close.assert_close(params, expected[0], BOUND)
 
@@ -87,9 +102,9 @@ def test_wrong_engine_is_noticed(monkeypatch, expected):
   changed = dataclasses.replace(engine, run=wrong)
   module = sys.modules['ops.residual_rms_norm']  # ops has the function.
   monkeypatch.setattr(module, 'ENGINES', (changed, *operation.engines[-1:]))
-  params, _ = _after_a_step({'residual_rms_norm': 'triton'})
+  grads, _ = _gradients({'residual_rms_norm': 'triton'})
   with pytest.raises(AssertionError, match='differs by'):
-    close.assert_close(params, expected[0], BOUND)
+    close.assert_close(grads, expected[0], BOUND)
 
 
 def test_an_engine_that_cannot_run_is_refused_before_the_data(tmp_path, capsys):

@@ -47,13 +47,11 @@ def loss_and_grads(devices):
     'positions': np.tile(np.arange(16, dtype=np.int32), (8, 1)),
   }
   with jax.set_mesh(mesh):
-    params, buffers = jax.jit(lambda: zaya.init(MODEL, jax.random.key(0)))()
+    arrays = jax.device_put(tiny.arrays(MODEL), mesh_lib.sharding(mesh))
     run = jax.jit(
       lambda p, b, batch: gradients.loss_and_grads(CONFIG, p, b, batch)
     )
-    return jax.device_get(
-      run(params, buffers, batch_lib.put_batch(mesh, batch))
-    )
+    return jax.device_get(run(*arrays, batch_lib.put_batch(mesh, batch)))
 
 
 @pytest.mark.parametrize(

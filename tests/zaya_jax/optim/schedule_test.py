@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from zaya_jax import config as config_lib
-from zaya_jax.config import segments, training
+from zaya_jax.config import training
+from zaya_jax.config.recipe import segments
 from zaya_jax.optim import schedule
 
 PEAK, FINAL, WARMUP, STEPS = 2e-3, 2e-4, 5, 25

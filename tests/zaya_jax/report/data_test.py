@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from benchmarks import tamper_ledger
+from benchmarks import ledger_run
 from zaya_jax.data.ledger import mode
 from zaya_jax.report import data, figures, overview
 
@@ -13,7 +13,7 @@ from zaya_jax.report import data, figures, overview
 @pytest.fixture(scope='module')
 def run(tmp_path_factory):
   folder = tmp_path_factory.mktemp('data') / 'run'
-  tamper_ledger.make_run(folder)
+  ledger_run.make(folder)
   return folder
 
 

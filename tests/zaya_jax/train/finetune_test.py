@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from pipelines import manifest
 from pipelines import tokenizer as tokenizer_lib
+from pipelines.shards import manifest
 from tests.support import tuning
 from tests.support.tuning import conversations, tune
 from zaya_jax import config as config_lib

@@ -24,7 +24,11 @@ WAYS = {
 def found(way, scan_layers):
   config = meshes.config_of(**WAYS[way])
   model = dataclasses.replace(
-    config.model, scan_layers=scan_layers, remat='cheap', dtype='bfloat16'
+    config.model,
+    num_layers=2,
+    scan_layers=scan_layers,
+    remat='cheap',
+    dtype='bfloat16',
   )
   config = dataclasses.replace(config, model=model)
   mesh, state = meshes.mesh_of(config), meshes.first_state(config)

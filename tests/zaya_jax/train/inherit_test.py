@@ -10,7 +10,7 @@ import pytest
 
 from tests.support import tuning
 from zaya_jax import config as config_lib
-from zaya_jax.config import segments
+from zaya_jax.config.recipe import segments
 from zaya_jax.runtime import clock
 from zaya_jax.train import inherit
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a run does between its steps: it evaluates, saves and samples."""
 
-import dataclasses
 import itertools
 import json
 import math
@@ -13,7 +12,7 @@ import numpy as np
 import pytest
 
 import pipelines.prepare
-from tests.support import tiny
+from tests.support import compiled, tiny
 from zaya_jax import config as config_lib
 from zaya_jax import main
 from zaya_jax.checkpoint import meta, seal
@@ -24,7 +23,6 @@ from zaya_jax.inference import model as model_lib
 from zaya_jax.inference import score
 from zaya_jax.parallel import batch as batch_lib
 from zaya_jax.train import loop as loop_lib
-from zaya_jax.train import step as step_lib
 
 TEXT = ''.join(
   f'{i} times {j} is {i * j}.\n' for i in range(30) for j in range(30)
@@ -40,21 +38,7 @@ def text(tmp_path_factory):
 
 @pytest.fixture(scope='module', autouse=True)
 def compiled_once():
-  """Runs that differ in what they do between their steps have one program."""
-  make, kept = step_lib.make_jitted, {}
-
-  def of(config, optimizer):
-    same = config_lib.Config()
-    between = ('run_dir', 'checkpoint', 'eval', 'generate', 'log')
-    rest = {name: getattr(same, name) for name in between}
-    key = dataclasses.replace(config, **rest)
-    if key not in kept:
-      kept[key] = make(config, optimizer)
-    return kept[key]
-
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(step_lib, 'make_jitted', of)
-    yield
+  yield from compiled.once()
 
 
 @pytest.fixture

@@ -11,6 +11,8 @@ import pytest
 
 from tests.support import close, meshes, quick, tracing
 from zaya_jax import config as config_lib
+from zaya_jax.checkpoint import arrays
+from zaya_jax.checkpoint.writing import manager
 from zaya_jax.parallel import batch as batch_lib
 from zaya_jax.parallel import expert_exchange, partition
 from zaya_jax.parallel.context import halo
@@ -32,12 +34,9 @@ def worst(found, expected):
   return max(jax.tree.leaves(jax.tree.map(close.error, found, expected)))
 
 
-# They have every axis, beside each other; step_test has `replica` alone, and
+# The other axes are those of PARTS; step_test has `replica` alone, and
 # context_test the ring.
-QUICK = {'zero_2_expert_4', 'all_but_zero'}
-
-
-@pytest.mark.parametrize('name', quick.only(meshes.SHAPES, *QUICK))
+@pytest.mark.parametrize('name', quick.only(meshes.SHAPES, 'zero_2_expert_4'))
 def test_divided_steps_are_those_of_one_device(name):
   losses, first, _ = meshes.run(meshes.config_of(**meshes.SHAPES[name]))
   expected, first_of_one, _ = alone()
@@ -46,9 +45,11 @@ def test_divided_steps_are_those_of_one_device(name):
   assert worst(first, first_of_one) < LEAF
 
 
+PARTS = {'accumulation': 2, **meshes.SHAPES['all_but_zero']}
+
+
 def test_parts_one_after_another_on_several_devices():
-  config = meshes.config_of(accumulation=2, expert=2, fsdp=2)
-  losses, first, _ = meshes.run(config, steps=2)
+  losses, first, _ = meshes.run(meshes.config_of(**PARTS), steps=2)
   expected, first_of_one, _ = alone()
   np.testing.assert_allclose(losses, expected[:2], rtol=LOSS)
   assert worst(first, first_of_one) < LEAF
@@ -92,11 +93,27 @@ def first_when_patched(shape):
   return meshes.run(config, steps=1, compile_step=meshes.compile_step)[1]
 
 
-@pytest.mark.parametrize('name', quick.only(BROKEN, 'no_halo'))
+@pytest.mark.long
+@pytest.mark.parametrize('name', BROKEN)
 def test_broken_division_is_noticed(name, monkeypatch):
   shape, module, function, instead = BROKEN[name]
   monkeypatch.setattr(module, function, instead)
   assert worst(first_when_patched(shape), alone()[1]) > 100 * LEAF
+
+
+def test_broken_halo_is_noticed_by_the_loss(monkeypatch):
+  config = meshes.config_of(**meshes.SHAPES['gather_2'])
+  mesh, state = meshes.mesh_of(config), meshes.first_state(config)
+
+  @jax.jit
+  def loss(batch):
+    made = gradients.loss_and_grads(config, state.params, state.buffers, batch)
+    return made[0]
+
+  monkeypatch.setattr(halo, 'left', halo_of_zeros)
+  with jax.set_mesh(mesh):
+    found = loss(batch_lib.put_batch(mesh, meshes.BATCH))
+  assert abs(found / alone()[0][0] - 1) > 100 * LOSS
 
 
 @pytest.mark.long
@@ -116,6 +133,44 @@ def test_state_keeps_its_types_and_its_place(name):
   after, _ = meshes.compiled(config)(before, batch)
   found = jax.tree.map(lambda a: (jax.typeof(a), a.sharding), after)
   assert found == types
+
+
+# The first pair is compiled by other tests here.
+MOVES = {
+  'all_axes': (PARTS, meshes.SHAPES['zero_2_expert_4']),
+  'zero_to_less': (meshes.SHAPES['zero_8'], meshes.SHAPES['zero_2']),
+  'zero_to_fsdp': (meshes.SHAPES['zero_8'], meshes.SHAPES['fsdp_8']),
+}
+
+
+@pytest.mark.parametrize('name', quick.only(MOVES, 'all_axes'))
+def test_state_of_eight_devices_goes_on_elsewhere(tmp_path, name):
+  before, after = MOVES[name]
+  config = meshes.config_of(**before)
+  state, _ = advance(config, meshes.first_state(config))
+  with manager.Manager(str(tmp_path), config_lib.CheckpointConfig()) as saved:
+    saved.save(2, state, data_index=0, meta={})
+    saved.wait()
+    elsewhere = meshes.config_of(**after)
+    mesh = meshes.mesh_of(elsewhere)
+    with jax.set_mesh(mesh):
+      init = jax.eval_shape(state_lib.make_init(elsewhere))
+    restored, *_ = saved.restore(2, arrays.on_mesh(init, mesh))
+  found, expected = jax.device_get((restored, state))
+  jax.tree.map(np.testing.assert_array_equal, found, expected)
+  _, found = advance(elsewhere, restored)
+  _, expected = advance(config, state)
+  np.testing.assert_allclose(found, expected, rtol=LOSS)
+
+
+def advance(config, state):
+  """Two steps on."""
+  run, losses = meshes.compiled(config), []
+  for _ in range(2):
+    batch = batch_lib.put_batch(meshes.mesh_of(config), meshes.BATCH)
+    state, measured = run(state, batch)
+    losses.append(float(measured['train/loss']))
+  return state, losses
 
 
 @pytest.mark.parametrize('name', ['fsdp_2', 'zero_2'])

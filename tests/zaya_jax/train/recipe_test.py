@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from tests.support import tiny
+from tests.support import compiled, tiny
 from zaya_jax import main
 from zaya_jax.checkpoint import meta, seal
 from zaya_jax.data.ledger import mode as ledger
@@ -64,6 +64,11 @@ SETTINGS = [*tiny.FLAGS, *"""
 --nolog.tensorboard
 --nolog.report
 """.split()]  # fmt: skip
+
+
+@pytest.fixture(scope='module', autouse=True)
+def compiled_once():
+  yield from compiled.once()
 
 
 @pytest.fixture(scope='module')

@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 
 from pipelines import order
-from tests.support import tiny
+from tests.support import recipes, tiny
 from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import meta
 from zaya_jax.checkpoint.writing import manager
-from zaya_jax.config import segments
 from zaya_jax.data import position
 from zaya_jax.parallel import mesh as mesh_lib
 from zaya_jax.runtime import supervised
@@ -160,13 +159,8 @@ keep = "{keep}"
 @pytest.mark.parametrize('keep', ['all', 'params'])
 @pytest.mark.parametrize('row', [4, 5, 8])
 def test_a_new_segment_begins_with_what_it_keeps(tmp_path, keep, row):
-  path = tmp_path / 'r.toml'
-  path.write_text(RECIPE.format(keep=keep))
-  data = config_lib.DataConfig(seq_len=16, batch_size=1)
-  config = config_lib.Config(recipe=str(path), data=data)
-  course = segments.course(config)
-  config = dataclasses.replace(config, course=course)
-  config = segments.segment_config(config, course.segments[1])
+  text = RECIPE.format(keep=keep)
+  config = recipes.entered(recipes.config(tmp_path, text, batch_size=1), 1)
   names = [field.name for field in dataclasses.fields(state_lib.TrainState)]
   old, new = (
     state_lib.TrainState(**{name: np.float32([x]) for name in names})

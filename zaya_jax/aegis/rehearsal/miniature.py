@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from zaya_jax.aegis.drills import trial
-from zaya_jax.config import segments, training
+from zaya_jax.config import training
+from zaya_jax.config.recipe import segments
 
 STEPS, SAVE_EVERY = 6, 3
 _LENGTHS = 32, 256  # The shortest row, and the longest.

@@ -12,7 +12,8 @@ from typing import Any
 from zaya_jax import config as config_lib
 from zaya_jax.aegis.rehearsal import judge, miniature, play
 from zaya_jax.checkpoint import errors
-from zaya_jax.config import exit_codes, segments
+from zaya_jax.config import exit_codes
+from zaya_jax.config.recipe import segments
 from zaya_jax.runtime import rows
 
 

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from pipelines import manifest, sources, store
+from pipelines import sources, store
+from pipelines.shards import manifest
 from zaya_jax.data.ledger import chain, digest, story, terms
 
 _CHUNK_ROWS = 65_536  # That are read together; of each 60 bytes stay.

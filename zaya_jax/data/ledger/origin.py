@@ -4,7 +4,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from pipelines import documents, manifest
+from pipelines.shards import documents, manifest
 from zaya_jax.data.ledger import chain, content, story
 
 

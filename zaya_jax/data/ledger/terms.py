@@ -15,7 +15,7 @@ from typing import Any
 from pipelines import order as order_lib
 from pipelines import store
 from zaya_jax import config as config_lib
-from zaya_jax.config import segments
+from zaya_jax.config.recipe import segments
 from zaya_jax.data import corpus as corpus_lib
 from zaya_jax.data import past
 from zaya_jax.data.ledger import book

@@ -6,7 +6,7 @@ import itertools
 import math
 
 from zaya_jax import config as config_lib
-from zaya_jax.config import checks
+from zaya_jax.config.checks import division
 from zaya_jax.parallel import placement
 
 AXES = placement.AXES
@@ -75,7 +75,7 @@ def make(config: config_lib.Config) -> Layout:
       f'--plan.devices={devices} is not {shown or "--mesh.replica=1"}; make '
       'it their product, or set --mesh.replica=0 for all that is left.'
     )
-  checks.check_division(config, sizes, config.model.num_experts)
+  division.check(config, sizes, config.model.num_experts)
   parts = config.optim.parts
   across = math.prod(sizes[axis] for axis in placement.ROWS)
   return Layout(

@@ -19,7 +19,7 @@ import jax
 import ops
 from ops import dispatch, native
 from zaya_jax import config as config_lib
-from zaya_jax.config import segments
+from zaya_jax.config.recipe import segments
 from zaya_jax.runtime import clock, processes
 
 FORMAT = 1  # Of the files.

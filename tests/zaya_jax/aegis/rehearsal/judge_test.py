@@ -12,7 +12,7 @@ from pipelines.order import shuffle
 from zaya_jax import config as config_lib
 from zaya_jax.aegis.rehearsal import judge, miniature, play
 from zaya_jax.checkpoint import seal
-from zaya_jax.config import segments
+from zaya_jax.config.recipe import segments
 
 RECIPE = """
 [sources]

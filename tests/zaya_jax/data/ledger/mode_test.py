@@ -8,17 +8,18 @@ import shutil
 import numpy as np
 import pytest
 
-from benchmarks import tamper_ledger
-from pipelines import documents, loader, manifest
+from benchmarks import ledger_run
+from pipelines import loader
+from pipelines.shards import documents, manifest
 from zaya_jax import main
-from zaya_jax.checkpoint import seal_key
+from zaya_jax.checkpoint import seal, seal_key
 from zaya_jax.data.ledger import chain, content, mode, story
 
 
 @pytest.fixture(scope='module')
 def made(tmp_path_factory):
   folder = tmp_path_factory.mktemp('made') / 'run'
-  tamper_ledger.make_run(folder)
+  ledger_run.make(folder)
   return folder
 
 
@@ -126,9 +127,9 @@ def test_a_source_may_be_prepared_anew_before_it_is_read(
   tmp_path, monkeypatch, shares
 ):
   phases = ('one', 40, 16, shares, 4), ('two', 24, 16, (0, 1), 4)
-  monkeypatch.setattr(tamper_ledger, 'PHASES', phases)
+  monkeypatch.setattr(ledger_run, 'PHASES', phases)
   run = tmp_path / 'run'
-  tamper_ledger.make_run(run)
+  ledger_run.make(run)
   rows = [json.loads(x) for x in (run / chain.NAME).read_bytes().splitlines()]
   at = next(i for i, row in enumerate(rows) if row.get('phase') == 'two')
   first = copy.deepcopy(rows[0])
@@ -268,5 +269,5 @@ def test_lines_that_only_the_checkpoint_has_count(made, tmp_path):
   path.write_text(json.dumps(about))
   assert 'meta/metadata has' in said(run, 'chain')['chain']
   with seal_key.trusting(''):
-    tamper_ledger.seal.write(str(directory), {'step': 19})
+    seal.write(str(directory), {'step': 19})
   assert said(run)['content'].startswith('all 19 steps')

@@ -30,6 +30,22 @@ def old_sources(monkeypatch):
 
 
 @pytest.fixture
+def small(monkeypatch):
+  """A step that is traced at once, where it may be any."""
+
+  def make(config, **_):
+    def step(state, batch):
+      del batch
+      scale = config.guard.spike_limit
+      params = jax.tree.map(lambda a: scale * a, state.params)
+      return dataclasses.replace(state, params=params), {'scale': scale}
+
+    return step
+
+  monkeypatch.setattr(step_lib, 'make_train_step', make)
+
+
+@pytest.fixture
 def traced(monkeypatch):
   """The steps that were traced, one entry each."""
   found = []
@@ -113,6 +129,7 @@ def test_engines_are_told_by_a_start_that_traces_nothing(tmp_path, monkeypatch):
   assert dispatch.notes() == told
 
 
+@pytest.mark.usefixtures('small')
 def test_damaged_file_is_told_and_made_again(tmp_path, traced):
   start(tmp_path)
   file = kept_file(tmp_path)
@@ -125,6 +142,7 @@ def test_damaged_file_is_told_and_made_again(tmp_path, traced):
   assert len(traced) == 2
 
 
+@pytest.mark.usefixtures('small')
 def test_other_settings_are_another_step(tmp_path, traced):
   start(tmp_path)
   other = dataclasses.replace(CONFIG.guard, spike_limit=3.0)
@@ -134,6 +152,7 @@ def test_other_settings_are_another_step(tmp_path, traced):
   assert len(traced) == 2
 
 
+@pytest.mark.usefixtures('small')
 def test_name_that_hides_a_setting_is_noticed(tmp_path, monkeypatch):
   other = dataclasses.replace(CONFIG.guard, spike_limit=3.0)
   config = dataclasses.replace(CONFIG, guard=other)
@@ -144,6 +163,7 @@ def test_name_that_hides_a_setting_is_noticed(tmp_path, monkeypatch):
   assert wrong.as_text() != right.as_text()
 
 
+@pytest.mark.usefixtures('small')
 def test_where_nothing_can_be_kept_the_step_is_lowered(tmp_path, traced):
   (tmp_path / 'lowered').write_text('a file in the place of the folder')
   _, notes = start(tmp_path)
@@ -152,6 +172,7 @@ def test_where_nothing_can_be_kept_the_step_is_lowered(tmp_path, traced):
   assert 'the step cannot be kept: ' in notes[1]
 
 
+@pytest.mark.usefixtures('small')
 def test_step_that_calls_python_is_not_kept(tmp_path, monkeypatch):
   make = step_lib.make_train_step
 
@@ -171,6 +192,7 @@ def test_step_that_calls_python_is_not_kept(tmp_path, monkeypatch):
   assert not (tmp_path / 'lowered').exists()
 
 
+@pytest.mark.usefixtures('small')
 def test_sources_that_are_being_changed_keep_nothing(tmp_path, monkeypatch):
   monkeypatch.setattr(clock, 'BEGAN', 0.0)
   _, notes = start(tmp_path)

@@ -8,13 +8,13 @@ Only what a chat template has written is read with its special tokens.
 
 import pathlib
 
-from pipelines import byte_tokenizer, chat, errors, json_tokenizer
-from pipelines import tokenizer_base as base
+from pipelines import chat, errors
+from pipelines.tokenizer import base, json_file, raw_bytes
 
 FILE_NAME = base.FILE_NAME
 Tokenizer = base.Tokenizer
-from_json = json_tokenizer.from_json
-train_bpe = json_tokenizer.train_bpe
+from_json = json_file.from_json
+train_bpe = json_file.train_bpe
 
 
 def load(name_or_path: str) -> Tokenizer:
@@ -25,7 +25,7 @@ def load(name_or_path: str) -> Tokenizer:
       neither a token that starts a text nor one that ends it.
   """
   if name_or_path == 'bytes':
-    return byte_tokenizer.BYTES
+    return raw_bytes.BYTES
   path = pathlib.Path(name_or_path)
   if path.is_dir():
     path = path / FILE_NAME

@@ -10,7 +10,8 @@ import fsspec
 import numpy as np
 import pytest
 
-from pipelines import copies, documents, errors, loader, manifest, store
+from pipelines import errors, loader, store
+from pipelines.shards import copies, documents, manifest
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from zaya_jax import config as config_lib
-from zaya_jax.config import phase, recipe
+from zaya_jax.config import fields, recipe
 
 GOOD = {
   'name': 'name = "mid"',
@@ -35,7 +35,7 @@ def _load(tmp_path, **changes):
   ],
 )  # fmt: skip
 def test_tokens_are_numbers_with_units(text, number):
-  assert phase.count(text) == number
+  assert fields.count(text) == number
 
 
 def test_a_phase_is_read(tmp_path):

@@ -7,7 +7,8 @@ import re
 from collections.abc import Sequence
 from fractions import Fraction
 
-from pipelines import errors, manifest
+from pipelines import errors
+from pipelines.shards import manifest
 
 _WEIGHTED = re.compile(r'(?P<dir>.+)@(?P<weight>[-+.\w]+)', re.DOTALL)
 

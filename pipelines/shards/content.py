@@ -6,7 +6,8 @@ import functools
 import hashlib
 import json
 
-from pipelines import errors, tokenizer_base, typed_json
+from pipelines import errors, typed_json
+from pipelines.tokenizer import base as tokenizer_base
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -18,8 +19,7 @@ class Shard:
     bytes: its size.
     sha256: its hash.
     records: how many.
-    documents: rows of its sidecar (`pipelines.documents`); None: none was
-      written.
+    documents: rows of its sidecar (see `documents`); None: none was written.
     documents_sha256: hash of the sidecar.
   """
 

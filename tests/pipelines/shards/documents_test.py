@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from array_record.python import array_record_module
 
-from pipelines import documents, errors, manifest, prepare
+from pipelines import errors, prepare
+from pipelines.shards import documents, manifest
 
 BOS = 257
 

@@ -8,7 +8,7 @@ import tomllib
 from typing import Any
 
 from zaya_jax.config import fields
-from zaya_jax.config import phase as phase_lib
+from zaya_jax.config.recipe import phase as phase_lib
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from pipelines import chat, errors
-from pipelines import tokenizer_base as base
+from pipelines.tokenizer import base
 
 _PAD_NAMES = ('<pad>', '[PAD]', '<|pad|>', '<|padding|>')
 _BOS_NAMES = (

@@ -5,7 +5,8 @@ from fractions import Fraction
 
 import pytest
 
-from pipelines import errors, manifest, mixture
+from pipelines import errors
+from pipelines.shards import manifest, mixture
 
 
 @pytest.mark.parametrize(

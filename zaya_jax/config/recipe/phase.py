@@ -9,7 +9,6 @@ import dataclasses
 import decimal
 import fractions
 import math
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -24,9 +23,6 @@ FLAGS = (
 _PHASE = (
   'name', 'tokens', 'mixture', 'batch', 'lr', 'keep', 'max_epochs', 'flags',
 )  # fmt: skip
-_UNITS = {'': 0, 'k': 3, 'M': 6, 'B': 9, 'T': 12}
-_COUNT = re.compile(r'(\d+(?:\.\d+)?) ?([kMBT]?)')
-_MOST = 10**18  # Tokens; beyond it somebody has mistyped.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -80,7 +76,7 @@ def read(
   if not isinstance(name, str) or not name or not name.isprintable():
     raise error(path, str(number), 'name', ' is missing; name the phase.')
   known(path, name, row, _PHASE, '')
-  tokens = count(row.get('tokens'))
+  tokens = fields.count(row.get('tokens'))
   if not tokens:
     raise error(
       path, name, f'tokens = {row.get("tokens")!r}',
@@ -105,17 +101,6 @@ def error(path: str, phase: str, key: str, why: str) -> fields.UsageError:
   """What is wrong with a key of a phase ('': of the file)."""
   place = f'phase "{phase}", ' if phase else ''
   return fields.UsageError(f'--recipe={path}: {place}{key}{why}')
-
-
-def count(value: Any) -> int | None:
-  """Tokens of 8000, '8T', '50B', '1.5M' or '64k'; None: it is none of these."""
-  if type(value) is int:
-    return value if 0 <= value <= _MOST else None
-  match = _COUNT.fullmatch(value) if isinstance(value, str) else None
-  if not match:
-    return None
-  exact = fractions.Fraction(match[1]) * 10 ** _UNITS[match[2]]
-  return int(exact) if exact.denominator == 1 and exact <= _MOST else None
 
 
 def known(
@@ -164,7 +149,7 @@ def _batch(path, phase, row, tokens) -> tuple[tuple[int, int], ...]:
   key, found = f'batch = {words!r}', []
   for word in words if isinstance(words, list) else [words]:
     at, _, size = str(word).rpartition(':')
-    place = count(int(at) if at.isdecimal() else at)
+    place = fields.count(int(at) if at.isdecimal() else at)
     if place is None or not size.isdecimal() or not int(size):
       raise error(
         path, phase, key,
@@ -214,7 +199,7 @@ def _rate(path, phase, row, tokens, before) -> training.Rate:
   if (shape == 'constant') != ('to' not in table):
     why = ' goes with cosine and linear, and not with constant.'
     raise error(path, phase, 'lr.to', why)
-  warmup = count(table.get('warmup', 0))
+  warmup = fields.count(table.get('warmup', 0))
   if warmup is None or warmup > tokens:
     raise error(
       path, phase, f'lr.warmup = {table["warmup"]!r}',

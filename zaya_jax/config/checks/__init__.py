@@ -4,10 +4,12 @@
 import dataclasses
 import glob
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
-from zaya_jax.config import fields, run, segments
+from zaya_jax.config import fields, run
+from zaya_jax.config.checks import division
+from zaya_jax.config.recipe import segments
 
 _MODEL = 'a run directory, a checkpoint or a Hugging Face folder'
 _TEXT = "a folder, a file, a glob or 'stdlib'"
@@ -90,50 +92,12 @@ def check(config: run.Config) -> None:
   course = segments.course(config)
   if not course:
     _check_data(config)
-    check_division(config, _at_least(config), experts)
+    division.check(config, _at_least(config), experts)
     return
   _check_sources(config, course.recipe)
   segments.in_each(
-    config, lambda part: check_division(part, _at_least(part), experts)
+    config, lambda part: division.check(part, _at_least(part), experts)
   )
-
-
-def check_division(
-  config: run.Config, sizes: Mapping[str, int], experts: int
-) -> None:
-  """Whether the axes of a mesh divide batch, experts and rows.
-
-  Args:
-    config: of the run.
-    sizes: devices along each axis of the mesh, or a divisor of them.
-    experts: of each layer.
-
-  Raises:
-    UsageError: naming the first that is not divided, and what would be.
-  """
-  across = sizes['replica'] * sizes['fsdp'] * sizes['expert']
-  parts = across * config.optim.parts
-  batch, length = config.data.batch_size, config.data.seq_len
-  if batch % parts:
-    raise fields.UsageError(
-      f'--data.batch_size={batch} must be a multiple of {parts}: {across} '
-      'groups of devices times --optim.accumulation='
-      f'{config.optim.parts}; for example '
-      f'{parts * max(1, batch // parts)}, or use fewer devices.'
-    )
-  if experts % sizes['expert']:
-    raise fields.UsageError(
-      f'--mesh.expert={sizes["expert"]} does not divide '
-      f'--model.num_experts={experts}; choose one of '
-      f'{fields.divisors(experts)}.'
-    )
-  chunks = 2 * sizes['context']  # Each device holds two (`parallel.zigzag`).
-  if chunks > 2 and length % chunks:
-    raise fields.UsageError(
-      f'--mesh.context={sizes["context"]} cuts a sequence into {chunks} equal '
-      f'chunks and --data.seq_len={length} is no multiple of {chunks}; change '
-      'either.'
-    )
 
 
 def _at_least(config: run.Config) -> dict[str, Any]:

@@ -16,7 +16,8 @@ import pathlib
 
 import numpy as np
 
-from pipelines import copies, errors, manifest
+from pipelines import errors
+from pipelines.shards import copies, manifest
 
 # `start`: token in the stream of the split; `file`: line of `files.jsonl`, from
 # 0; `line`: of the row in its file, 0 for a whole file; `hash`: of the text.

@@ -2,13 +2,14 @@
 
 import numpy as np
 
-from benchmarks import data_loader
-from pipelines import loader, manifest
+from benchmarks import linked_shards
+from pipelines import loader
+from pipelines.shards import manifest
 
 
 def test_shards_are_links_that_can_be_read(tmp_path):
   records = [np.full(64, 7), np.full(64, 8)]
-  made = data_loader.make_shards(tmp_path / 'a', records, 3)
+  made = linked_shards.make(tmp_path / 'a', records, 3)
   assert manifest.verify(tmp_path / 'a') == made
   with loader.make_train_loader(
     [str(tmp_path / 'a')], seq_len=64, batch_size=6, seed=0

@@ -13,16 +13,9 @@ import os
 import pathlib
 from collections.abc import Container, Iterable
 
-from pipelines import (
-  chat,
-  copies,
-  errors,
-  store,
-  tokenizer,
-  tokenizer_base,
-  typed_json,
-)
-from pipelines import manifest_content as content
+from pipelines import chat, errors, store, tokenizer, typed_json
+from pipelines.shards import content, copies
+from pipelines.tokenizer import base as tokenizer_base
 
 FILE_NAME = 'manifest.json'
 # Versions of the format: plain text, with conversations, and either with the
@@ -30,7 +23,7 @@ FILE_NAME = 'manifest.json'
 PLAIN, MASKED, DOCUMENTED = 1, 2, 3
 SUFFIX = '.array_record'
 DOCUMENTS_SUFFIX = '.documents'
-DOCUMENT_BYTES = 24  # Of a row of a sidecar: see `pipelines.documents`.
+DOCUMENT_BYTES = 24  # Of a row of a sidecar: see `pipelines.shards.documents`.
 FILES_NAME = 'files.jsonl'
 
 Files = content.Files

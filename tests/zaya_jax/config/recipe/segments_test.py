@@ -6,7 +6,8 @@ import fractions
 import pytest
 
 from zaya_jax import config as config_lib
-from zaya_jax.config import checks, segments
+from zaya_jax.config import checks
+from zaya_jax.config.recipe import segments
 
 RECIPE = """
 [sources]

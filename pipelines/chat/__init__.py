@@ -17,7 +17,8 @@ from typing import Any, NoReturn, Self
 
 import jinja2
 
-from pipelines import errors, jinja_sandbox
+from pipelines import errors
+from pipelines.chat import sandbox
 
 TEMPLATE_NAME = 'chat_template.jinja'
 CONFIG_NAME = 'tokenizer_config.json'
@@ -146,7 +147,7 @@ class Template:
       DataError: if the template refuses the conversation, with its reason.
     """
     return self._write(messages, add_generation_prompt, tools).replace(
-      jinja_sandbox.MARK, ''
+      sandbox.MARK, ''
     )
 
   def render_with_mask(
@@ -169,7 +170,7 @@ class Template:
         follows it.
     """
     if re.search(r'\{%[-+]?\s*generation\s*[-+]?%\}', self._source(tools)):
-      pieces = self._write(messages, False, tools).split(jinja_sandbox.MARK)
+      pieces = self._write(messages, False, tools).split(sandbox.MARK)
       return [(text, i % 2 == 1) for i, text in enumerate(pieces) if text]
     whole = self.render(messages, tools=tools)
     turns, done = [], 0
@@ -199,7 +200,7 @@ class Template:
 
   def _write(self, messages, add_generation_prompt, tools) -> str:
     try:
-      return jinja_sandbox.compiled(self._source(tools)).render(
+      return sandbox.compiled(self._source(tools)).render(
         **self.special_tokens,
         messages=[_plain(message) for message in messages],
         tools=tools or None,
@@ -221,7 +222,7 @@ class Template:
     ) as error:
       raise errors.DataError(
         f'The chat template of {self.name} refuses the conversation: {error}'
-        f'{jinja_sandbox.place(error)}.'
+        f'{sandbox.place(error)}.'
       ) from error
 
 

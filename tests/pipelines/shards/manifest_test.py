@@ -7,7 +7,8 @@ import shutil
 
 import pytest
 
-from pipelines import documents, errors, manifest, tokenizer, typed_json
+from pipelines import errors, tokenizer, typed_json
+from pipelines.shards import documents, manifest
 from tests.support import disk
 
 

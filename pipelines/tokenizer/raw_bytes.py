@@ -12,7 +12,7 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
 from pipelines import chat
-from pipelines import tokenizer_base as base
+from pipelines.tokenizer import base
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
