@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
-from pipelines import manifest, mixture
+from pipelines.shards import manifest, mixture
 from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import meta
 from zaya_jax.config import training
