@@ -64,20 +64,26 @@ def write(
     tokens={name: side.tokens for name, side in sides.items() if side.tokens},
     masked=frozenset(name for name, side in sides.items() if side.masked),
   )
-  # zlib is as slow as the writing of many shards; it needs no Python meanwhile.
-  with futures.ThreadPoolExecutor(1) as beside:
-    bits = beside.submit(_zlib_bits, shards)
-    for _ in tasks.run(bundle.write, shards.tasks(), shards, workers=workers):
-      pass
-  splits = {
-    name: _split(name, sides[name], shards, bits.result())
-    for name in shards.tokens
-  }
+  splits = _splits(shards, sides, workers)
   result = _manifest(reports, job, settings, source, shards, splits, left_out)
   job.tokenizer.save(folder)
   manifest.write(result, folder)
   output.tidy(folder)
   return result
+
+
+def _splits(
+  shards: bundle.Shards, sides: dict[str, layout.Side], workers: int
+) -> dict[str, manifest.Split]:
+  """Writes all shards; zlib's measure, as slow as many of them, runs beside."""
+  with futures.ThreadPoolExecutor(1) as beside:
+    bits = beside.submit(_zlib_bits, shards)
+    for _ in tasks.run(bundle.write, shards.tasks(), shards, workers=workers):
+      pass
+  return {
+    name: _split(name, sides[name], shards, bits.result())
+    for name in shards.tokens
+  }
 
 
 def _manifest(
