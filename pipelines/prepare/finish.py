@@ -75,14 +75,18 @@ def write(
 def _splits(
   shards: bundle.Shards, sides: dict[str, layout.Side], workers: int
 ) -> dict[str, manifest.Split]:
-  """Writes all shards; zlib's measure, as slow as many of them, runs beside."""
+  """Writes all shards; zlib, as slow as many of them, measures beside workers.
+
+  A process that writes shards itself has no files left for that meanwhile.
+  """
   with futures.ThreadPoolExecutor(1) as beside:
-    bits = beside.submit(_zlib_bits, shards)
+    apart = workers > 1 and len(shards.tasks()) > 1
+    bits = beside.submit(_zlib_bits, shards) if apart else None
     for _ in tasks.run(bundle.write, shards.tasks(), shards, workers=workers):
       pass
+  measured = bits.result() if bits else _zlib_bits(shards)
   return {
-    name: _split(name, sides[name], shards, bits.result())
-    for name in shards.tokens
+    name: _split(name, sides[name], shards, measured) for name in shards.tokens
   }
 
 
