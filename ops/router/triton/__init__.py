@@ -55,6 +55,8 @@ def router(
   """See `ops.router`."""
   b, length, _ = h_BLD.shape
   rows = lambda x: x.reshape(1, b * length, x.shape[2])
+  # A model that only predicts may keep them in 16 bits.
+  rest = tuple(jnp.asarray(w, jnp.float32) for w in rest)
   found = api.route(_KERNELS, eps, rows(h_BLD), rows(previous_BLR), *rest)
   return tuple(x.reshape(b, length, *x.shape[2:]) for x in found)
 

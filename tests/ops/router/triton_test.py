@@ -84,6 +84,19 @@ def test_weights_of_any_size_are_exact():
   assert not differ(found, wanted) & {'choice', 'weight', 'probs', 'state'}
 
 
+def test_parameters_of_16_bits_are_those_numbers_in_float32():
+  """As a model has them that only predicts."""
+  args, kwargs = arguments('bfloat16')
+  half = [*args[:2], *(w.astype(jnp.bfloat16) for w in args[2:])]
+  with dispatch.use(router='triton'):
+    found = ops.router(*half, **kwargs)
+    whole = [*args[:2], *(w.astype(jnp.float32) for w in half[2:])]
+    wanted = ops.router(*whole, **kwargs)
+    other = ops.router(*args, **kwargs)
+  jax.tree.map(np.testing.assert_array_equal, found, wanted)
+  assert not np.array_equal(found[2], other[2])
+
+
 def _slope_of_another_gelu(monkeypatch):
   value_and_slope = numbers.gelu_and_slope
   wrong = lambda x: (value_and_slope(x)[0], numbers.gelu(x))
