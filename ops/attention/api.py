@@ -21,7 +21,7 @@ class Kernels(NamedTuple):
   Attributes:
     forward: (inputs, extras), both of `padded` -> 'out', as the queries, and
       'lse' [B, H, L] float32, the log-sum-exp of each row to the base 2.
-    backward: the same, with 'd_out', 'lse' and 'delta' of `_delta` among the
+    backward: the same, with 'd_out', 'lse' and 'delta' of `delta` among the
       inputs -> the gradients 'q', 'k' and 'v'.
   """
 
@@ -56,7 +56,7 @@ def _backward_rule(kernels, saved, d_out):
   given = inputs | {
     'd_out': d_out,
     'lse': found['lse'],
-    'delta': _delta(d_out, found['out']),
+    'delta': delta(d_out, found['out']),
   }
   return kernels.backward(given, extras), None
 
@@ -74,6 +74,7 @@ def padded(
   k_segments_BS: jax.Array | None = None,
   offset: int = 0,
   window: jax.Array | int | None = None,
+  q_rows_L: jax.Array | None = None,
 ) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
   """Arguments of `ops.attention` by name, with a multiple of rows.
 
@@ -81,13 +82,19 @@ def padded(
   are to be cut off.
 
   Returns:
-    'q', 'k' and 'v'; where given, 'q_segments' and 'k_segments' [B, L] int32
-    and 'window' [1] int32.
+    'q', 'k' and 'v'; where given, 'q_segments' and 'k_segments' [B, L] int32,
+    'window' [1] int32 and 'q_rows' [L] int32.
   """
   del offset
-  padding = -q_BLHC.shape[1] % multiple
-  pad = lambda a: jnp.pad(a, [(0, 0), (0, padding)] + [(0, 0)] * (a.ndim - 2))
+
+  def pad(a):
+    behind = [(0, -a.shape[1] % multiple)] + [(0, 0)] * (a.ndim - 2)
+    return jnp.pad(a, [(0, 0), *behind])
+
   extras = {}
+  if q_rows_L is not None:
+    behind = -q_BLHC.shape[1] % multiple
+    extras['q_rows'] = jnp.pad(q_rows_L, (0, behind), mode='edge')
   if q_segments_BL is not None:
     extras['q_segments'] = pad(q_segments_BL.astype(jnp.int32))
     extras['k_segments'] = pad(k_segments_BS.astype(jnp.int32))
@@ -96,7 +103,7 @@ def padded(
   return {'q': pad(q_BLHC), 'k': pad(k_BLKC), 'v': pad(v_BLKC)}, extras
 
 
-def _delta(d_out_BLHC, out_BLHC):
+def delta(d_out_BLHC: jax.Array, out_BLHC: jax.Array) -> jax.Array:
   """[B, H, L] float32, what all gradients of a row's weights have too much."""
   product = d_out_BLHC.astype(jnp.float32) * out_BLHC.astype(jnp.float32)
   return jnp.sum(product, axis=-1).swapaxes(1, 2)

@@ -13,6 +13,8 @@ def ranges(
   q_segments_BL: jax.Array | None,
   k_segments_BL: jax.Array | None,
   window: jax.Array | int | None,
+  q_rows_L: jax.Array | None = None,
+  k_rows: int | None = None,
 ) -> tuple[jax.Array, jax.Array]:
   """Two ranges of blocks that follow each other: some visible, all visible.
 
@@ -27,18 +29,26 @@ def ranges(
     q_segments_BL: [B, L] int32 or None.
     k_segments_BL: [B, L] int32 or None.
     window: keys that a query sees, or None.
+    q_rows_L: [L] int32, where the queries stand, ascending; None: from row 0.
+    k_rows: S, of the keys, a multiple of `keys`; None: L.
 
   Returns:
     Of each block of queries [B or 1, L / queries, 4] int32: start, full_start,
     full_stop, stop. Only blocks of keys in [start, stop) have visible pairs; in
     [full_start, full_stop) all pairs are visible. And of each block of keys
-    [B or 1, L / keys, 4], in blocks of queries.
+    [B or 1, S / keys, 4], in blocks of queries.
   """
   static = q_segments_BL is None and (window is None or isinstance(window, int))
+  static = static and q_rows_L is None
   xp = np if static else jnp  # Constants in the program, no kernels.
-  first_q = xp.arange(0, rows, queries)[:, None]
-  first_k = xp.arange(0, rows, keys)[None]
-  last_q, last_k = first_q + queries - 1, first_k + keys - 1
+  if q_rows_L is None:
+    first_q = xp.arange(0, rows, queries)[:, None]
+    last_q = first_q + queries - 1
+  else:
+    blocks = q_rows_L.reshape(-1, queries)
+    first_q, last_q = blocks[:, :1], blocks[:, -1:]
+  first_k = xp.arange(0, k_rows or rows, keys)[None]
+  last_k = first_k + keys - 1
   near, full = last_q >= first_k, first_q >= last_k
   if window is not None:
     near &= first_q - last_k < window

@@ -44,8 +44,8 @@ def worst(found, expected):
   return max(jax.tree.leaves(jax.tree.map(spread_error, found, expected)))
 
 
-def on_devices(local, n, in_specs, out_specs=CHUNKED):
-  """`local` on n devices; XLA places the arguments."""
+def on_devices(local, n, in_specs, out_specs=CHUNKED, check=True):
+  """`local` on n devices; XLA places the arguments. Kernels want no `check`."""
   mesh = jax.make_mesh(
     (n,),
     ('context',),
@@ -53,7 +53,13 @@ def on_devices(local, n, in_specs, out_specs=CHUNKED):
     devices=jax.devices()[:n],
   )
   return jax.jit(
-    jax.shard_map(local, mesh=mesh, in_specs=in_specs, out_specs=out_specs)
+    jax.shard_map(
+      local,
+      mesh=mesh,
+      in_specs=in_specs,
+      out_specs=out_specs,
+      check_vma=check,
+    )
   )
 
 
@@ -64,7 +70,7 @@ def restore(tree, n):
   )
 
 
-def divided(local, n, *, whole=()):
+def divided(local, n, *, whole=(), check=True):
   """`local` on n devices as a function of whole rows in natural order.
 
   Arguments and results [B, L, ...] are put in the order of the devices and
@@ -78,6 +84,6 @@ def divided(local, n, *, whole=()):
       CHUNKED if hasattr(a, 'shape') and i not in whole else P()
       for i, a in enumerate(args)
     )
-    return restore(on_devices(local, n, specs)(*args), n)
+    return restore(on_devices(local, n, specs, check=check)(*args), n)
 
   return jax.jit(run)

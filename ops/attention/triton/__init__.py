@@ -54,6 +54,13 @@ TUNING = {
 
 def unsupported(q_BLHC, k_BSKC, v_BSKC, **options) -> str | None:
   """Why this engine cannot run these inputs, or None."""
+  offset = options.get('offset', 0)
+  wrong = unsupported_arrays(q_BLHC, k_BSKC, v_BSKC)
+  return wrong or api.unsupported(q_BLHC, k_BSKC, offset)
+
+
+def unsupported_arrays(q_BLHC, k_BSKC, v_BSKC) -> str | None:
+  """Why its kernels cannot take these arrays, wherever their rows stand."""
   channels = q_BLHC.shape[-1]
   types = {a.dtype for a in (q_BLHC, k_BSKC, v_BSKC)}
   if types - {jnp.dtype(t) for t in ('bfloat16', 'float16', 'float32')}:
@@ -66,18 +73,21 @@ def unsupported(q_BLHC, k_BSKC, v_BSKC, **options) -> str | None:
     return f'{channels} channels a head are no power of two from 16 on'
   if q_BLHC.size >= 2**31:
     return 'the queries have more than 2^31 elements'
-  return api.unsupported(q_BLHC, k_BSKC, options.get('offset', 0))
+  return None
 
 
 def attention(q_BLHC, k_BSKC, v_BSKC, **options) -> jax.Array:
   """See `ops.attention`."""
-  tuning = TUNING[dispatch.platform()]
   inputs, extras = api.padded(
-    *(q_BLHC, k_BSKC, v_BSKC),
-    multiple=max(n for b in tuning for n in (b.queries, b.keys)),
-    **options,
+    q_BLHC, k_BSKC, v_BSKC, multiple=multiple(), **options
   )
   return api.attention(_KERNELS, inputs, extras)[:, : q_BLHC.shape[1]]
+
+
+def multiple() -> int:
+  """Of which rows are padded to one."""
+  tuning = TUNING[dispatch.platform()]
+  return max(n for b in tuning for n in (b.queries, b.keys))
 
 
 def _forward(inputs, extras):
@@ -91,16 +101,19 @@ def _forward(inputs, extras):
   return call(kernels.forward, blocks, 0, inputs, extras, results)
 
 
-def _backward(inputs, extras):
-  like = {
-    n: jax.ShapeDtypeStruct(inputs[n].shape, inputs[n].dtype) for n in 'qkv'
-  }
+def _backward(inputs, extras, sums=None):
+  """All gradients; those of keys and values in the type `sums`, if given."""
+  types = {n: inputs[n].dtype for n in 'qkv'}
+  types |= {n: sums or types[n] for n in 'kv'}
+  like = {n: jax.ShapeDtypeStruct(inputs[n].shape, types[n]) for n in 'qkv'}
   d_q, tuning = {'q': like.pop('q')}, TUNING[dispatch.platform()]
   d_q = call(kernels.of_queries, tuning.queries, 0, inputs, extras, d_q)
   return d_q | call(kernels.of_keys, tuning.keys, 1, inputs, extras, like)
 
 
 _KERNELS = api.Kernels(_forward, _backward)
+# For keys whose gradients other devices add to.
+OF_ROWS = api.Kernels(_forward, functools.partial(_backward, sums=jnp.float32))
 
 
 def call(kernel, blocks, side, inputs, extras, results) -> api.Arrays:
@@ -113,6 +126,8 @@ def call(kernel, blocks, side, inputs, extras, results) -> api.Arrays:
     extras.get('q_segments'),
     extras.get('k_segments'),
     None if 'window' not in extras else extras['window'][0],
+    extras.get('q_rows'),
+    inputs['k'].shape[1],
   )[side]
   return launch.kernel_call(
     functools.partial(kernel, blocks=blocks),

@@ -67,7 +67,8 @@ class Program:
   def mask(self, scores, rows):
     """Scores [own rows, rows], -inf where the key is not visible."""
     both: Any = (self.rows, rows)
-    own, other = (r.start + jax.lax.iota(jnp.int32, r.size) for r in both)
+    sides = ('q', 'k') if self._side == 'q' else ('k', 'q')
+    own, other = map(self._places, sides, both)
     own, other = own[:, None], other[None]
     q_row, k_row = (own, other) if self._side == 'q' else (other, own)
     visible = q_row >= k_row
@@ -78,6 +79,12 @@ class Program:
       segments = plgpu.load(self._extras[name].at[self.b, rows])
       visible &= self._own[:, None] == segments[None]
     return jnp.where(visible, scores, -jnp.inf)
+
+  def _places(self, side, rows):
+    """Where these rows of the arrays stand in their sequence."""
+    if side == 'q' and 'q_rows' in self._extras:
+      return plgpu.load(self._extras['q_rows'].at[rows])
+    return rows.start + jax.lax.iota(jnp.int32, rows.size)
 
 
 def forward(refs, extras, bounds, results, *, blocks):
