@@ -17,6 +17,7 @@ from jaxlib.triton import dialect as triton
 
 from ops import case as case_lib
 from ops import dispatch, registry
+from ops.attention import rows
 from tests.support import gpus
 
 
@@ -90,3 +91,25 @@ def test_triton_lowers_for_gpus(operation, case, platform):
     traced = jax.jit(run).trace(*args)
     lowered = gpus.lower(traced, platform)
   assert kernels(lowered)
+
+
+@pytest.mark.parametrize('platform', ['cuda', 'rocm'])
+def test_attention_of_divided_rows_lowers_for_gpus(platform):
+  shape = lambda rows, heads: jax.ShapeDtypeStruct(
+    (1, rows, heads, 128), jnp.bfloat16
+  )
+  places = jax.ShapeDtypeStruct((2048,), jnp.int32)
+
+  def run(q, k, v, places):
+    engine = rows.kernels(q, k, v)
+    out, saved = rows.forward(engine, q, k, v, places, window=900)
+    return out, rows.backward(engine, saved, out, k, v, places, window=900)
+
+  with dispatch.compile_for(platform), dispatch.use(attention='triton'):
+    traced = jax.jit(run).trace(
+      shape(2048, 8), shape(4096, 2), shape(4096, 2), places
+    )
+    lowered = gpus.lower(traced, platform)
+  assert len(kernels(lowered)) == 3
+  out, (_, d_k, _) = lowered.out_info
+  assert (out.dtype, d_k.dtype) == (jnp.bfloat16, jnp.float32)

@@ -17,7 +17,10 @@ from zaya_jax.parallel import mesh
 from zaya_jax.parallel.context import gather, halo, ring_attention
 
 _AXIS = 'context'  # Of the mesh.
-_ATTENTION = {'gather': gather.attention, 'ring': ring_attention.attention}
+_ATTENTION: dict[str, Callable[..., jax.Array]] = {
+  'gather': gather.attention,
+  'ring': ring_attention.attention,
+}
 
 
 @jax.tree_util.register_dataclass
