@@ -6,10 +6,11 @@
 
 A preset as it is (`--preset=small`; flags of the trainer win) and GPTs in
 PyTorch, compiled (`benchmarks/peers/dense_gpt.py`), each in a process of its
-own, train on the same shards for as many steps as fit into `--seconds` at the
-speed that they have, with a cosine schedule that ends there; compiling does not
-count. All are scored on the same windows: whole projects that no one has
-trained on. Each peer is tried with each of `--peer_lrs`; its best counts.
+own, train on the same shards, with a cosine schedule that ends when their time
+does: ours as `--hours` has it, which counts the start, the peers for as long as
+ours then trained, with nothing counted before the first step. All are scored on
+the same windows: whole projects that no one has trained on. Each peer is tried
+with each of `--peer_lrs`; its best counts.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import json
 import math
 import os
 import pathlib
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -46,6 +48,7 @@ def main() -> None:
       rows.append(_ours(args, folder, [*more, f'--seed={seed}'], text))
       rows[-1] |= {'seed': seed}
       _tell(args.output, {**about, **facts}, rows)
+    trained = statistics.median(row['train_s'] for row in rows)
     for shape in args.peers.split(','):
       layers, width = map(int, shape.split('x'))
       for lr in args.peer_lrs.split(','):
@@ -58,7 +61,7 @@ def main() -> None:
             'rows': config.data.batch_size,
             'lr': float(lr),
             'seed': seed,
-            'seconds': args.seconds,
+            'seconds': trained,
             'train': f'{folder}/train.npy',
             'held_out': f'{folder}/held_out.npz',
           }

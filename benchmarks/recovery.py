@@ -6,8 +6,9 @@
 Two supervised runs of a preset, one process a GPU, on Python's own library: in
 the second, rank 1 gets SIGKILL in a step. What that costs is in the incidents
 of the supervisor; the losses and the state in the end are compared with those
-of the first, which also compiled. Flags of the trainer may follow. With
---platform=cpu a rank has one device of a CPU.
+of the first, which also compiled. Flags of the trainer may follow, but
+--num_steps, which is --steps. With --platform=cpu a rank has one device of a
+CPU.
 """
 
 import argparse
@@ -38,6 +39,10 @@ def main() -> None:
       )
     ]
   first, killed = rows
+  if wrong := [r for r in rows if r['exit_code'] or not r['state_hash']]:
+    raise SystemExit(f'these did not end with a checkpoint: {wrong}')
+  if 'killed_at_step' not in killed:
+    raise SystemExit(f'no rank was killed at step {args.kill_at}: {killed}')
   equal = {
     'losses_equal': first.pop('losses') == killed.pop('losses'),
     'state_equal': first['state_hash'] == killed['state_hash'],

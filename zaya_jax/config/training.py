@@ -165,7 +165,9 @@ class OptimConfig(fields.Section, prefix='optim.'):
     warmup = min(self.warmup_steps, steps)
     decay = self.decay_steps if self.schedule == 'wsd' else 0
     decay = min(decay, steps - warmup)
-    peak, final = _constant(self.lr), _constant(self.lr_final)
+    # A rate of 0 trains nothing, to the end.
+    peak = _constant(self.lr)
+    final = _constant(self.lr_final if self.lr else 0.0)
     change = dataclasses.replace
     first = change(
       peak,
@@ -180,7 +182,7 @@ class OptimConfig(fields.Section, prefix='optim.'):
       falls = change(
         peak, end=final.end, shape='linear', tokens=decay * step_tokens
       )
-      return [first, falls, final]
+      return [rate for rate in (first, falls) if rate.tokens] + [final]
     return [first]
 
   @property

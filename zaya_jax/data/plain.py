@@ -132,7 +132,7 @@ def text(run_dir: str, about: dict[str, Any], step: int) -> str:
     '[sources]',
   ]
   for key, part in zip(keys, found, strict=True):
-    lines.append(f'{key} = {json.dumps(part.directory)}')
+    lines.append(f'{key} = {json.dumps(part.directory, ensure_ascii=False)}')
   for phase in phases(about, step):
     lines += ['', *_phase(phase, mixed)]
   return '\n'.join(lines) + '\n'
@@ -175,7 +175,7 @@ def _parts(about, run_dir: str) -> list[mixture.Part]:
 
 
 def _key(name: str) -> str:
-  return name if _BARE.fullmatch(name) else json.dumps(name)
+  return name if _BARE.fullmatch(name) else json.dumps(name, ensure_ascii=False)
 
 
 def _number(weight: Fraction) -> str:

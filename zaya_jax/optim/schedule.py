@@ -68,7 +68,7 @@ def _in_steps(
   """A rate as a function of steps.
 
   Tokens do not fit into 32 bits. What is computed on a device is their share of
-  the phase, from its steps: exact to 4e-7 of the rate.
+  the phase, from its steps: exact to 4e-7 of the highest rate.
 
   Args:
     rate: of a phase.
@@ -94,7 +94,7 @@ def _in_steps(
       ramp = share(rate.warmup, -rate.ahead)
       before = rate.before + _product(ramp, rate.start - rate.before)
       found = jnp.where(ramp < 1, before, found)
-    return found
+    return jnp.maximum(found, 0.0)  # Rounded, an end at 0 may be below.
 
   return at
 

@@ -18,6 +18,7 @@ SCHEDULES = {
   'cosine': {'schedule': 'cosine'},
   'wsd': {'schedule': 'wsd', 'decay_steps': 8},
   'constant': {'schedule': 'constant'},
+  'decay alone': {'schedule': 'wsd', 'decay_steps': 99, 'warmup_steps': 0},
   'longer': {'schedule': 'cosine', 'schedule_steps': 30},
   'untimed': {'schedule': 'cosine', 'schedule_steps': segments.UNTIMED},
 }
@@ -89,12 +90,13 @@ def test_the_recipe_that_is_written_says_what_was_run(tmp_path, schedule, step):
 
 def closed_form(optim, step):
   """The rate of a step, as docs/recipe.md and the help of the flags say."""
-  if step < 5:
-    return optim.lr * (step + 1) / 5
+  if step < optim.warmup_steps:
+    return optim.lr * (step + 1) / optim.warmup_steps
   if optim.schedule == 'constant' or optim.schedule_steps == segments.UNTIMED:
     return optim.lr
   if optim.schedule == 'wsd':
-    done = min(1, max(0, step - (STEPS - 8)) / 8)
+    decay = min(optim.decay_steps, STEPS - optim.warmup_steps)
+    done = min(1, max(0, step - (STEPS - decay)) / decay)
     return optim.lr + (optim.lr_final - optim.lr) * done
   steps = (optim.schedule_steps or STEPS) - 5
   done = min(1, (step - 5) / steps)

@@ -150,3 +150,9 @@ def test_rate_of_a_recipe_sees_a_wrong_position():
   )
   got = schedule.of_segment(segment)(jnp.int32(100_000))
   assert abs(float(got) - rate.at(100_000 * size)) > 1e-10
+
+
+def test_a_rate_of_zero_trains_nothing_to_the_end():
+  config = config_lib.OptimConfig(lr=0.0, schedule='cosine', warmup_steps=5)
+  rate = schedule.make_schedule(config, 100)
+  assert {float(rate(step)) for step in range(120)} == {0.0}

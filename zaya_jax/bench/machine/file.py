@@ -95,7 +95,12 @@ class Machine:
     """
     section = self.sections.get('collectives')
     points = section.points if section else ()
-    counts = sorted({p.devices for p in points if p.case == kind})
+    # One point is no curve: it says what messages of its size take.
+    counts = sorted(
+      n
+      for n in {p.devices for p in points}
+      if len(record.curve(points, kind, n)) > 1
+    )
     if not counts or not counts[0] <= devices <= counts[-1]:
       raise LookupError(
         f'{kind} is measured on {counts or "no"} devices, not on {devices}; '

@@ -50,7 +50,7 @@ def main(config: config_lib.Config) -> None:
     if processes.process() == 0:
       os.makedirs(os.path.dirname(config.output) or '.', exist_ok=True)
       print(machine.name, flush=True)
-    for noun in nouns:
+    for noun in _left(config, nouns, machine):
       machine = _measure(config, noun, machine)
       _write(config.output, machine)
       if processes.process() == 0:
@@ -64,12 +64,14 @@ def _measure(
   module, bench = _NOUNS[noun], config.bench
   before = machine.sections.get(noun) or file.section(module.UNIT)
   mine = lambda case: not bench.case or case in bench.case
+  if before.versions != file.section(module.UNIT).versions:
+    before = file.section(module.UNIT)  # A part is of one set of versions.
+  of_mine = lambda missing: mine(missing.rpartition(' x ')[0])
   # Where nothing is missing, all is measured anew.
-  now = file.section(module.UNIT).versions
-  goes_on = config.resume and before.missing and before.versions == now
+  goes_on = config.resume and any(map(of_mine, before.missing))
   others = tuple(p for p in before.points if not mine(p.case))
   left = tuple(p for p in before.points if goes_on and mine(p.case))
-  theirs = tuple(m for m in before.missing if not mine(m.rpartition(' x ')[0]))
+  theirs = tuple(m for m in before.missing if not of_mine(m))
 
   # Of a command that ends in its midst nobody knows how far it was.
   cut_off = [f'{case} x more' for case in module.cases(config) if mine(case)]
@@ -97,6 +99,21 @@ def _measure(
   frame.tell(f'{noun}, for {bench.minutes:g} min')
   module.run(frame, config)
   return add(frame, frame.missing)
+
+
+def _left(
+  config: config_lib.Config, nouns: list[str], machine: file.Machine
+) -> list[str]:
+  """Of several parts those that an earlier command has not finished."""
+  done = [
+    noun
+    for noun in nouns
+    if (known := machine.sections.get(noun))
+    and not known.missing
+    and known.versions == file.section(known.unit).versions
+  ]
+  whole = len(done) == len(nouns) or config.bench.case or not config.resume
+  return nouns if whole else [noun for noun in nouns if noun not in done]
 
 
 def _write(path: str, machine: file.Machine) -> None:

@@ -79,4 +79,9 @@ def _measure(width, tokens, dtype, repeats, size, expected_s) -> clock.Timed:
   x, wide = make(keys[0], tokens, width), 4 * width
   up = tuple(make(k, width, wide) * width**-0.5 for k in keys[1::2])
   down = tuple(make(k, wide, width) * wide**-0.5 for k in keys[2::2])
-  return program.measure(gradients, (x, up, down), repeats)[0]
+  timed, found = program.measure(gradients, (x, up, down), repeats)
+  if not all(jnp.isfinite(g).all() for g in jax.tree.leaves(found)):
+    raise frame_lib.WrongError(
+      f'peak: gradients of MLPs of width {width} are not finite.'
+    )
+  return timed

@@ -15,6 +15,7 @@ import pathlib
 import shutil
 import tempfile
 from collections.abc import Callable
+from typing import BinaryIO
 
 import numpy as np
 
@@ -29,6 +30,7 @@ THREADS = (1, 4, 16)
 BLOCKS = (2**12, 2**14, 2**16, 2**18, 2**20)
 _SEQUENTIAL = 2**22  # Bytes of a write and of a read in order.
 _PAGE = 2**12
+_SAMPLE = 64  # Bytes of each block that are compared.
 _MOST = 2**28  # Bytes of the file: writing it takes seconds on a slow disk.
 _SHARE = 4  # Of the free disk, at most one part of so many.
 
@@ -48,8 +50,8 @@ def run(frame: frame_lib.Frame, config: config_lib.Config) -> None:
   folder = pathlib.Path(config.run_dir or os.path.dirname(config.output) or '.')
   folder.mkdir(parents=True, exist_ok=True)
   free = shutil.disk_usage(folder).free // _SHARE
-  size = min(config.bench.max_bytes, _MOST, free) // BLOCKS[-1] * BLOCKS[-1]
-  size = max(size, BLOCKS[-1])
+  size = min(config.bench.max_bytes, _MOST, free) // _SEQUENTIAL * _SEQUENTIAL
+  size = max(size, _SEQUENTIAL)
   frame.notes.append(f'The file was in {folder.resolve()}.')
   frame.expect(len(THREADS) + 3)
   with tempfile.TemporaryDirectory(dir=folder, prefix='.bench_') as inside:
@@ -59,7 +61,8 @@ def run(frame: frame_lib.Frame, config: config_lib.Config) -> None:
       if not reader.direct:
         frame.notes.append('Reads may come from the page cache of the system.')
       _single(frame, 'write', size, lambda: write(path, size))
-      _single(frame, 'fsync', _PAGE, lambda: write(small, _PAGE))
+      with open(small, 'ab', buffering=0) as journal:
+        _single(frame, 'fsync', _PAGE, functools.partial(_append, journal))
       _single(frame, 'read', size, reader.in_order)
     if frame.wants('scattered read'):
       _scattered(frame, path)
@@ -103,11 +106,23 @@ def _scattered(frame, path) -> None:
 
 def write(path: str, size: int) -> None:
   """Writes a file of noise in order, and waits until it is on disk."""
-  noise = np.random.default_rng(0).bytes(min(size, _SEQUENTIAL))
+  noise = _noise()
   with open(path, 'wb', buffering=0) as file:
-    for _ in range(0, size, len(noise)):
-      file.write(noise)
+    done = 0
+    while done < size:
+      done += file.write(noise[: size - done])
     os.fsync(file.fileno())
+
+
+@functools.cache
+def _noise() -> bytes:
+  return np.random.default_rng(0).bytes(_SEQUENTIAL)
+
+
+def _append(journal: BinaryIO) -> None:
+  """A line of a journal, on disk."""
+  journal.write(_noise()[:_PAGE])
+  os.fsync(journal.fileno())
 
 
 class Reader:
@@ -155,6 +170,15 @@ class Reader:
     with mmap.mmap(-1, size) as page:  # Aligned, as O_DIRECT wants it.
       for place in places:
         total += os.preadv(self._file, [page], place)
+        start = place % _SEQUENTIAL
+        if page[:_SAMPLE] != _noise()[start : start + _SAMPLE]:
+          raise frame_lib.WrongError(
+            f'storage: {size:,} bytes read at {place:,} are not those written.'
+          )
+    if total != size * len(places):
+      raise frame_lib.WrongError(
+        f'storage: {total:,} bytes were read of {size * len(places):,}.'
+      )
     return total
 
   def _forget(self) -> None:

@@ -23,7 +23,7 @@ def ladder(smallest: int, largest: int) -> list[int]:
 
 
 def ends_first(sizes: list[int]) -> Iterator[int]:
-  """The last, the first, the middle, the middles of the halves, and so on."""
+  """The first, the last, the middle, the middles of the halves, and so on."""
   if not sizes:
     return
   yield sizes[0]

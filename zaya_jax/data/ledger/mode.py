@@ -124,6 +124,7 @@ def _write_recipe(run_dir: str, output: str) -> None:
     why = 'there is such a file; choose another name'
   if why or step is None:
     raise config_lib.UsageError(f'--output={output}: {why}.')
+  os.makedirs(os.path.dirname(output) or '.', exist_ok=True)
   durable.replace(output, plain.text(run_dir, about, step).encode())
   print(
     f'{output} says what {run_dir} was trained by; write the phases to come '

@@ -102,3 +102,12 @@ def test_time_of_a_collective(machine, size, devices, seconds):
 def test_what_was_not_measured_is_not_made_up(machine, kind, devices):
   with pytest.raises(LookupError, match=f'not on {devices}'):
     machine.collective_s(kind, 1000, devices)
+
+
+def test_one_point_is_no_curve():
+  alone = curves.point(1000, 2e-5, devices=4)
+  section = file.section('GB/s', points=(*POINTS[:2], alone))
+  machine = dataclasses.replace(file.here(), sections={'collectives': section})
+  assert machine.collective_s(alone.case, 1000, devices=2) == 1e-5
+  with pytest.raises(LookupError, match=r'on \[2\] devices, not on 4'):
+    machine.collective_s(alone.case, 1000, devices=4)

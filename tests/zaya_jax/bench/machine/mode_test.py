@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measurements of the machine from the command line."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -14,7 +15,7 @@ import pytest
 
 from tests.support import fake_srun, xla
 from zaya_jax import main
-from zaya_jax.bench.machine import collectives, file
+from zaya_jax.bench.machine import collectives, file, memory
 from zaya_jax.bench.sweep import clock, record
 
 ARGS = ('--bench.op=collectives', '--bench.case=permute,all-reduce')
@@ -91,6 +92,37 @@ def test_other_cases_of_a_file_stay(bench, formula, tmp_path):
   assert bench(*flags.split(), f'--output={path}')[0] == 0
   after = file.read(str(path)).sections['collectives'].points
   assert set(after) == set(before)
+
+
+def test_points_of_another_version_go(bench, formula, tmp_path):
+  path = tmp_path / 'machine.json'
+  assert bench(*ARGS, f'--output={path}')[0] == 0
+  machine = file.read(str(path))
+  [old] = machine.sections.values()
+  old = dataclasses.replace(old, versions={**old.versions, 'jax': '0.1'})
+  sections = {'collectives': old}
+  file.write(str(path), dataclasses.replace(machine, sections=sections))
+  flags = '--bench.op=collectives --bench.case=permute'
+  assert bench(*flags.split(), f'--output={path}')[0] == 0
+  [new] = file.read(str(path)).sections.values()
+  assert {p.case for p in new.points} == {'permute'}
+
+
+def test_parts_that_are_finished_are_not_measured_again(
+  bench, formula, tmp_path, monkeypatch
+):
+  path = f'--output={tmp_path}/machine.json'
+  assert bench('--bench.op=collectives', path)[0] == 0
+  count = len(formula)
+
+  def stopped(frame, config):
+    raise KeyboardInterrupt
+
+  monkeypatch.setattr(memory, 'run', stopped)
+  assert bench('--bench.op=collectives,memory', path)[0] == 75
+  assert len(formula) == count
+  assert bench('--bench.op=collectives,memory', '--noresume', path)[0] == 75
+  assert len(formula) == 2 * count
 
 
 def test_all_kinds_are_measured(bench, tmp_path):

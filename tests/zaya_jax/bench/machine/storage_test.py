@@ -57,3 +57,14 @@ def test_run_measures_all_and_leaves_nothing(tmp_path):
   assert {p.devices for p in scattered} == set(storage.THREADS)
   assert {p.size for p in scattered} == set(storage.BLOCKS)
   assert not list(tmp_path.iterdir())
+
+
+def test_other_bytes_than_those_written_are_noticed(path):
+  with open(path, 'r+b') as file:
+    file.seek(2**16)
+    file.write(bytes(64))
+  with (
+    storage.Reader(path, 1) as reader,
+    pytest.raises(frame_lib.WrongError, match='read at 65,536'),
+  ):
+    reader._read(2**14, range(0, SIZE, 2**14))
