@@ -37,7 +37,7 @@ def totals(run_dir: str) -> list[dict[str, Any]]:
       first = line['rows'][0]
       seq_len = _stretch(opened, first)['seq_len']
       # Of a plain run, the phase of the recipe that it has grown into.
-      phase = line['phase'] or _stretch(last[0], first)['phase']
+      phase = line['phase'] or _stretch(last[0], first).get('phase', '')
       for source, rows in enumerate(line['sources']):
         row = found.setdefault((phase, source), {'tokens': 0, 'read': 0})
         row['read'] += rows * seq_len
