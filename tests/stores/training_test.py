@@ -8,8 +8,8 @@ import urllib.request
 import fsspec
 import pytest
 
-from pipelines import prepare
-from pipelines.shards import copies
+from pipelines import errors, prepare
+from pipelines.shards import copies, manifest
 from tests.stores.faults import ANSWER, DROP
 from tests.support import tiny
 from zaya_jax import main
@@ -200,6 +200,17 @@ def test_store_that_dies_in_mid_run_costs_no_more_than_time(
   faults.end()
   assert _train(url, tmp_path / 'run') == 0
   assert _losses(tmp_path / 'run') == straight
+
+
+@both
+def test_shard_that_is_gone_is_named(url):
+  shard = manifest.read(url).splits['train'].shards[0]
+  there = f'{url}/{shard.name}'
+  fs, path = fsspec.core.url_to_fs(there)
+  fs.rm(path)
+  with pytest.raises(errors.DataError, match='listed in manif') as caught:
+    copies.take(url, shard.name, shard.sha256)
+  assert caught.value.exit_code == 3 and there in str(caught.value)
 
 
 def test_shard_that_was_replaced_is_noticed(url, tmp_path, capsys, monkeypatch):
