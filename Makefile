@@ -93,7 +93,8 @@ format: $(VENV)/.dev
 parity: $(PARITY)/.parity
 	@$(PARITY)/bin/python -m pytest tests/parity $(ARGS)
 
-# S3 and what stands for it here; an environment of its own.
+# Servers of S3's and Google's protocols on this machine; an environment of
+# its own.
 store-test: $(STORES)/.stores
 	@$(STORES)/bin/python -m pytest tests/stores $(ARGS)
 

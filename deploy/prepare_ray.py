@@ -42,11 +42,18 @@ def prepare(words: list[str], parts: int) -> int:
     parts: how many; 0: four for each core of the cluster.
 
   Returns:
-    The exit code; of the first part that failed, which ends the others.
+    The exit code; of the first part that failed, which ends the others; 2, if
+    there is no core.
   """
   ray.init()
-  cores = [int(n['Resources'].get('CPU', 0)) for n in ray.nodes() if n['Alive']]
-  parts, here = parts or _EACH * sum(cores), os.getcwd()
+  parts, here = parts or _EACH * sum(_cores()), os.getcwd()
+  if not parts:
+    print(
+      'prepare_ray.py: error: no machine of the Ray cluster has a core; start '
+      'one that has, or give --parts=N where machines come with the work.',
+      file=sys.stderr,
+    )
+    return 2
 
   def begin(name, cpus, *more):
     task = _prepare.options(name=name, num_cpus=cpus)
@@ -61,7 +68,13 @@ def prepare(words: list[str], parts: int) -> int:
       for task in tasks:
         ray.cancel(task)
       return code
-  return ray.get(begin('the rest', max(cores)))
+  # The largest machine of the start may be gone: nobody would take the task.
+  return ray.get(begin('the rest', max([1, *_cores()])))
+
+
+def _cores() -> list[int]:
+  """Of each machine that is there."""
+  return [int(n['Resources'].get('CPU', 0)) for n in ray.nodes() if n['Alive']]
 
 
 if __name__ == '__main__':

@@ -16,6 +16,7 @@ import pathlib
 import re
 import tempfile
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
@@ -122,18 +123,32 @@ def find(url: str) -> dict[str, File]:
   }
 
 
-def attempt(function: Callable[[], _T], url: str, tries: int = _TRIES) -> _T:
+def attempt(
+  function: Callable[[], _T],
+  url: str,
+  tries: int = _TRIES,
+  missing: errors.DataError | None = None,
+) -> _T:
   """Calls a function of a store, again when a connection failed.
 
+  Args:
+    function: to call.
+    url: that it is about.
+    tries: how often.
+    missing: what to raise if there is no such file; None: that the input does
+      not exist.
+
   Raises:
-    DataError: if there is no such file, no permission, or no answer.
+    DataError: if there is no such file, no permission (exit code 2), or no
+      answer (1).
     OSError: if the disk of this machine is full.
   """
   for number in range(tries):
     try:
       return function()
     except FileNotFoundError as error:
-      raise errors.DataError(f'{url} does not exist.') from error
+      missing = missing or errors.DataError(f'{url} does not exist.')
+      raise missing from error
     except Exception as error:  # Drivers have errors of their own.
       if isinstance(error, OSError) and error.errno in _FULL:
         raise
@@ -148,7 +163,7 @@ def attempt(function: Callable[[], _T], url: str, tries: int = _TRIES) -> _T:
   raise errors.DataError(
     f'{url} did not answer {tries} times ({last}); look at the network and '
     'the store, then give the same command again.',
-    errors.UNUSABLE,
+    errors.AGAIN,
   )
 
 
@@ -160,6 +175,17 @@ def _is_refused(error: Exception, what: str) -> bool:
     or 'redential' in what
     or 'Forbidden' in what
   )
+
+
+def replace(path: pathlib.Path, content: bytes) -> None:
+  """Writes a file of this machine: whole, or not at all."""
+  # Machines share folders, and in containers numbers of processes too.
+  partial = path.with_name(f'{path.name}.{uuid.uuid4().hex}.partial')
+  try:
+    partial.write_bytes(content)
+    partial.replace(path)
+  finally:
+    partial.unlink(missing_ok=True)
 
 
 def upload(folder: pathlib.Path, url: str, last: str) -> None:

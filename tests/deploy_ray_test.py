@@ -3,9 +3,11 @@
 
 import os
 import pathlib
+import runpy
 import subprocess
 import sys
 import time
+import types
 
 import pytest
 
@@ -13,7 +15,7 @@ from zaya_jax import main
 
 ROOT = pathlib.Path(__file__).parents[1]
 
-pytestmark = pytest.mark.long  # Ray itself takes half a minute to begin.
+long = pytest.mark.long  # Ray itself takes half a minute to begin.
 
 # The program with each file as a unit of its own; the first process that has
 # encoded one is killed before it says so, or on one node stays there, unless a
@@ -90,6 +92,7 @@ def check_equals_one_machine(folder):
   assert found == wanted and len(wanted) >= 6
 
 
+@long
 def test_a_killed_worker_changes_no_byte(run):
   code, told = run('-c', DRIVER, 'lost', *FLAGS, '--output=shards')
   assert code == 0, told
@@ -97,6 +100,7 @@ def test_a_killed_worker_changes_no_byte(run):
   check_equals_one_machine('shards')
 
 
+@long
 def test_a_lost_machine_changes_no_byte(run):
   from ray import cluster_utils
 
@@ -119,6 +123,7 @@ def test_a_lost_machine_changes_no_byte(run):
   check_equals_one_machine('shards')
 
 
+@long
 def test_without_another_try_a_kill_is_seen(run):
   words = ['-c', DRIVER, 'lost', *FLAGS, '--output=shards']
   code, told = run(*words, RAY_TASK_MAX_RETRIES='0')
@@ -126,9 +131,72 @@ def test_without_another_try_a_kill_is_seen(run):
   assert os.path.exists('lost') and not os.path.exists('shards')
 
 
+@long
 def test_a_part_that_fails_says_why_and_ends_it(run):
   program = str(ROOT / 'deploy/prepare_ray.py')
   words = ['--parts=2', '--data.input=missing', '--output=shards']
   code, told = run(program, *words)
   assert code == 2
   assert '--data.input=missing does not exist' in told
+
+
+class _Ray(types.ModuleType):
+  """Tasks that are done at once, on machines of so many cores, turn by turn."""
+
+  def __init__(self, *cores):
+    super().__init__('ray')
+    self.turns, self.asked = list(cores), []
+    self.init = lambda: None
+    self.wait = lambda tasks: (tasks[:1], tasks[1:])
+    self.get = lambda task: 0
+
+  def nodes(self):
+    (cores, *rest), dead = (
+      self.turns,
+      {'Alive': False, 'Resources': {'CPU': 99}},
+    )
+    self.turns = rest or self.turns
+    return [dead] + [
+      {'Alive': True, 'Resources': {'CPU': float(n)} if n else {}}
+      for n in cores
+    ]
+
+  def remote(self, function):
+    self.asked = []
+
+    def options(name, num_cpus):
+      def remote(words, folder):
+        self.asked.append((name, num_cpus, words))
+
+      return types.SimpleNamespace(remote=remote)
+
+    return types.SimpleNamespace(options=options, _function=function)
+
+
+def _begun(monkeypatch, ray, parts=0):
+  """The exit code, and what tasks were asked for."""
+  monkeypatch.setitem(sys.modules, 'ray', ray)
+  program = runpy.run_path(str(ROOT / 'deploy/prepare_ray.py'))
+  return program['prepare'](['--flag'], parts), ray.asked
+
+
+def test_the_last_task_asks_for_what_is_there_then(monkeypatch):
+  code, asked = _begun(monkeypatch, _Ray([2, 1], [1]))
+  assert code == 0 and len(asked) == 4 * 3 + 1
+  assert asked[0] == (
+    'part 0',
+    1,
+    ['--flag', '--data.workers=1', '--data.part=0/12'],
+  )
+  assert asked[-1] == ('the rest', 1, ['--flag', '--data.workers=1'])
+  _, asked = _begun(monkeypatch, _Ray([1], [1, 8]))
+  assert asked[-1] == ('the rest', 8, ['--flag', '--data.workers=8'])
+
+
+def test_a_cluster_without_cores_is_named(monkeypatch, capsys):
+  code, asked = _begun(monkeypatch, _Ray([0]))
+  assert code == 2 and not asked
+  assert 'no machine of the Ray cluster has a core' in capsys.readouterr().err
+  # Where machines come with the work there may be none yet.
+  code, asked = _begun(monkeypatch, _Ray([0]), parts=2)
+  assert code == 0 and [cpus for _, cpus, _ in asked] == [1, 1, 1]

@@ -5,9 +5,12 @@ import dataclasses
 import functools
 import hashlib
 import json
+import pathlib
 
 from pipelines import errors, typed_json
 from pipelines.tokenizer import base as tokenizer_base
+
+FILE_NAME = 'manifest.json'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -171,3 +174,9 @@ class Manifest:
         'conversations of the shards; use that one or prepare again.',
         errors.UNUSABLE,
       )
+
+
+def file_sha256(path: pathlib.Path) -> str:
+  """Hex digest of a file."""
+  with open(path, 'rb') as f:
+    return hashlib.file_digest(f, 'sha256').hexdigest()

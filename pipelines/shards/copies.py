@@ -16,18 +16,21 @@ import os
 import pathlib
 import time
 from collections.abc import Callable, Iterator
-from typing import TextIO
+from typing import TextIO, TypeVar
 
 from pipelines import chat, errors, store, tokenizer
-from pipelines.shards import room
+from pipelines.shards import content, room
 
-MANIFEST = 'manifest.json'
 keep_within = room.keep_within
+
+_T = TypeVar('_T')
 _BESIDE = (tokenizer.FILE_NAME, *chat.FILE_NAMES)  # Not listed there.
 _FLAG = '--data.dir'
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-_TURNS = 'copying'  # Locks of those who copy: another file, for others may read
-# from a copy that was exchanged, and need not end for that.
+_NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
+# Who copies locks a second file: readers of an older copy keep their lock on
+# the stamp.
+_TURNS = 'copying'
 # A run should outlive a store that is away for a while: 31 s, and what the
 # drivers wait by themselves.
 _TRIES = 7
@@ -76,14 +79,16 @@ def take(
   """
   path = _folder(url) / name
   with _disk(path.parent), contextlib.ExitStack() as on_error:
-    stamp = open(path.parent / room.STAMPS / name, 'a+')
+    make = functools.partial(open, path.parent / room.STAMPS / name, 'a+')
+    stamp = _despite_full_disk(make, path, 0, let_go)
     on_error.enter_context(stamp)
     fcntl.flock(stamp, fcntl.LOCK_SH)
     if not _is_compared(stamp, path):
-      with open(path.parent / _TURNS / name, 'a') as turn:
+      make = functools.partial(open, path.parent / _TURNS / name, 'a')
+      with _despite_full_disk(make, path, 0, let_go) as turn:
         fcntl.flock(turn, fcntl.LOCK_EX)
         if not _is_compared(stamp, path):
-          if _hash(path) != sha256:
+          if not _is_right(path, sha256):
             _copy(url, path, sha256, let_go)
           write = functools.partial(_remember, stamp, _version(path))
           _despite_full_disk(write, path, 0, let_go)
@@ -118,7 +123,7 @@ def exists(url: str) -> bool:
 
   def there() -> bool:
     fs.invalidate_cache()
-    return fs.exists(f'{place}/{MANIFEST}')
+    return fs.exists(f'{place}/{content.FILE_NAME}')
 
   return store.attempt(there, url, _TRIES)
 
@@ -142,28 +147,31 @@ def sizes(url: str) -> dict[str, int]:
 @functools.cache
 def _folder(url: str) -> pathlib.Path:
   fs, place = store.filesystem(url, _FLAG)
-  content = _get(fs, place, url, MANIFEST)
+  manifest = _get(fs, place, url, content.FILE_NAME)
   # Another manifest is another folder.
-  key = hashlib.sha256(url.encode() + content).hexdigest()[:16]
+  key = hashlib.sha256(url.encode() + manifest).hexdigest()[:16]
   result = root() / f'{os.path.basename(place.rstrip("/"))}-{key}'
   with _disk(result):
-    for name in (room.STAMPS, _TURNS):
-      (result / name).mkdir(parents=True, exist_ok=True)
-    if not (result / MANIFEST).exists():
+    root().mkdir(parents=True, exist_ok=True)
+    for path in (result, result / room.STAMPS, result / _TURNS):
+      make = functools.partial(path.mkdir, exist_ok=True)
+      _despite_full_disk(make, result / content.FILE_NAME, 0)
+    if not (result / content.FILE_NAME).exists():
       there = store.attempt(lambda: fs.ls(place, detail=False), url, _TRIES)
       names = {os.path.basename(path) for path in there}
       for name in _BESIDE:
         if name in names:
           _write(result / name, _get(fs, place, url, name))
     # Each time: it is small, and may have been damaged here.
-    _write(result / MANIFEST, content)
+    _write(result / content.FILE_NAME, manifest)
   return result
 
 
 def _is_compared(stamp: TextIO, path: pathlib.Path) -> bool:
   """Whether the copy is the one whose hash was compared."""
   stamp.seek(0)
-  return stamp.read() == _version(path)
+  version = _version(path)
+  return bool(version) and stamp.read() == version
 
 
 def _copy(
@@ -172,34 +180,45 @@ def _copy(
   """Copies a file; what comes otherwise is asked for once more."""
   fs, place = store.filesystem(url, _FLAG)
   there, source = f'{url}/{path.name}', f'{place}/{path.name}'
-  size = store.attempt(lambda: fs.info(source)['size'], there, _TRIES)
-  with room.claimed(path, size, let_go) as partial:
+  attempt = functools.partial(
+    store.attempt, url=there, tries=_TRIES, missing=_missing(there)
+  )
+  size = attempt(lambda: fs.info(source)['size'])
+  with contextlib.ExitStack() as at_end:
+    claim = lambda: at_end.enter_context(room.claimed(path, size, let_go))
+    partial = _despite_full_disk(claim, path, 0, let_go)
     get = functools.partial(fs.get_file, source, str(partial))
     for _ in range(2):
-      copy = functools.partial(store.attempt, get, there, _TRIES)
-      _despite_full_disk(copy, path, size, let_go)
-      if _hash(partial) == sha256:
+      _despite_full_disk(lambda: attempt(get), path, size, let_go)
+      if _is_right(partial, sha256):
         partial.replace(path)
         return
   raise errors.DataError(
-    f'{there} differs from its sha256 in {MANIFEST}: damaged, or changed since '
-    'the run began to read; copy it there from the original, or prepare the '
-    'data again.',
+    f'{there} differs from its sha256 in {content.FILE_NAME}: damaged, or '
+    'changed since the run began to read; copy it there from the original, or '
+    'prepare the data again.',
+    errors.UNUSABLE,
+  )
+
+
+def _missing(there: str) -> errors.DataError:
+  return errors.DataError(
+    f'{there} is listed in {content.FILE_NAME} but missing; copy it there from '
+    'the original, or prepare the data again.',
     errors.UNUSABLE,
   )
 
 
 def _despite_full_disk(
-  write: Callable[[], object],
+  write: Callable[[], _T],
   path: pathlib.Path,
   size: int,
-  let_go: Callable[[], None],
-) -> None:
+  let_go: Callable[[], None] = lambda: None,
+) -> _T:
   """Writes; on a full disk again, as long as older copies can go."""
   while True:
     try:
-      write()
-      return
+      return write()
     except OSError as error:
       if error.errno not in _FULL:
         raise
@@ -218,40 +237,48 @@ def _get(fs, place: str, url: str, name: str) -> bytes:
   return store.attempt(get, f'{url}/{name}', _TRIES)
 
 
-def _write(path: pathlib.Path, content: bytes) -> None:
-  partial = path.with_name(f'{path.name}.{os.getpid()}.partial')
+def _write(path: pathlib.Path, text: bytes) -> None:
+  write = functools.partial(store.replace, path, text)
+  _despite_full_disk(write, path, len(text))
+
+
+def _is_right(path: pathlib.Path, sha256: str) -> bool:
+  """Whether there is a file with this hash."""
   try:
-    partial.write_bytes(content)
-    partial.replace(path)
-  finally:
-    partial.unlink(missing_ok=True)
-
-
-def _hash(path: pathlib.Path) -> str:
-  """Hex digest of a file; '' where there is none."""
-  if not path.is_file():
-    return ''
-  with open(path, 'rb') as file:
-    return hashlib.file_digest(file, 'sha256').hexdigest()
+    return content.file_sha256(path) == sha256
+  except FileNotFoundError:
+    return False
 
 
 def _version(path: pathlib.Path) -> str:
-  """Changes with the file; '-' where there is none."""
-  if not path.is_file():
-    return '-'
-  stat = path.stat()
+  """Changes with the file; '' where there is none."""
+  try:
+    stat = path.stat()
+  except FileNotFoundError:
+    return ''
   return f'{stat.st_ino} {stat.st_mtime_ns} {stat.st_size}'
 
 
 @contextlib.contextmanager
 def _disk(place: pathlib.Path) -> Iterator[None]:
-  """Says which disk is full, or cannot be written."""
+  """Says which disk is full, or cannot be written, and what to do."""
   try:
     yield
-  except OSError as error:
+  except FileNotFoundError as error:
     raise errors.DataError(
-      f'{place} cannot take a copy of shards '
-      f'({error.strerror or error}); make room, or name a larger disk with '
+      f'{place} was removed while this command used it; give the same command '
+      'again.',
+      errors.AGAIN,
+    ) from error
+  except OSError as error:
+    why, then = error.strerror or error, 'name a folder that can be written'
+    if error.errno in _FULL:
+      then = 'make room, or name a larger disk'
+    elif error.errno in _NO_LOCKS:
+      why = f'locks do not work there: {why}'
+      then = 'name a disk of this machine'
+    raise errors.DataError(
+      f'{place} cannot take a copy of shards ({why}); {then} with '
       'XDG_CACHE_HOME in the environment.',
       errors.UNUSABLE,
     ) from error

@@ -17,7 +17,7 @@ from pipelines import chat, errors, store, tokenizer, typed_json
 from pipelines.shards import content, copies
 from pipelines.tokenizer import base as tokenizer_base
 
-FILE_NAME = 'manifest.json'
+FILE_NAME = content.FILE_NAME
 # Versions of the format: plain text, with conversations, and either with the
 # list of its documents, which is what is written today.
 PLAIN, MASKED, DOCUMENTED = 1, 2, 3
@@ -31,6 +31,7 @@ Manifest = content.Manifest
 Settings = content.Settings
 Shard = content.Shard
 Split = content.Split
+file_sha256 = content.file_sha256
 
 _AGAIN = 'copy it from the original, or prepare the data again'
 _MAX_BYTES = 2**26  # A larger file is not one of ours: do not parse it.
@@ -190,12 +191,6 @@ def load_tokenizer(
       raise _unusable(path, f'is not the tokenizer of the shards; {_AGAIN}')
     manifest.check_template(result)
   return result
-
-
-def file_sha256(path: pathlib.Path) -> str:
-  """Hex digest of a file."""
-  with open(path, 'rb') as f:
-    return hashlib.file_digest(f, 'sha256').hexdigest()
 
 
 def _write_lines(path: pathlib.Path, lines: Iterable[str]) -> int:

@@ -6,7 +6,7 @@ copy has its stamp locked, in whatever process; a lock ends with its process,
 however that ends. Who makes room locks a stamp as well, or leaves its copy.
 
 To look at all copies takes seconds where there are many. So `room.lock` says
-what they take at most, and a fiftieth of them makes way at once.
+what they take at most, and when one must go, a fiftieth more goes with it.
 """
 
 import contextlib
@@ -17,12 +17,13 @@ import pathlib
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 STAMPS = 'copied'
 _LOCK, _DIGITS = 'room.lock', 20
 _CLAIM = '.room'  # As large as the copy that is coming; takes no blocks.
 _PARTIAL = '.partial'
+_LEFT = (_PARTIAL, _CLAIM)
 # Of the disk, for others: a part of a small one, bytes of a large one.
 _FREE, _MOST_FREE = 0.05, 10 * 10**9
 
@@ -65,9 +66,10 @@ def keep_within(gigabytes: float) -> None:
 def claimed(
   path: pathlib.Path, size: int, let_go: Callable[[], None]
 ) -> Iterator[pathlib.Path]:
-  """Room for a copy, whose stamp is locked; gives the file to write first.
+  """Room for a copy; yields the file to write; the caller renames it.
 
-  What is in use stays, so there may be less room than asked for.
+  The caller has its stamp and its turn. What is in use stays, so there may be
+  less room than asked for.
 
   Args:
     path: of the copy, in a folder of the folder of all copies.
@@ -79,6 +81,10 @@ def claimed(
   claim = path.with_name(path.name + _CLAIM)
   try:
     with _alone(root) as ledger:
+      # Of a process that was killed: this one has the stamp, so nobody else
+      # could remove them.
+      partial.unlink(missing_ok=True)
+      claim.unlink(missing_ok=True)
       _make(root, ledger, size, let_go)
       with open(claim, 'wb') as file:
         file.truncate(size)
@@ -118,9 +124,9 @@ def _make(
     copies = _find(root)
     for copy in copies:
       if copy.claim or copy.partial:
-        _removed(copy)  # What a killed process left behind.
+        _removed(copy, _LEFT)  # By a killed process.
     coming = sum(max(0, copy.claim - copy.partial) for copy in copies)
-    short = size + coming - disk.free
+    short = size + coming - shutil.disk_usage(root).free
     older = [copy for copy in copies if copy.used < _BEGAN]
     short -= _remove(older, short + spare)
     _older_are_gone |= short + spare > 0
@@ -142,7 +148,8 @@ def _over(taken: int) -> int:
 
 def _slack(copies: list[_Copy], size: int) -> int:
   """Bytes to remove beyond what is needed now."""
-  return len(copies) // 50 * size
+  # Stamps stay without their copies.
+  return sum(copy.bytes > 0 for copy in copies) // 50 * size
 
 
 def _read(ledger: int) -> int | None:
@@ -168,19 +175,22 @@ def _remove(copies: list[_Copy], most: int) -> int:
   return removed
 
 
-def _removed(copy: _Copy) -> bool:
-  """Removes a copy unless somebody uses it."""
+def _removed(copy: _Copy, suffixes: Sequence[str] = ('', *_LEFT)) -> bool:
+  """Removes a copy, or what was left beside it, unless somebody uses it."""
   path = copy.stamp.parent.parent / copy.stamp.name
   try:
     with open(copy.stamp, 'r+') as stamp:
       fcntl.flock(stamp, fcntl.LOCK_EX | fcntl.LOCK_NB)
       # Its stamp stays: others may be waiting for it.
-      for suffix in ('', _PARTIAL, _CLAIM):
+      for suffix in suffixes:
         path.with_name(path.name + suffix).unlink(missing_ok=True)
-      stamp.truncate()
+      if '' in suffixes:
+        stamp.truncate()
   except (BlockingIOError, FileNotFoundError):  # Or it was removed by hand.
     return False
-  copy.bytes = copy.partial = copy.claim = 0
+  copy.partial = copy.claim = 0
+  if '' in suffixes:
+    copy.bytes = 0
   return True
 
 

@@ -76,11 +76,8 @@ def write(directory: str | os.PathLike[str]) -> bool:
     'files': list(itertools.chain.from_iterable(files.values())),
   }
   path = pathlib.Path(directory, FILE_NAME)
-  # Of its own for each process: several runs may open a folder at once.
-  partial = path.with_name(f'{FILE_NAME}.{os.getpid()}.partial')
   try:
-    partial.write_text(json.dumps(content), encoding='utf-8')
-    partial.replace(path)
+    store.replace(path, json.dumps(content).encode())
   except OSError:
     return False
   return True

@@ -8,8 +8,8 @@ import urllib.request
 import fsspec
 import pytest
 
-from pipelines import prepare
-from pipelines.shards import copies
+from pipelines import errors, prepare
+from pipelines.shards import copies, manifest
 from tests.stores.faults import ANSWER, DROP
 from tests.support import tiny
 from zaya_jax import main
@@ -98,11 +98,11 @@ def _losses(run_dir):
   ]
 
 
-def _refused(capsys, code, *words):
+def _check_refused(code, capsys, expected, *words):
   """One sentence, which has these words."""
+  assert code == expected
   said = capsys.readouterr().err.strip().splitlines()[-1]
   assert all(word in said for word in words), said
-  return code
 
 
 def _is_shard(path):
@@ -139,7 +139,7 @@ def test_small_room_changes_nothing(url, straight, tmp_path, shards):
 def test_missing_bucket_is_named(faults, scheme, tmp_path, capsys):
   url = f'{scheme}://nowhere/web'
   code = _train(url, tmp_path / 'run')
-  assert code == _refused(capsys, 2, url, 'does not exist')
+  _check_refused(code, capsys, 2, url, 'does not exist')
   assert not (tmp_path / 'run' / 'checkpoints').exists()
 
 
@@ -150,7 +150,7 @@ def test_missing_credentials_are_named(
   monkeypatch.delenv('AWS_SECRET_ACCESS_KEY')
   forget()
   code = _train(url, tmp_path / 'run')
-  assert code == _refused(capsys, 2, url, 'permission or credentials')
+  _check_refused(code, capsys, 2, url, 'permission or credentials')
 
 
 def test_wrong_credentials_are_named(
@@ -169,7 +169,7 @@ def test_wrong_credentials_are_named(
     code = _train(url, tmp_path / 'run')
   finally:
     enforce('inf')
-  assert code == _refused(capsys, 2, url, 'permission or credentials')
+  _check_refused(code, capsys, 2, url, 'permission or credentials')
 
 
 @both
@@ -185,7 +185,7 @@ def test_store_that_is_down_is_named(
         monkeypatch.setenv(name, address)
     forget()
     code = _train(url, tmp_path / 'run')
-  assert code == _refused(capsys, 3, url, 'did not answer 7 times')
+  _check_refused(code, capsys, 1, url, 'did not answer 7 times')
 
 
 def test_store_that_dies_in_mid_run_costs_no_more_than_time(
@@ -194,12 +194,23 @@ def test_store_that_dies_in_mid_run_costs_no_more_than_time(
   asked = lambda: sum(map(_is_shard, faults.paths))
   faults.rule = lambda number, path: DROP if asked() > 8 else ANSWER
   code = _train(url, tmp_path / 'run')
-  assert code == _refused(capsys, 3, url, 'did not answer 7 times')
+  _check_refused(code, capsys, 1, url, 'did not answer 7 times')
   last = faults.paths[-1]
   assert _is_shard(last)
   faults.end()
   assert _train(url, tmp_path / 'run') == 0
   assert _losses(tmp_path / 'run') == straight
+
+
+@both
+def test_shard_that_is_gone_is_named(url):
+  shard = manifest.read(url).splits['train'].shards[0]
+  there = f'{url}/{shard.name}'
+  fs, path = fsspec.core.url_to_fs(there)
+  fs.rm(path)
+  with pytest.raises(errors.DataError, match='listed in manif') as caught:
+    copies.take(url, shard.name, shard.sha256)
+  assert caught.value.exit_code == 3 and there in str(caught.value)
 
 
 def test_shard_that_was_replaced_is_noticed(url, tmp_path, capsys, monkeypatch):
@@ -211,7 +222,7 @@ def test_shard_that_was_replaced_is_noticed(url, tmp_path, capsys, monkeypatch):
   assert _train(url, tmp_path / 'run', '--num_steps=6') == 0
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'elsewhere'))
   code = _train(url, tmp_path / 'run')
-  assert code == _refused(capsys, 3, url, 'changed since', 'sha256')
+  _check_refused(code, capsys, 3, url, 'changed since', 'sha256')
 
 
 def test_shard_that_was_replaced_is_noticed_by_the_phase_that_reads_it(
@@ -226,7 +237,7 @@ def test_shard_that_was_replaced_is_noticed_by_the_phase_that_reads_it(
   code = main.main(
     ['zaya_jax', *SETTINGS, f'--recipe={recipe}', f'--run_dir={run_dir}']
   )
-  assert code == _refused(capsys, 3, f'{bucket}/sums', 'changed since')
+  _check_refused(code, capsys, 3, f'{bucket}/sums', 'changed since')
   # The first phase is whole, and saved.
   assert [step for step, name, _ in _losses(run_dir) if 'train' in name][
     -1
@@ -244,4 +255,4 @@ def test_shards_that_were_prepared_again_are_noticed(
   text.write_text('Another text. ' * 1000)
   prepare.prepare(str(text), url, record_tokens=1024)
   code = _train(url, tmp_path / 'run')
-  assert code == _refused(capsys, 3, url, 'not those')
+  _check_refused(code, capsys, 3, url, 'not those')

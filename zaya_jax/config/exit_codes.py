@@ -8,7 +8,8 @@ the user carry their own number, of this table, as `exit_code`.
 from typing import Final
 
 DONE: Final = 0
-INTERNAL: Final = 1  # A bug, or a device that failed: may be started again.
+# A bug, a device that failed, a store that is away: may be started again.
+INTERNAL: Final = 1
 USAGE: Final = 2  # A flag or an input is wrong: another command line would do.
 UNUSABLE: Final = 3  # Data or a checkpoint on disk is unusable.
 NUMERICS: Final = 4  # Training gave up on NaN, Inf or spikes.

@@ -4,6 +4,7 @@
 import functools
 import hashlib
 import json
+import shutil
 from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
@@ -186,11 +187,17 @@ def _copied_often(room_gb: float, loader: loader_lib.Loader) -> list[str]:
     if store.is_url(directory)
     for shard in data.splits['train'].shards
   ]
-  total = sum(sizes)
-  if not room_gb or total <= room_gb:
+  if not sizes:
+    return []
+  total, where = sum(sizes), f'--data.copies_gb={room_gb:g}'
+  if not room_gb:
+    disk = copies.root()
+    room_gb = shutil.disk_usage(disk).total / 1e9
+    where = f'the disk of {disk} {room_gb:.4g} GB'
+  if total <= room_gb:
     return []
   return [
-    f'shards behind URLs have {total:.4g} GB and --data.copies_gb={room_gb:g}: '
+    f'shards behind URLs have {total:.4g} GB and {where}: '
     f'records come from all of them, so {1 - room_gb / total:.0%} of reads '
     f'copy a shard first, of {1000 * total / len(sizes):.3g} MB on average '
     '(--data.shard_tokens, when it was prepared)'

@@ -98,7 +98,7 @@ def fail(error: BaseException) -> None:
     error, code = LostError(f'{_GONE} ({str(error)[:100]})'), exit_codes.STOPPED
   elif isinstance(error, KeyboardInterrupt):
     error, code = LostError('stopped.'), exit_codes.STOPPED
-  if code == exit_codes.INTERNAL:
+  if not hasattr(error, 'exit_code'):  # Nobody wrote a sentence for it.
     logging.getLogger().error('%s', traceback.format_exc())
   _tell(str(error))
   _reason[:] = ['', code]

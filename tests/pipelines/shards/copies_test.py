@@ -3,6 +3,8 @@
 
 import concurrent.futures
 import errno
+import os
+import shutil
 
 import fsspec
 import numpy as np
@@ -135,8 +137,9 @@ def _raises(error):
 @pytest.mark.parametrize(
   'error, sentence, code',
   [
-    (OSError(errno.ENOSPC, 'No space left on device'), 'make room', 3),
-    (ConnectionResetError('reset by peer'), 'did not answer 7 times', 3),
+    (OSError(errno.ENOSPC, 'No space left on device'), 'make room, or', 3),
+    (ConnectionResetError('reset by peer'), 'did not answer 7 times', 1),
+    (FileNotFoundError('gone'), 'listed in manifest.json but missing', 3),
     (PermissionError('no key'), 'want of permission', 2),
   ],
 )
@@ -156,3 +159,57 @@ def test_cache_that_cannot_be_made_is_named(url, cache):
   with pytest.raises(errors.DataError, match='XDG_CACHE_HOME') as caught:
     copies.folder(url)
   assert caught.value.exit_code == 3
+
+
+def test_shard_that_is_gone_from_the_store_is_named(url):
+  shard = _first(url)
+  there = f'{url}/{shard.name}'
+  fsspec.filesystem('memory').rm(there)
+  with pytest.raises(errors.DataError) as caught:
+    _local(url, shard)
+  assert caught.value.exit_code == 3
+  assert str(caught.value) == (
+    f'{there} is listed in manifest.json but missing; copy it there from the '
+    'original, or prepare the data again.'
+  )
+
+
+def test_copy_that_vanishes_at_once_is_copied_again(url, monkeypatch):
+  shard, copy = _first(url), copies._copy
+
+  def vanishes(there, path, *args):
+    copy(there, path, *args)
+    path.unlink()
+
+  with monkeypatch.context() as patched:
+    patched.setattr(copies, '_copy', vanishes)
+    assert not _local(url, shard).exists()
+  assert _local(url, shard).exists()
+
+
+@pytest.mark.parametrize(
+  'number, sentence',
+  [
+    (errno.EDQUOT, 'make room, or name a larger disk'),
+    (errno.ENOSYS, 'locks do not work there: .*name a disk of this machine'),
+    (errno.EOPNOTSUPP, 'locks do not work there'),
+    (errno.ENOLCK, 'locks do not work there'),
+    (errno.EACCES, 'denied.; name a folder that can be written'),
+  ],
+)
+def test_advice_is_that_for_the_error(url, monkeypatch, number, sentence):
+  shard = _first(url)
+  error = OSError(number, os.strerror(number))
+  monkeypatch.setattr(copies.fcntl, 'flock', _raises(error))
+  with pytest.raises(errors.DataError, match=sentence) as caught:
+    _local(url, shard)
+  assert caught.value.exit_code == 3
+  assert 'XDG_CACHE_HOME' in str(caught.value)
+
+
+def test_folder_that_was_removed_meanwhile_is_named(url):
+  shard = _first(url)
+  shutil.rmtree(copies.folder(url))
+  with pytest.raises(errors.DataError, match='removed while') as caught:
+    _local(url, shard)
+  assert caught.value.exit_code == 1

@@ -234,18 +234,72 @@ def test_full_disk_is_not_searched_for_each_copy(url, kept, monkeypatch):
   assert len(looks) == 1 and kept() == _names(a, b, c, d)
 
 
-def test_of_many_copies_some_make_way_at_once(cache, monkeypatch):
-  monkeypatch.setattr(room, '_most_bytes', 1000)
+def _fill(cache, copies, stamps=0):
+  """A folder of copies of ten bytes, and more stamps that have none."""
   folder = cache / 'zaya_jax' / 'shards' / 'web-1'
   (folder / room.STAMPS).mkdir(parents=True)
-  for i in range(100):
+  for i in range(max(copies, stamps)):
     stamp = folder / room.STAMPS / str(i)
     stamp.touch()
     os.utime(stamp, ns=(i, i))
-    (folder / str(i)).write_bytes(b'x' * 10)
+    if i < copies:
+      (folder / str(i)).write_bytes(b'x' * 10)
+  return folder
+
+
+def _files(folder):
+  return {path.name for path in folder.iterdir() if path.is_file()}
+
+
+@pytest.mark.parametrize('stamps', [100, 5000])
+def test_of_many_copies_some_make_way_at_once(cache, monkeypatch, stamps):
+  monkeypatch.setattr(room, '_most_bytes', 1000)
+  folder = _fill(cache, 100, stamps)
   with room.claimed(folder / 'new', 10, lambda: None):
-    there = {path.name for path in folder.iterdir() if path.is_file()}
-  assert there == {str(i) for i in range(3, 100)} | {'new.room'}
+    assert _files(folder) == {str(i) for i in range(3, 100)} | {'new.room'}
+  assert room.give_way(folder.parent, 10, lambda: None)
+  assert _files(folder) == {str(i) for i in range(5, 100)}
+
+
+def _leave(folder, name, partial=b'half of it'):
+  """What a killed process leaves behind."""
+  (folder / room.STAMPS / name).touch()
+  (folder / f'{name}.partial').write_bytes(partial)
+  with open(folder / f'{name}.room', 'wb') as claim:
+    claim.truncate(10)
+
+
+@pytest.mark.parametrize('name', ['new', 'other'])
+def test_what_was_left_behind_takes_no_room_of_copies(cache, monkeypatch, name):
+  folder = _fill(cache, 8)
+
+  def usage(path):  # Of a disk of a hundred bytes, ten of them something else.
+    used = sum((folder / file).stat().st_size for file in _data(folder))
+    return Usage(100, used + 10, 100 - used - 10)
+
+  monkeypatch.setattr(room.shutil, 'disk_usage', usage)
+  monkeypatch.setattr(room, '_older_are_gone', True)
+  _leave(folder, name)
+  assert usage(folder).free == 0
+  with open(folder / room.STAMPS / 'new', 'a') as stamp:
+    fcntl.flock(stamp, fcntl.LOCK_SH)
+    with room.claimed(folder / 'new', 10, lambda: None):
+      assert _files(folder) == {*map(str, range(8)), 'new.room'}
+
+
+def _data(folder):
+  """A claim takes no blocks."""
+  return {name for name in _files(folder) if not name.endswith('.room')}
+
+
+def test_claim_that_was_left_beside_a_copy_goes_alone(cache, monkeypatch):
+  monkeypatch.setattr(room, '_most_bytes', 1000)
+  folder = _fill(cache, 2)
+  (folder / room.STAMPS / '1').write_text('its version')
+  _leave(folder, '1', b'')
+  with room.claimed(folder / 'new', 10, lambda: None):
+    assert _files(folder) == {'0', '1', 'new.room'}
+  assert (folder / room.STAMPS / '1').read_text() == 'its version'
 
 
 def test_folder_that_is_removed_by_hand_is_nobody_s_fault(url, kept):
@@ -301,6 +355,57 @@ def test_full_disk_takes_a_stamp_in_place_of_older_copies(
   _, stamp = _take(url, b)
   with stamp, pytest.raises(errors.DataError, match='make room'):
     _use(url, a)
+
+
+@pytest.mark.parametrize('place', ['copied', 'copying', '.room'])
+def test_full_disk_takes_a_lock_in_place_of_older_copies(
+  url, kept, monkeypatch, place
+):
+  a, b, *_ = _shards(url)
+  _use(url, a)
+
+  def full(path, *args):
+    if place in str(path) and b.name in str(path) and kept():
+      raise OSError(errno.ENOSPC, 'No space left on device')
+    return open(path, *args)
+
+  monkeypatch.setattr(copies, 'open', full, raising=False)
+  monkeypatch.setattr(room, 'open', full, raising=False)
+  _use(url, b)
+  assert kept() == _names(b)
+
+
+@pytest.mark.parametrize('name', ['manifest.json', 'web-'])
+def test_full_disk_takes_another_folder_in_place_of_older_copies(
+  url, kept, monkeypatch, name
+):
+  a, *_ = _shards(url)
+  _use(url, a)
+  other = url + '-other'
+  fsspec.filesystem('memory').copy(url, other, recursive=True)
+  full = _full_once(kept, pathlib.Path.write_bytes, name)
+  monkeypatch.setattr(pathlib.Path, 'write_bytes', full)
+  monkeypatch.setattr(
+    pathlib.Path, 'mkdir', _full_once(kept, pathlib.Path.mkdir, name)
+  )
+  assert manifest.read(other) and not kept()
+  with pytest.raises(errors.DataError, match='make room'):
+    monkeypatch.setattr(copies.store, 'replace', _raise_full)
+    copies._folder.cache_clear()
+    copies.folder(other)
+
+
+def _full_once(kept, write, name):
+  def full(path, *args, **kwargs):
+    if name in path.name and kept():
+      _raise_full()
+    return write(path, *args, **kwargs)
+
+  return full
+
+
+def _raise_full(*args):
+  raise OSError(errno.ENOSPC, 'No space left on device')
 
 
 READER = """

@@ -99,6 +99,6 @@ def test_folder_that_cannot_be_written_to_is_read(shards, monkeypatch):
   def fail(*args, **kwargs):
     raise OSError(30, 'Read-only file system')
 
-  monkeypatch.setattr('pathlib.Path.write_text', fail)
+  monkeypatch.setattr('pathlib.Path.write_bytes', fail)
   data = stamp.open_folder(shards)
   assert data.splits and stamp.unverified(shards)

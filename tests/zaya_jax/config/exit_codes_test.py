@@ -60,3 +60,5 @@ def test_a_second_definition_is_found(source):
 def test_rooms_that_stand_alone_carry_the_same_numbers():
   assert dispatch.UnsupportedError.exit_code == exit_codes.USAGE
   assert errors.DataError('').exit_code == exit_codes.USAGE
+  assert errors.UNUSABLE == exit_codes.UNUSABLE
+  assert errors.AGAIN == exit_codes.INTERNAL

@@ -3,6 +3,7 @@
 
 import dataclasses
 import os
+import types
 import uuid
 from fractions import Fraction
 
@@ -292,9 +293,12 @@ def test_without_a_recipe_weights_are_those_of_the_flag():
   assert sources.of_the_whole(config_lib.Config(), parts) == parts
 
 
-@pytest.mark.parametrize('share, notes', [(0.25, 1), (1.01, 0), (0, 0)])
+@pytest.mark.parametrize(
+  'limit, disk, notes',
+  [(0.25, 2, 1), (1.01, 2, 0), (0, 2, 0), (0, 0.25, 1), (0.25, 0.5, 1)],
+)
 def test_shards_that_must_be_copied_again_and_again_are_told(
-  tmp_path, text, monkeypatch, share, notes
+  tmp_path, text, monkeypatch, limit, disk, notes
 ):
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
   url = f'memory://{uuid.uuid4()}/a'
@@ -302,9 +306,13 @@ def test_shards_that_must_be_copied_again_and_again_are_told(
   fsspec.filesystem('memory').put(f'{tmp_path}/a/', f'{url}/', recursive=True)
   shards = manifest.read(url).splits['train'].shards
   total = sum(shard.bytes for shard in shards) / 1e9
-  config = make_config(tmp_path, dir=(url,), copies_gb=share * total)
+  config = make_config(tmp_path, dir=(url,), copies_gb=limit * total)
+  usage = types.SimpleNamespace(total=disk * total * 1e9)
+  monkeypatch.setattr(corpus.shutil, 'disk_usage', lambda path: usage)
   with corpus.Corpus(config) as found:
-    told = [note for note in found.notes if '--data.copies_gb=' in note]
+    told = [note for note in found.notes if 'behind URLs' in note]
   copies.keep_within(0)
   assert len(told) == notes
   assert all('75% of reads copy a shard first' in note for note in told)
+  where = '--data.copies_gb=' if limit else f'the disk of {tmp_path}'
+  assert all(where in note for note in told)

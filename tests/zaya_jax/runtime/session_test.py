@@ -18,6 +18,7 @@ import time
 import numpy as np
 import pytest
 
+from pipelines import errors
 from tests.support import fake_srun, meeting, mesh_table, tiny, xla
 from zaya_jax import config as config_lib
 from zaya_jax import main
@@ -274,3 +275,24 @@ def test_missing_process_is_one_sentence_and_resumable(tmp_path, tasks, place):
 def test_processes_of_one_machine_are_not_reached_from_others(host, listens):
   address = f'{host}:8476'
   assert session._listen_at(address) == (address if listens else None)
+
+
+@pytest.mark.parametrize(
+  'error, code, traced',
+  [
+    (errors.DataError('s3://a is away.', errors.AGAIN), 1, False),
+    (errors.DataError('is gone.', errors.UNUSABLE), 3, False),
+    (ValueError('a bug'), 1, True),
+  ],
+)
+def test_sentence_comes_without_a_traceback(
+  monkeypatch, capsys, caplog, error, code, traced
+):
+  monkeypatch.setattr(session.beats, 'is_watched', lambda: True)
+  monkeypatch.setattr(session, '_reason', [])
+  monkeypatch.setattr(session.os, '_exit', sys.exit)
+  with pytest.raises(SystemExit) as caught:
+    session.fail(error)
+  assert caught.value.code == code
+  assert str(error) in capsys.readouterr().err
+  assert bool(caplog.records) == traced

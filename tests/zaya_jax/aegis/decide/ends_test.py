@@ -3,6 +3,7 @@
 
 import pytest
 
+from pipelines import errors
 from tests.support import stories
 
 ALL_75 = dict.fromkeys(range(8), 75)
@@ -80,6 +81,16 @@ def test_story(name):
   story, expected = STORIES[name]
   # Close enough that a kill and the kernel's line about it belong together.
   assert stories.done(story, apart_s=4.0) == expected
+
+
+def test_store_that_is_away_is_waited_for_and_nobody_s_fault():
+  codes = {1: errors.AGAIN}  # The others wait for it in the step.
+  away = stories.ended(1, codes, detail='s3://a/b did not answer 7 times')
+  state, actions = stories.tell(['running', away, 'sealed 9', away])
+  assert [a.kind for a in actions if a.kind != 'ignore'] == ['restart'] * 2
+  assert not state.strikes and not state.suspects
+  lost = stories.ended(1, {1: errors.UNUSABLE}, detail='is missing')
+  assert stories.done(['running', lost]) == ['stop 3']
 
 
 def test_killed_for_memory_is_no_strike():
