@@ -10,7 +10,7 @@ from typing import Final
 DONE: Final = 0
 INTERNAL: Final = 1  # A bug, or a device that failed: may be started again.
 USAGE: Final = 2  # A flag or an input is wrong: another command line would do.
-UNUSABLE: Final = 3  # Data or a checkpoint on disk is unusable.
+UNUSABLE: Final = 3  # Data or a checkpoint on disk, or a node, is unusable.
 NUMERICS: Final = 4  # Training gave up on NaN, Inf or spikes.
 STOPPED: Final = 75  # By a signal, or out of restarts: repeat the command.
 NO_PROGRESS: Final = 93  # Several restarts without a new checkpoint.
