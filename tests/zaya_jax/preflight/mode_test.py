@@ -9,6 +9,7 @@ import pytest
 
 from tests.support import nodes
 from zaya_jax import main
+from zaya_jax.aegis.supervisor import hooks
 from zaya_jax.preflight import mode
 
 
@@ -67,9 +68,12 @@ def test_unfit_node_ends_with_3_and_its_last_line_says_why(
   assert fault['name'] == 'gpu_clock' and fault['found'] == 'GPU 6: 1200 MHz'
 
 
-def test_gpus_that_must_be_there_and_are_not_make_it_unfit(call):
-  code, out, _ = call('--preflight.devices=4096')
-  assert code == 3 and 'not fit: devices 0' in out.splitlines()[-1]
+def test_supervisor_is_told_why_a_node_must_not_join():
+  program = f'{sys.executable} -m zaya_jax.main --mode=preflight'
+  assert hooks.run(program, node='n', reason='') == ''
+  # No machine has so many.
+  said = hooks.run(f'{program} --preflight.devices=4096', node='n', reason='')
+  assert ' ended with 3: ' in said and 'is not fit: devices ' in said
 
 
 @pytest.mark.parametrize(
@@ -78,7 +82,7 @@ def test_gpus_that_must_be_there_and_are_not_make_it_unfit(call):
     ('--preflight.devices=-1', '--preflight.devices=-1'),
     ('--preflight.machine=none.json', 'does not exist; name a .json file'),
     ('--output=found.txt', 'must end in .json'),
-    ('--preflight.nics=8', 'Unknown'),
+    ('--preflight.nics=8', 'is not a flag'),
   ],
 )
 def test_wrong_flag_is_refused(call, words, sentence):
