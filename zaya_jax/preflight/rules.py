@@ -4,6 +4,7 @@
 import dataclasses
 import pathlib
 import tomllib
+from typing import Any
 
 _FILE = pathlib.Path(__file__).parent / 'rules.toml'
 
@@ -60,7 +61,8 @@ def read(path: pathlib.Path = _FILE) -> tuple[Rule, ...]:
   """The rules of a file, in its order."""
   tables = tomllib.loads(path.read_text(encoding='utf-8'))['rule']
   as_tuple = lambda x: tuple(x) if isinstance(x, list) else x
-  return tuple(
-    Rule(**{name: as_tuple(value) for name, value in table.items()})
-    for table in tables
-  )
+  found = []
+  for table in tables:
+    words: dict[str, Any] = {k: as_tuple(v) for k, v in table.items()}
+    found.append(Rule(**words))
+  return tuple(found)
