@@ -38,10 +38,17 @@ def test_share_is_that_of_the_largest_size_that_is_short():
     return 2.0**21  # Half as fast.
 
   found = short_runs.share(points, 'triad', 1, measure)
-  assert found == {'share': 0.5} and asked == [2**20]
+  assert found == {'share': 0.5} and asked == 3 * [2**20]
   assert short_runs.share(points, 'triad', 2, measure) == {
     'skipped': 'the file has no triad on 2'
   }
+
+
+def test_what_is_slow_once_is_not_slow():
+  points, seconds = [_point('triad', 2**20, 1.0)], [4.0, 1.0, 0.5]
+  measure = lambda size: seconds.pop(0)
+  assert short_runs.share(points, 'triad', 1, measure) == {'share': 1.0}
+  assert seconds == [0.5]
 
 
 def test_file_of_another_chip_is_not_compared(tmp_path):
