@@ -25,6 +25,7 @@ _NVIDIA = {
   'ecc.errors.uncorrected.volatile.total': '0',
   'pcie.link.width.current,pcie.link.width.max': '16, 16',
   'driver_version': '570.86.15',
+  'fabric.state': 'Completed',
   'name': 'NVIDIA H100 80GB HBM3',
 }
 _REMAPPED = ('remapped_rows.pending', 'remapped_rows.failure')
@@ -81,12 +82,12 @@ def answer(value: str, **others: str) -> str:
   return ''.join(f'{i}, {others.get(f"gpu{i}", value)}\n' for i in range(GPUS))
 
 
-def nvlink(slow: str = '26.562 GB/s') -> str:
+def nvlink(slow: str = '26.562 GB/s', links: int = 18) -> str:
   """What nvidia-smi prints of 18 links of each GPU, of which one is another."""
   lines = []
   for gpu in range(GPUS):
     lines.append(f'GPU {gpu}: NVIDIA H100 80GB HBM3 (UUID: GPU-{gpu})')
-    for link in range(18):
+    for link in range(links if gpu == 5 else 18):
       mine = slow if (gpu, link) == (5, 2) else '26.562 GB/s'
       lines.append(f'\t Link {link}: {mine}')
   return '\n'.join(lines)

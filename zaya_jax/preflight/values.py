@@ -61,6 +61,7 @@ def nvlink(text: str) -> Values:
   for line in text.splitlines():
     if match := _GPU.match(line):
       total, place = 0.0, f'GPU {match[1]}'
+      found[place] = total
     elif place and (match := _SPEED.match(line)):
       total += float(match[1] or 0)
       found[place] = round(total, 3)

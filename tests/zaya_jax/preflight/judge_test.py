@@ -88,6 +88,16 @@ NVIDIA = [
     {'nvidia-smi nvlink --status': nodes.nvlink('13.281 GB/s')},
     'GPU 5: 464.835 GB/s',
   ),
+  (
+    'nvlink',
+    {'nvidia-smi nvlink --status': nodes.nvlink(links=0)},
+    'GPU 5: 0 GB/s',
+  ),
+  (
+    'nvlink_fabric',
+    _asks('fabric.state', 'In Progress'),
+    'GPU 0: In Progress, GPU 1',
+  ),
   ('driver', _asks('driver_version', '570.86.15', gpu1='565.57'), 'GPU 1'),
   (
     'shared_memory',
