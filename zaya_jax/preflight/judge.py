@@ -60,6 +60,15 @@ class Judge:
     """Whether a rule is for this node."""
     return rule.on in self._tags and not self._said.get(rule.unless)
 
+  def words(self, rule: Rule) -> list[str]:
+    """Program and words of a rule; [] where there are none."""
+    if '{run_dir}' in rule.command and not self._run_dir:
+      return []
+    return [
+      word.replace('{run_dir}', self._run_dir)
+      for word in shlex.split(rule.command)
+    ]
+
   def check(self, rule: Rule) -> Check:
     """Applies one rule."""
     limit = rule.limit
@@ -133,12 +142,9 @@ class Judge:
     return found, kinds
 
   def _of_command(self, rule: Rule) -> Values:
-    if '{run_dir}' in rule.command and not self._run_dir:
+    words = self.words(rule)
+    if not words:
       raise errors.UnseenError('--run_dir= names no folder')
-    words = [
-      word.replace('{run_dir}', self._run_dir)
-      for word in shlex.split(rule.command)
-    ]
     text = self._node.command(words)
     if rule.parser in values_lib.OF_TEXT:
       fields = (rule.field,) if rule.field else ()

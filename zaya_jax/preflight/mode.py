@@ -65,4 +65,6 @@ def examine(
     run_dir: of --run_dir.
   """
   judge = judge_lib.Judge(node, said, run_dir)
-  return [judge.check(rule) for rule in rules.read() if judge.applies(rule)]
+  mine = [rule for rule in rules.read() if judge.applies(rule)]
+  node.ask(words for rule in mine if (words := judge.words(rule)))
+  return [judge.check(rule) for rule in mine]

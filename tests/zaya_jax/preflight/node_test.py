@@ -43,6 +43,19 @@ def test_program_that_hangs_is_not_asked_again(node, monkeypatch):
   assert not isinstance(caught.value, errors.SickError)
 
 
+def test_programs_run_at_the_same_time(node, tmp_path):
+  """Each waits for what the other makes."""
+  both = [
+    ('sh', '-c', f'cd {tmp_path}; mkfifo {mine}; {order}; echo done')
+    for mine, order in (
+      ('a', 'until [ -p b ]; do sleep 0.01; done'),
+      ('b', 'until [ -p a ]; do sleep 0.01; done'),
+    )
+  ]
+  node.ask(both)
+  assert [node.command(words) for words in both] == ['done\n', 'done\n']
+
+
 def test_files_are_those_that_can_be_read(node, tmp_path):
   for name in ('a', 'b'):
     (tmp_path / name).mkdir()
