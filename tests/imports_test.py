@@ -17,7 +17,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 # From the top. Rooms of one floor do not import each other.
 FLOORS = (
   ('zaya_jax', 'zaya_jax.main'),  # 'zaya_jax': the package's __init__.py.
-  ('zaya_jax.convert', 'zaya_jax.plan'),
+  ('zaya_jax.convert', 'zaya_jax.plan', 'zaya_jax.preflight'),
   ('zaya_jax.train',),
   ('zaya_jax.inference',),
   ('zaya_jax.aegis', 'zaya_jax.data', 'zaya_jax.hub', 'zaya_jax.report'),

@@ -60,7 +60,7 @@ NO_SOURCE = {
 # Larger than allowed today, and how large they may be at most.
 ENTRIES = {
   'ops': 15,  # One folder an operation.
-  'zaya_jax': 17,  # One folder a room.
+  'zaya_jax': 18,  # One folder a room.
   'zaya_jax/runtime': 15,  # fence.py stays until nobody asks it.
 }
 LINES_OF_A_FILE = {

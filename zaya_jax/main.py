@@ -52,6 +52,7 @@ _MODES = {
   'conform': 'zaya_jax.convert.conformance:main',
   'plan': 'zaya_jax.plan.planner:main',
   'bench': 'zaya_jax.bench.mode:main',
+  'preflight': 'zaya_jax.preflight.mode:main',
   'report': 'zaya_jax.report.mode:main',
   'ledger': 'zaya_jax.data.ledger.mode:main',
   'rehearse': 'zaya_jax.aegis.rehearsal.mode:main',

@@ -31,6 +31,7 @@ BenchConfig = machine.BenchConfig
 DistributedConfig = machine.DistributedConfig
 MeshConfig = machine.MeshConfig
 OpsConfig = machine.OpsConfig
+PreflightConfig = machine.PreflightConfig
 PlanConfig = machine.PlanConfig
 EvalConfig = modes.EvalConfig
 ExportConfig = modes.ExportConfig

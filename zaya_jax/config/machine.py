@@ -160,6 +160,25 @@ class BenchConfig(fields.Section, prefix='bench.'):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class PreflightConfig(fields.Section, prefix='preflight.'):
+  """What a node must have to be fit (--mode=preflight)."""
+
+  devices: int = field(
+    0, 'Number of GPUs that must be there; 0: not checked.', minimum=0
+  )
+  ports: int = field(
+    0,
+    'Number of RDMA ports that must be active; 0: all that are there.',
+    minimum=0,
+  )
+  machine: str = field(
+    '',
+    'Result of --mode=bench --bench.op=machine on a good node of the same '
+    'kind: short runs are compared with it.',
+  )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class PlanConfig(fields.Section, prefix='plan.'):
   """Machine that --mode=plan plans for; it need not be available."""
 

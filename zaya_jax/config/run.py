@@ -24,6 +24,7 @@ _MODES = Literal[
   'conform',
   'plan',
   'bench',
+  'preflight',
   'supervise',
   'report',
   'ledger',
@@ -50,8 +51,9 @@ class Config(fields.Section, prefix=''):
     '',
     'Output. prepare (default: --data.dir), import, export, conform and the '
     'reshape of checkpoints write a folder; plan a .json file, an .svg file '
-    'or both (a.json,a.svg); bench a .json file; report an .html file; ledger '
-    'what a plain run was trained by, as a recipe (.toml) for --recipe.',
+    'or both (a.json,a.svg); bench and preflight a .json file; report an .html '
+    'file; ledger what a plain run was trained by, as a recipe (.toml) for '
+    '--recipe.',
   )
   seed: int = field(
     0, 'Seed of weights, data order and samples.', minimum=0, maximum=2**32 - 1
@@ -108,6 +110,7 @@ class Config(fields.Section, prefix=''):
   ops: machine.OpsConfig = machine.OpsConfig()
   plan: machine.PlanConfig = machine.PlanConfig()
   bench: machine.BenchConfig = machine.BenchConfig()
+  preflight: machine.PreflightConfig = machine.PreflightConfig()
   aegis: aegis_lib.AegisConfig = aegis_lib.AegisConfig()
   log: training.LogConfig = training.LogConfig()
   report: modes.ReportConfig = modes.ReportConfig()

@@ -22,6 +22,7 @@ BOUNDS = {
     checkpoint.every checkpoint.keep_every checkpoint.host_memory_gb
     eval.every eval.batches eval.limit
     generate.temperature plan.tokens aegis.spares aegis.step_limit_s
+    preflight.devices preflight.ports
     aegis.grace_s aegis.restarts_per_hour aegis.condemn_per_hour
     aegis.quarantine_h aegis.outage_wait_s log.sample_every log.peak_tflops
     ledger.step data.copies_gb""",

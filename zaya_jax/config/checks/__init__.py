@@ -25,6 +25,7 @@ _KINDS = {
   'data.tokenizer': ("'bytes', a tokenizer.json or its folder", None),
   'eval.task_dir': ('the folder with your task files', True),
   'eval.text': ('a file with text', False),
+  'preflight.machine': ('a .json file of --mode=bench', False),
   'generate.prompts': ('a file with prompts', False),
 }
 
@@ -63,6 +64,7 @@ _MODES = {
   'conform': _Mode(reads=('source',)),
   'plan': _Mode(ends=('.json', '.svg')),
   'bench': _Mode(ends=('.json',)),
+  'preflight': _Mode(reads=('preflight.machine',), ends=('.json',)),
   'report': _Mode(needs=(_READ,), reads=(_READ,), ends=('.html',)),
   'ledger': _Mode(needs=(_READ,), reads=(_READ,), ends=('.toml',)),
   'rehearse': _Mode(needs=(('recipe',),)),
