@@ -165,9 +165,7 @@ class OptimConfig(fields.Section, prefix='optim.'):
     warmup = min(self.warmup_steps, steps)
     decay = self.decay_steps if self.schedule == 'wsd' else 0
     decay = min(decay, steps - warmup)
-    # A rate of 0 trains nothing, to the end.
-    peak = _constant(self.lr)
-    final = _constant(self.lr_final if self.lr else 0.0)
+    peak, final = _constant(self.lr), _constant(self.lr and self.lr_final)
     change = dataclasses.replace
     first = change(
       peak,
