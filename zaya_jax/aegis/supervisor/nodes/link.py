@@ -130,6 +130,9 @@ class Link:
       return self._lose(str(error))
     if not data:
       return self._lose('it has ended')
+    self._feed(data)
+
+  def _feed(self, data: bytes) -> None:
     for line in self._lines.feed(data):
       report = protocol.report(line)
       if report is None or not self._take(report):
@@ -167,6 +170,10 @@ class Link:
     except BlockingIOError:
       self._loop.add_writer(self._input, self._write)
     except OSError:
+      # What it said before its end may not be read yet.
+      with contextlib.suppress(OSError):
+        while data := os.read(self._output.fileno(), protocol.LINE):
+          self._feed(data)
       self._lose('it has ended')
 
   def _lose(self, why: str) -> None:
