@@ -24,6 +24,8 @@ from typing import Any
 from benchmarks import record
 from zaya_jax.runtime import faults
 
+_PROGRAM = (sys.executable, '-m', 'zaya_jax.main')
+
 
 def main() -> None:
   """Runs both, prints and keeps the result."""
@@ -67,7 +69,30 @@ def run(
     Its exit code; seconds until it trained; after the fault, until it was seen
     and until a step was done again; hash of the state and all losses.
   """
-  flags = [
+  cache = str(run_dir.parent / 'compiled')
+  env = {'JAX_COMPILATION_CACHE_DIR': cache, **os.environ}
+  if args.platform == 'cpu':
+    env['JAX_PLATFORMS'] = 'cpu'
+  start = time.time()
+  done = subprocess.run(
+    [*_PROGRAM, *_flags(args, run_dir), *more],
+    cwd=record.ROOT,
+    env=env | {faults.VARIABLE: wanted},
+    stdout=sys.stderr,
+    timeout=args.timeout_s,
+    check=False,
+  )
+  return {
+    'exit_code': done.returncode,
+    'ranks': args.ranks,
+    'whole_s': time.time() - start,
+    **_seconds(run_dir, start),
+    **_end(run_dir, args.steps),
+  }
+
+
+def _flags(args: argparse.Namespace, run_dir: pathlib.Path) -> list[str]:
+  return [
     f'--flagfile={record.ROOT}/configs/{args.preset}.flags',
     '--mode=supervise',
     f'--run_dir={run_dir}',
@@ -78,30 +103,15 @@ def run(
     '--log.every=1',
     '--log.sample_every=0',
     '--generate.max_tokens=1',
-    *more,
   ]
-  cache = str(run_dir.parent / 'compiled')
-  program = [sys.executable, '-m', 'zaya_jax.main']
-  env = {'JAX_COMPILATION_CACHE_DIR': cache, **os.environ}
-  if args.platform == 'cpu':
-    env['JAX_PLATFORMS'] = 'cpu'
-  start = time.time()
-  done = subprocess.run(
-    [*program, *flags],
-    cwd=record.ROOT,
-    env=env | {faults.VARIABLE: wanted},
-    stdout=sys.stderr,
-    timeout=args.timeout_s,
-    check=False,
-  )
-  ended = time.time()
+
+
+def _seconds(run_dir: pathlib.Path, start: float) -> dict[str, Any]:
+  """Until it trained, and what a fault cost, by the supervisor's incidents."""
   incidents = rows(run_dir / 'incidents.jsonl')
   trains = [row['time'] for row in incidents if row['kind'] == 'running']
-  found = {
-    'exit_code': done.returncode,
-    'ranks': args.ranks,
+  found: dict[str, Any] = {
     'trains_s': trains[0] - start if trains else None,
-    'whole_s': ended - start,
     'generations': len(trains),
   }
   for fault in rows(run_dir / 'aegis' / 'faults.jsonl'):
@@ -112,12 +122,14 @@ def run(
       'detect_s': min(seen) - fault['time'] if seen else None,
       'recover_s': after[0] - fault['time'] if after else None,
     }
+  return found
+
+
+def _end(run_dir: pathlib.Path, steps: int) -> dict[str, Any]:
+  """The state in the end, and all losses."""
+  source = f'{run_dir}/checkpoints/{steps}'
   listed = subprocess.run(
-    [
-      *program,
-      '--mode=checkpoints',
-      f'--source={run_dir}/checkpoints/{args.steps}',
-    ],
+    [*_PROGRAM, '--mode=checkpoints', f'--source={source}'],
     cwd=record.ROOT,
     env={**os.environ, 'JAX_PLATFORMS': 'cpu'},
     stdout=subprocess.PIPE,
@@ -128,9 +140,9 @@ def run(
   sealed = json.loads(lines[-1]) if listed.returncode == 0 else {}
   metrics = rows(run_dir / 'metrics.jsonl')
   losses = {r['step']: r['train/loss'] for r in metrics if 'train/loss' in r}
-  return found | {
+  return {
     'state_hash': sealed.get('state_hash'),
-    'last_loss': losses.get(args.steps),
+    'last_loss': losses.get(steps),
     'losses': losses,
   }
 

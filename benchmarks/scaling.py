@@ -118,15 +118,9 @@ def measure(
     network = {'predicted': _predicted(compiled)}
     if with_trace:
       traced = timeline.of(lambda: _train(compiled, state, batch, 0, 2))
-      state = None  # Given away, step by step.
       network |= _seen(traced)
-    state = None
-    update_s = {'optimizer_s': float('nan'), 'muon_s': float('nan')}
-    if with_updates:
-      try:
-        update_s = _update_seconds(config, steps)
-      except jax.errors.JaxRuntimeError as error:  # It may need more room.
-        update_s['update_error'] = str(error).splitlines()[0]
+    state = None  # Given away where it was traced; else the updates need room.
+    alone = _updates_alone(config, steps if with_updates else 0)
   step_s = statistics.median(seconds)
   tokens = config.data.batch_size * config.data.seq_len
   return {
@@ -137,9 +131,9 @@ def measure(
     'step_s': step_s,
     'step_s_all': seconds,
     'tokens_per_s_device': tokens / step_s / len(devices),
-    **update_s,
-    'optimizer_share': update_s['optimizer_s'] / step_s,
-    'muon_share': update_s['muon_s'] / step_s,
+    **alone,
+    'optimizer_share': alone['optimizer_s'] / step_s,
+    'muon_share': alone['muon_s'] / step_s,
     'peak_bytes': peak,
     'peak_bytes_before': peaks,
     'compiled_bytes': cases.compiled_bytes(compiled),
@@ -260,6 +254,17 @@ def _seen(traced: dict[str, list[timeline.Span]]) -> dict[str, Any]:
     )
   of_all = [row for row in found if row['network_s']]
   return {'seen': min(of_all, key=lambda row: row['hidden_share'], default={})}
+
+
+def _updates_alone(config, steps) -> dict[str, Any]:
+  """Seconds of the updates; NaN if no steps are timed, or there is no room."""
+  unknown = {'optimizer_s': float('nan'), 'muon_s': float('nan')}
+  if not steps:
+    return unknown
+  try:
+    return _update_seconds(config, steps)
+  except jax.errors.JaxRuntimeError as error:  # It may need more room.
+    return unknown | {'update_error': str(error).splitlines()[0]}
 
 
 def _update_seconds(config, steps) -> dict[str, float]:

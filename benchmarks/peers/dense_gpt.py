@@ -138,14 +138,7 @@ def train(how: dict) -> dict:
   model = Model(*shape).to(device)
   _scale_outputs(model)
   run = torch.compile(model, disable=not cuda)
-  groups = [
-    {
-      'params': [p for p in model.parameters() if (p.ndim > 1) == decays],
-      'weight_decay': 0.1 * decays,
-    }
-    for decays in (True, False)
-  ]
-  optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95), fused=cuda)
+  optimizer = _optimizer(model, cuda)
   windows = torch.from_numpy(np.load(how['train']).astype(np.int32)).to(device)
 
   def step(rate):
@@ -159,36 +152,25 @@ def train(how: dict) -> dict:
     nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
-    return loss
+    return loss.detach()
 
-  def timed(count, rate):
+  def timed(count):
     start = time.perf_counter()
     for _ in range(count):
-      step(rate)
-    if cuda:
-      torch.cuda.synchronize()
+      last = step(0.0)
+    float(last)  # Waits.
     return (time.perf_counter() - start) / count
 
   first = {name: value.clone() for name, value in model.state_dict().items()}
-  timed(6, 0.0)  # Compiles, and fills the moments with next to nothing.
-  steps = max(1, int(how['seconds'] / timed(20, 0.0)))
+  timed(6)  # Compiles.
+  steps = max(1, int(how['seconds'] / timed(20)))
   model.load_state_dict(first)
   optimizer.state.clear()
   start = time.perf_counter()
   for i in range(steps):
     fall = 0.55 + 0.45 * math.cos(math.pi * i / steps)
     loss = step(how['lr'] * min(1.0, (i + 1) / 100) * fall)
-  last = float(loss.detach())
-  took = time.perf_counter() - start
-  held, nats = np.load(how['held_out']), 0.0
-  with torch.no_grad(), torch.autocast(device, torch.bfloat16, enabled=cuda):
-    for tokens, targets, weights in zip(
-      held['tokens'], held['targets'], held['weights'], strict=True
-    ):
-      losses = model.losses(
-        *(torch.from_numpy(x).long().to(device) for x in (tokens, targets))
-      )
-      nats += float((losses * torch.from_numpy(weights).to(device)).sum())
+  last, took = float(loss), time.perf_counter() - start
   return {
     'device': torch.cuda.get_device_name() if cuda else 'cpu',
     'parameters': sum(p.numel() for p in model.parameters()),
@@ -196,8 +178,34 @@ def train(how: dict) -> dict:
     'train_s': took,
     'train_loss': last,
     'tokens_per_s': steps * how['rows'] * how['length'] / took,
-    'held_out_nats': nats,
+    'held_out_nats': _nats(model, np.load(how['held_out']), device),
   }
+
+
+def _optimizer(model: Model, fused: bool) -> torch.optim.Optimizer:
+  """AdamW that lets norms be."""
+  groups = [
+    {
+      'params': [p for p in model.parameters() if (p.ndim > 1) == decays],
+      'weight_decay': 0.1 * decays,
+    }
+    for decays in (True, False)
+  ]
+  return torch.optim.AdamW(groups, betas=(0.9, 0.95), fused=fused)
+
+
+def _nats(model: Model, held: dict, device: str) -> float:
+  """Of all targets that count, together."""
+  nats = 0.0
+  cuda = device == 'cuda'
+  with torch.no_grad(), torch.autocast(device, torch.bfloat16, enabled=cuda):
+    for tokens, targets, weights in zip(
+      held['tokens'], held['targets'], held['weights'], strict=True
+    ):
+      put = lambda x: torch.from_numpy(x).to(device)
+      losses = model.losses(put(tokens).long(), put(targets).long())
+      nats += float((losses * put(weights)).sum())
+  return nats
 
 
 def _scale_outputs(model: Model) -> None:

@@ -96,26 +96,29 @@ def nvlink(slow: str = '26.562 GB/s', links: int = 18) -> str:
   return '\n'.join(lines)
 
 
+def _card(
+  number: int, *, rate: str, link: str, kind: int, width: int
+) -> dict[str, str]:
+  """The files of a network card in a slot of 16 lanes."""
+  card = f'/sys/class/infiniband/mlx5_{number}'
+  return {
+    f'{card}/ports/1/state': '4: ACTIVE\n',
+    f'{card}/ports/1/rate': f'{rate}\n',
+    f'{card}/ports/1/link_layer': f'{link}\n',
+    f'{card}/device/device': f'{kind:#x}\n',
+    f'{card}/device/current_link_width': f'{width}\n',
+    f'{card}/device/max_link_width': '16\n',
+  }
+
+
 def _common(node: StandIn) -> StandIn:
   for i in range(PORTS):
-    card = f'/sys/class/infiniband/mlx5_{i}'
-    node.texts |= {
-      f'{card}/ports/1/state': '4: ACTIVE\n',
-      f'{card}/ports/1/rate': '400 Gb/sec (4X NDR)\n',
-      f'{card}/ports/1/link_layer': 'InfiniBand\n',
-      f'{card}/device/device': '0x1021\n',
-      f'{card}/device/current_link_width': '16\n',
-      f'{card}/device/max_link_width': '16\n',
-    }
+    rate = '400 Gb/sec (4X NDR)'
+    node.texts |= _card(i, rate=rate, link='InfiniBand', kind=0x1021, width=16)
   # The card of the storage is another and slower one.
-  card = '/sys/class/infiniband/mlx5_8'
+  rate = '100 Gb/sec (4X EDR)'
+  node.texts |= _card(8, rate=rate, link='Ethernet', kind=0x101D, width=8)
   node.texts |= {
-    f'{card}/ports/1/state': '4: ACTIVE\n',
-    f'{card}/ports/1/rate': '100 Gb/sec (4X EDR)\n',
-    f'{card}/ports/1/link_layer': 'Ethernet\n',
-    f'{card}/device/device': '0x101d\n',
-    f'{card}/device/current_link_width': '8\n',
-    f'{card}/device/max_link_width': '16\n',
     '/proc/sys/kernel/numa_balancing': '0\n',
     '/sys/kernel/mm/transparent_hugepage/enabled': 'always [madvise] never\n',
   }
