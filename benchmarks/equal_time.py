@@ -44,7 +44,7 @@ def main() -> None:
     config = config_lib.Config.parse(_flags(args, folder, more))
     _prepare(args.corpus / 'train.jsonl', config, folder)
     text, facts = held_out(args, config, folder)
-    for seed in range(args.seeds):
+    for seed in args.seeds:
       rows.append(_ours(args, folder, [*more, f'--seed={seed}'], text))
       rows[-1] |= {'seed': seed}
       _tell(args.output, {**about, **facts}, rows)
@@ -52,7 +52,7 @@ def main() -> None:
     for shape in args.peers.split(','):
       layers, width = map(int, shape.split('x'))
       for lr in args.peer_lrs.split(','):
-        for seed in range(args.seeds):
+        for seed in args.seeds:
           how = {
             'layers': layers,
             'width': width,
@@ -213,7 +213,9 @@ def _parser() -> argparse.ArgumentParser:
   parser.add_argument('--corpus', type=pathlib.Path, required=True)
   parser.add_argument('--preset', default='small')
   parser.add_argument('--seconds', type=float, default=120.0)
-  parser.add_argument('--seeds', type=int, default=1)
+  parser.add_argument(
+    '--seeds', type=lambda text: [int(x) for x in text.split(',')], default=[0]
+  )
   parser.add_argument('--peers', default='8x512,16x512')
   parser.add_argument('--peer_lrs', default='1e-3,2e-3')
   parser.add_argument(
