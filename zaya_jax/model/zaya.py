@@ -20,7 +20,7 @@ from flax import nnx
 
 from ops.experts import sink as sink_lib
 from zaya_jax import config as config_lib
-from zaya_jax.model import block, cca, layers, stack, working
+from zaya_jax.model import block, cca, embedding, layers, stack, working
 from zaya_jax.model import router as router_lib
 from zaya_jax.parallel import partition
 from zaya_jax.parallel.context import divided
@@ -103,7 +103,7 @@ class Zaya(nnx.Module):
     context = _context(
       self.config, tokens_BL, mask, segment_ids, positions, context_mode
     )
-    x_BLD = self.embed[tokens_BL]
+    x_BLD = embedding.look_up(self.embed[...], tokens_BL)
     x_BLD = layers.affine(x_BLD, self.input_scale, self.input_bias)
     counts = mask if segment_ids is None else segment_ids > 0
     h_BLD, load_NX = self._run_layers(x_BLD, context, counts, sinks)
