@@ -102,7 +102,15 @@ def _column(columns, width):
 
 
 def _add(
-  row_ref, place_ref, order_ref, zero_ref, whole_ref, piece_ref, *, size, columns
+  row_ref,
+  place_ref,
+  order_ref,
+  zero_ref,
+  whole_ref,
+  piece_ref,
+  *,
+  size,
+  columns,
 ):
   """Of a block the sums that lie within it, and up to two pieces.
 

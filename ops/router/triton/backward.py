@@ -5,22 +5,27 @@ Axis letters: those of `ops.router.api`; M tokens of a program, N hidden
 channels of a chunk.
 """
 
-from typing import Any
+import math
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
+from ops import dispatch
 from ops.router import api
 from ops.router.triton import numbers
 from ops.triton import launch, tiles
 
 _PARTS = jnp.bfloat16
+# Of a program. If its tile has fewer it takes several, one after another, so
+# that small tiles do not leave more parts of the gradient of `out`.
+_TOKENS = {'cuda': 64, 'rocm': 64, 'cpu': 16}
 
 
 def tile(r: int) -> tiles.Tile:
-  """That of a router width: `m` tokens, `n` hidden channels at a time."""
+  """That of a router width: `m` tokens, `n` hidden channels, `k` of a sum."""
   name = f'router_back_{max(r, 128)}'
   return tiles.tile(name, jnp.bfloat16).fit(1 << 20, r, r)
 
@@ -29,7 +34,9 @@ def backward(inputs: api.Backward, eps: float) -> api.Gradients:
   """See `api.Kernels`."""
   (tokens, r), classes = inputs.state.shape, inputs.d_logits.shape[1]
   size = tile(r)
-  programs = tokens // size.m
+  most = max(1, _TOKENS[dispatch.platform()] // size.m)
+  turns = math.gcd(tokens // size.m, most)
+  programs = tokens // (size.m * turns)
   parts = lambda count: jax.ShapeDtypeStruct((tokens, count * r), _PARTS)
   numbers_of = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.float32)
   results: dict[str, Any] = dict(
@@ -46,7 +53,15 @@ def backward(inputs: api.Backward, eps: float) -> api.Gradients:
 
   def kernel(*refs):
     given = api.Backward(*refs[: len(inputs)])
-    _backward(given, api.Gradients(*refs[len(inputs) :]), size, eps)
+    to = api.Gradients(*refs[len(inputs) :])
+    program = pl.program_id(0)
+
+    def turn(n, carry):
+      row = (program * turns + n) * size.m + jnp.arange(size.m, dtype=jnp.int32)
+      _backward(given, to, size, eps, _Tile(program, row, n > 0))
+      return carry
+
+    jax.lax.fori_loop(0, turns, turn, 0)
 
   found = launch.kernel_call(
     kernel,
@@ -59,22 +74,35 @@ def backward(inputs: api.Backward, eps: float) -> api.Gradients:
   return api.Gradients(*found)
 
 
-def _backward(given, to, size, eps):
-  r = given.state.shape[1]
-  program = pl.program_id(0)
-  row = program * size.m + jnp.arange(size.m, dtype=jnp.int32)
+class _Tile(NamedTuple):
+  """One of those of a program, and its rows; whether others were before."""
+
+  program: jax.Array
+  row: jax.Array
+  goes_on: jax.Array
+
+  def add(self, ref, place, value):
+    """To what the tiles before have left at this place of the program."""
+    at = ref.at[self.program, *place]
+    mask = jnp.broadcast_to(self.goes_on, value.shape)
+    plgpu.store(at, value + plgpu.load(at, mask=mask, other=0))
+
+
+def _backward(given, to, size, eps, tile):
+  r, row = given.state.shape[1], tile.row
   column = jnp.arange(r, dtype=jnp.int32)
 
   def sum_rows(index, value, column=column):
-    place = to.sums.at[program, jnp.int32(index), column]
-    plgpu.store(place, jnp.sum(value, axis=0))
+    place = jnp.int32(index), column
+    tile.add(to.sums, place, jnp.sum(value, axis=0))
 
-  jax.lax.fori_loop(0, r // _wide(r), _through_out(given, to, program, row), 0)
-  dz2 = numbers.read_again(to.dz2, row, column)
+  of_out = _through_out(given, to, tile, sum_rows)
+  jax.lax.fori_loop(0, r // _wide(r), of_out, 0)
+  numbers.wait_for_writes()
 
   def chunk(i, sums):
     hidden = i * size.n + jnp.arange(size.n, dtype=jnp.int32)
-    da = numbers.dot(dz2, numbers.load_parts(given.fc2, column, hidden))
+    da = numbers.dot_again(to.dz2, row, given.fc2, hidden, size.k)
     a, slope = numbers.gelu_and_slope(numbers.load(given.z1, row, hidden))
     numbers.store_parts(to.a1, row, hidden, numbers.parts(a, _PARTS))
     dz = da * slope
@@ -107,8 +135,9 @@ def _wide(r):
   return min(r, 64)
 
 
-def _through_out(given, to, program, row):
+def _through_out(given, to, tile, sum_rows):
   """Writes the gradient of a chunk of z2, and a part of that of `out`."""
+  row = tile.row
   classes = jnp.arange(given.d_logits.shape[1], dtype=jnp.int32)
   d_logits = numbers.parts(numbers.load(given.d_logits, row, classes), _PARTS)
   size = _wide(given.state.shape[1])
@@ -118,10 +147,10 @@ def _through_out(given, to, program, row):
     da = numbers.dot(d_logits, numbers.load_parts(given.out, classes, column))
     a, slope = numbers.gelu_and_slope(numbers.load(given.z2, row, column))
     d_out = numbers.dot(numbers.parts(a, _PARTS), d_logits, axis=0)
-    plgpu.store(to.d_out.at[program, column[:, None], classes[None]], d_out)
+    tile.add(to.d_out, (column[:, None], classes[None]), d_out)
     dz = da * slope
     numbers.store_parts(to.dz2, row, column, numbers.parts(dz, _PARTS))
-    plgpu.store(to.sums.at[program, jnp.int32(1), column], jnp.sum(dz, axis=0))
+    sum_rows(1, dz, column)
     return carry
 
   return chunk

@@ -17,7 +17,7 @@ from ops.triton import launch, tiles
 
 
 def tile(r: int) -> tiles.Tile:
-  """That of a router width: `m` tokens, `n` hidden channels at a time."""
+  """That of a router width: `m` tokens, `n` hidden channels, `k` of a sum."""
   return tiles.tile(f'router_{max(r, 128)}', jnp.float16).fit(1 << 20, r, r)
 
 
@@ -71,11 +71,11 @@ def _forward(inputs, results, size, eps):
   rms = jax.lax.rsqrt(jnp.sum(mixed * mixed, axis=1) / r + eps)
   scaled = mixed * (rms * 2.0 ** api.unit_power(r))[:, None]
   numbers.store_parts(again, row, column, numbers.parts(scaled, jnp.float16))
-  unit = numbers.read_again(again, row, column)
+  numbers.wait_for_writes()
 
   def chunk(i, sums):
     hidden = i * size.n + jnp.arange(size.n, dtype=jnp.int32)
-    z = numbers.dot(unit, numbers.load_parts(fc1, column, hidden))
+    z = numbers.dot_again(again, row, fc1, hidden, size.k)
     z = z * factor1 + plgpu.load(bias1.at[hidden])[None]
     numbers.store(z1, row, hidden, z)
     a = numbers.parts(numbers.gelu(z) * factor_a, jnp.float16)

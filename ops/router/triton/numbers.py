@@ -35,16 +35,32 @@ def store_parts(ref, row, column, parts):
     store(ref, row, i * width + column, part)
 
 
-def read_again(ref, row, column):
-  """Both parts that this program wrote side by side to `ref`.
-
-  What was computed multiplies from registers, of which wide parts leave too few
-  for all else; what was read, from shared memory.
-  """
+def wait_for_writes():
+  """Threads may then read what others of the program wrote."""
   if dispatch.platform() != 'cpu':
-    plgpu.debug_barrier()  # Threads read what others wrote.
+    plgpu.debug_barrier()
+
+
+def dot_again(ref, row, weight_ref, hidden, k):
+  """`dot` of both parts that this program wrote to `ref` with a matrix.
+
+  They lie side by side. What was computed multiplies from registers, of which
+  wide parts leave too few for all else; what was read, from shared memory.
+
+  Args:
+    ref: [T, 2R], written before `wait_for_writes`.
+    row: of the tile.
+    weight_ref: [2, R, N] parts of the matrix.
+    hidden: its columns.
+    k: so many of R are read at a time.
+  """
   width = ref.shape[1] // 2
-  return tuple(load(ref, row, i * width + column) for i in range(2))
+  total = None
+  for first in range(0, width, k):
+    column = first + jnp.arange(k, dtype=jnp.int32)
+    own = tuple(load(ref, row, i * width + column) for i in range(2))
+    total = dot(own, load_parts(weight_ref, column, hidden), total)
+  return total
 
 
 def parts(x, dtype):

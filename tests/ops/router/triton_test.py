@@ -11,7 +11,7 @@ import pytest
 import ops
 from ops import dispatch
 from ops.router import api, reference, triton
-from ops.router.triton import numbers
+from ops.router.triton import backward, numbers
 from tests.support.ops.router_inputs import arguments, differ, outputs
 
 
@@ -130,6 +130,23 @@ def test_mistakes_of_the_kernels_show(mistake, shows, monkeypatch):
     assert not differ(outputs(ops.router, args, kwargs), wanted)
     mistake(monkeypatch)
     assert shows <= differ(outputs(ops.router, args, kwargs), wanted)
+
+
+def _only_the_last_tile(monkeypatch):
+  tile = backward._Tile
+  forget = lambda *a: tile(*a)._replace(goes_on=jnp.bool_(False))
+  monkeypatch.setattr(backward, '_Tile', forget)
+
+
+def test_a_program_of_two_tiles_adds_both(monkeypatch):
+  args, kwargs = arguments('bfloat16')
+  sums = {'d_eda', 'd_out', 'd_fc1_bias', 'd_fc2_bias', 'd_down_bias'}
+  with dispatch.use(router='triton'):
+    wanted = outputs(ops.router, args, kwargs)
+    monkeypatch.setitem(backward._TOKENS, 'cpu', 32)
+    assert not differ(outputs(ops.router, args, kwargs), wanted)
+    _only_the_last_tile(monkeypatch)
+    assert differ(outputs(ops.router, args, kwargs), wanted) == sums
 
 
 def test_what_is_refused():
