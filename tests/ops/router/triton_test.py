@@ -11,7 +11,7 @@ import pytest
 import ops
 from ops import dispatch
 from ops.router import api, reference, triton
-from ops.router.triton import backward, numbers
+from ops.router.triton import backward, forward, numbers
 from tests.support.ops.router_inputs import arguments, differ, outputs
 
 
@@ -130,6 +130,20 @@ def test_mistakes_of_the_kernels_show(mistake, shows, monkeypatch):
     assert not differ(outputs(ops.router, args, kwargs), wanted)
     mistake(monkeypatch)
     assert shows <= differ(outputs(ops.router, args, kwargs), wanted)
+
+
+def test_wide_tiles_go_through_memory(monkeypatch):
+  args, kwargs = arguments('bfloat16')
+  with dispatch.use(router='triton'):
+    wanted = jax.jit(lambda *a: ops.router(*a, **kwargs))(*args)
+    monkeypatch.setattr(forward, '_WIDE', 16)
+    found = jax.jit(lambda *a: ops.router(*a, **kwargs))(*args)
+    jax.tree.map(np.testing.assert_array_equal, found, wanted)
+    store = numbers.store_parts
+    wrong = lambda ref, row, column, parts: store(ref, row, column, parts[::-1])
+    monkeypatch.setattr(numbers, 'store_parts', wrong)
+    found = jax.jit(lambda *a: ops.router(*a, **kwargs))(*args)
+    assert not np.array_equal(found[2], wanted[2])
 
 
 def _only_the_last_tile(monkeypatch):
