@@ -22,6 +22,54 @@ from ops.once import once
 from ops.router import reference, two_parts
 
 
+class Matrices(NamedTuple):
+  """Of what parts are made, all float32.
+
+  Attributes:
+    down: [D, R].
+    norm: [R], what the rows of `fc1` are multiplied by.
+    fc1: [R, R].
+    fc1_bias: [R].
+    fc2: [R, R].
+    out: [R, X].
+  """
+
+  down: jax.Array
+  norm: jax.Array
+  fc1: jax.Array
+  fc1_bias: jax.Array
+  fc2: jax.Array
+  out: jax.Array
+
+
+class Weights(NamedTuple):
+  """Matrices by parts; bfloat16 unless told.
+
+  Attributes:
+    down: [D, 2R] parts side by side.
+    fc1: [2, R, R] float16, parts of `norm * fc1` times a power of two.
+    fc2: [2, R, R] float16 likewise.
+    out: [2, R, Z] float16 likewise.
+    factors: [5] float32: what the product with `fc1` is multiplied by; what the
+      GELU behind it is before it is taken apart, and one over that; what those
+      with `fc2` and `out` are multiplied by.
+    back_down: [D, 3R], what parts (high, low, high) of a gradient multiply.
+    back_fc1: [2, R, R] parts of `norm * fc1` transposed.
+    back_fc2: [2, R, R] likewise.
+    back_out: [2, Z, R] likewise.
+  """
+
+  down: jax.Array
+  fc1: jax.Array
+  fc2: jax.Array
+  out: jax.Array
+  factors: jax.Array
+  back_down: jax.Array
+  back_fc1: jax.Array
+  back_fc2: jax.Array
+  back_out: jax.Array
+
+
 class Forward(NamedTuple):
   """What a kernel reads going forward, all float32 unless told.
 
@@ -30,12 +78,7 @@ class Forward(NamedTuple):
     previous: [T, R].
     vectors: [R] each: bias of `down`, `eda`, biases of `fc1` and `fc2`.
     balance: [X].
-    fc1: [2, R, R] float16, parts of `norm * fc1` times a power of two.
-    fc2: [2, R, R] float16 likewise.
-    out: [2, R, Z] float16 likewise.
-    factors: [4]: what the product with `fc1` is multiplied by, what the GELU
-      behind it is before it is taken apart, and what those with `fc2` and `out`
-      are multiplied by.
+    fc1, fc2, out, factors: of `Weights`.
   """
 
   wide: jax.Array
@@ -59,9 +102,7 @@ class Backward(NamedTuple):
     z1: [T, R], what goes into the first GELU.
     z2: [T, R], into the second one.
     eda: [R].
-    fc1: [2, R, R] bfloat16, parts of `norm * fc1` transposed.
-    fc2: [2, R, R] bfloat16 likewise.
-    out: [2, Z, R] bfloat16 likewise.
+    fc1, fc2, out: of `Weights`, those with `back_`.
   """
 
   d_logits: jax.Array
@@ -109,11 +150,13 @@ class Kernels(NamedTuple):
   """Those of an engine.
 
   Attributes:
+    weights: `Matrices` -> `Weights`.
     forward: (`Forward`, eps) -> choice [T] int32, weight [T], probabilities
       [T, X], state [T, R], z1 and z2 [T, R].
     backward: (`Backward`, eps) -> `Gradients`.
   """
 
+  weights: Callable[[Matrices], Weights]
   forward: Callable[[Forward, float], Sequence[jax.Array]]
   backward: Callable[[Backward, float], Gradients]
 
@@ -125,46 +168,33 @@ def route(kernels: Kernels, eps: float, *inputs: jax.Array) -> Any:
 
 
 def _forward_rule(kernels, eps, *inputs):
-  h, previous, down, *_, out, balance = inputs
-  wide = two_parts.dot(
-    'BLD,DF->BLF', h, jnp.concatenate(two_parts.parts(down), axis=1)
-  )
-  made = kernels.forward(_forward_inputs(wide[0], previous[0], inputs), eps)
-  choice, weight, probs, state, z1, z2 = once(tuple(made))
-  del out, balance
-  results = choice[None], weight[None], probs[None], state[None]
-  return results, (inputs, choice, probs, state, z1, z2)
-
-
-def _forward_inputs(wide, previous, inputs):
-  _, _, _, down_bias, eda, norm, fc1, fc1_bias, fc2, fc2_bias, out, balance = (
-    inputs
-  )
-  r, x = out.shape
-  fc1 = norm[:, None] * fc1
-  fc1_parts, fc1_power, fc1_top = _exact_parts(fc1)
-  fc2_parts, fc2_power, _ = _exact_parts(fc2)
-  out = jnp.pad(out, ((0, 0), (0, classes(x) - x)))
-  out_parts, out_power, _ = _exact_parts(out)
-  # |z1| <= |unit| |column of fc1| + |bias|, both lengths sqrt(R) at most.
-  bound = r * fc1_top + jnp.max(jnp.abs(fc1_bias))
-  a1_power = 15 - _exponent(bound)
-  factors = [
-    _power(-unit_power(r) - fc1_power),
-    _power(a1_power),
-    _power(-a1_power - fc2_power),
-    _power(-out_power),
-  ]
-  return Forward(
-    wide,
+  (
+    h,
     previous,
+    down,
+    down_bias,
+    eda,
+    norm,
+    fc1,
+    fc1_bias,
+    fc2,
+    fc2_bias,
+    *rest,
+  ) = inputs
+  out, balance = rest
+  made = kernels.weights(Matrices(down, norm, fc1, fc1_bias, fc2, out))
+  weights = Weights(*once(tuple(made)))
+  given = Forward(
+    two_parts.dot('BLD,DF->BLF', h, weights.down)[0],
+    previous[0],
     (down_bias, eda, fc1_bias, fc2_bias),
     balance,
-    fc1_parts,
-    fc2_parts,
-    out_parts,
-    jnp.stack(factors),
+    *(weights.fc1, weights.fc2, weights.out, weights.factors),
   )
+  found = once(tuple(kernels.forward(given, eps)))
+  choice, weight, probs, state, z1, z2 = found
+  results = choice[None], weight[None], probs[None], state[None]
+  return results, (inputs, weights, choice, probs, state, z1, z2)
 
 
 def classes(x: int) -> int:
@@ -177,46 +207,32 @@ def unit_power(r: int) -> int:
   return 15 - math.ceil(math.log2(r) / 2)
 
 
-def _exact_parts(w):
-  """[2, ...] float16 of `w` times 2 to a power, the power, and max |w|."""
-  top = jnp.max(jnp.abs(w))
-  power = 15 - _exponent(top)
-  scaled = w * _power(power)
-  high = scaled.astype(jnp.float16)
-  # Or XLA may take it that rounding there and back leaves what was.
-  rounded = jax.lax.reduce_precision(scaled, exponent_bits=5, mantissa_bits=10)
-  return jnp.stack([high, (scaled - rounded).astype(jnp.float16)]), power, top
-
-
-def _exponent(x):
+def exponent(x: jax.Array) -> jax.Array:
   """The least e with x < 2^e, int32; no more than 60 from 0."""
   bits = jax.lax.bitcast_convert_type(x, jnp.int32)
   return jnp.clip((bits >> 23) - 126, -60, 60)
 
 
-def _power(e):
+def power_of_two(e: jax.Array | int) -> jax.Array:
   """2^e exactly, which XLA's exponentials are not."""
   bits = jnp.asarray(e + 127, jnp.int32) << 23
   return jax.lax.bitcast_convert_type(bits, jnp.float32)
 
 
 def _backward_rule(kernels, eps, saved, cotangents):
-  inputs, choice, probs, state, z1, z2 = saved
-  h, previous, down, _, eda, norm, fc1, _, fc2, _, out, balance = inputs
+  inputs, weights, choice, probs, state, z1, z2 = saved
+  h, previous, _, _, eda, norm, fc1, _, fc2, _, out, balance = inputs
   _, d_weight, d_probs, d_state = cotangents
   hit = reference.chosen(choice[None], out.shape[1])[0]
   d_probs = d_probs[0] + jnp.where(hit, d_weight[0][:, None], 0)
   mean = jnp.sum(probs * d_probs, axis=1, keepdims=True)
   d_logits = probs * (d_probs - mean)
   padding = (0, 0), (0, classes(out.shape[1]) - out.shape[1])
-  stacked = lambda w: jnp.stack(two_parts.parts(w.T))
   found = kernels.backward(
     Backward(
       jnp.pad(d_logits, padding),
       *(d_state[0], state, previous[0], z1, z2, eda),
-      stacked(norm[:, None] * fc1),
-      stacked(fc2),
-      stacked(jnp.pad(out, padding)),
+      *(weights.back_fc1, weights.back_fc2, weights.back_out),
     ),
     eps,
   )
@@ -224,7 +240,7 @@ def _backward_rule(kernels, eps, saved, cotangents):
   d_fc1_bias, d_fc2_bias, d_bias, d_eda = jnp.sum(found.sums, axis=0)
   d_unit_fc1 = two_parts.d_weights(found.unit[None], found.dz1[None])
   d_h = two_parts.dot(
-    'BLF,DF->BLD', found.three[None], two_parts.back_matrix(down), h.dtype
+    'BLF,DF->BLD', found.three[None], weights.back_down, h.dtype
   )
   d_down = two_parts.dot('BLD,BLF->DF', h, found.two[None])
   return (

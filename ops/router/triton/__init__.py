@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`ops.router` in Triton: a kernel behind the product with `down`, one back.
 
+Another one takes the matrices of both apart.
+
 A program has some tokens and all channels. It goes over the hidden channels of
 the MLP in chunks, as attention goes over keys: none of its matrices needs to
 fit.
@@ -11,7 +13,7 @@ import jax.numpy as jnp
 
 from ops import dispatch
 from ops.router import api
-from ops.router.triton import backward, forward
+from ops.router.triton import backward, forward, weights
 
 WIDTHS = (64, 128, 256)  # On a GPU.
 # Both passes over 65,536 tokens on an H200: 0.79 ms, XLA 0.90; of width 256
@@ -61,4 +63,4 @@ def router(
   return tuple(x.reshape(b, length, *x.shape[2:]) for x in found)
 
 
-_KERNELS = api.Kernels(forward.forward, backward.backward)
+_KERNELS = api.Kernels(weights.weights, forward.forward, backward.backward)

@@ -65,8 +65,8 @@ def _forward(inputs, results, size, eps):
   r = previous.shape[1]
   row = pl.program_id(0) * size.m + jnp.arange(size.m, dtype=jnp.int32)
   column = jnp.arange(r, dtype=jnp.int32)
-  factor1, factor_a, factor2, factor_out = (
-    plgpu.load(factors.at[jnp.int32(i)]) for i in range(4)
+  factor1, factor_a, one_over_a, factor2, factor_out = (
+    plgpu.load(factors.at[jnp.int32(i)]) for i in range(5)
   )
   of_all = lambda ref: plgpu.load(ref.at[column])[None]
 
@@ -95,7 +95,7 @@ def _forward(inputs, results, size, eps):
 
   zeros = jnp.zeros((size.m, r), jnp.float32)
   sums = jax.lax.fori_loop(0, r // size.n, chunk, zeros)
-  z = sums * factor2 + of_all(bias2)
+  z = sums * (one_over_a * factor2) + of_all(bias2)
   numbers.store(z2, row, column, z)
   up, down = _powers(a := numbers.gelu(z))
   a = numbers.parts(a * up[:, None], jnp.float16)

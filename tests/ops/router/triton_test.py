@@ -11,7 +11,8 @@ import pytest
 import ops
 from ops import dispatch
 from ops.router import api, reference, triton
-from ops.router.triton import backward, forward, numbers
+from ops.router.triton import backward, forward, numbers, weights
+from tests.support.ops import plain_router
 from tests.support.ops.router_inputs import arguments, differ, outputs
 
 
@@ -47,7 +48,7 @@ def _errors(scale, parts, seed=0):
 @pytest.mark.parametrize('scale', [1e-6, 0.02, 1.0, 1e6])
 def test_products_by_parts_are_float32(scale):
   def parts(x, w):
-    w, power, _ = api._exact_parts(w)
+    w, power, _ = plain_router.exact_parts(w)
     up = 2.0 ** api.unit_power(256)
     parts.scale = 1 / (up * 2.0 ** float(power))
     return numbers.parts(x * up, jnp.float16), w
@@ -65,10 +66,35 @@ def test_products_by_parts_are_float32(scale):
 
 def test_parts_of_a_matrix_have_room_above_and_below():
   for w in (np.zeros((4, 4)), np.full((4, 4), 3e-9), np.full((4, 4), 65504.0)):
-    parts, power, top = api._exact_parts(jnp.asarray(w, jnp.float32))
+    parts, power, top = plain_router.exact_parts(jnp.asarray(w, jnp.float32))
     assert np.all(np.isfinite(parts)) and top == np.float32(w.max())
     back = np.float64(parts).sum(0) * 2.0 ** -float(power)
     np.testing.assert_allclose(back, w, rtol=2**-22)
+
+
+def _matrices(scale):
+  rng = np.random.default_rng(3)
+  draw = lambda *s: rng.standard_normal(s).astype(np.float32)
+  fc1 = scale * draw(64, 64)
+  return api.Matrices(
+    *(draw(40, 64), draw(64), fc1, 99 * draw(64), draw(64, 64), draw(64, 17))
+  )
+
+
+def test_parts_are_the_plain_ones_bit_for_bit(monkeypatch):
+  run, plain = (
+    jax.jit(lambda *a, f=f: f(api.Matrices(*a)))
+    for f in (weights.weights, plain_router.weights)
+  )
+  for scale in (1, 1e-8, 1e4):
+    found, wanted = run(*_matrices(scale)), plain(*_matrices(scale))
+    jax.tree.map(np.testing.assert_array_equal, found, wanted)
+  # The largest number of one program's rows is not that of the matrix.
+  monkeypatch.setattr(weights, '_ROWS', 64)
+  largest = lambda lower, upper, body, start: start
+  monkeypatch.setattr(weights.jax.lax, 'fori_loop', largest)
+  wrong = jax.jit(lambda *a: weights.weights(api.Matrices(*a)))(*_matrices(1))
+  assert np.any(wrong.fc1 != plain(*_matrices(1)).fc1)
 
 
 def test_weights_of_any_size_are_exact():
