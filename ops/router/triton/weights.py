@@ -7,6 +7,8 @@ next to nothing to do.
 Axis letters: those of `ops.router.api`.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
@@ -25,7 +27,7 @@ def weights(inputs: api.Matrices) -> api.Weights:
   z, rows = api.classes(x), min(_ROWS, r)
   half = lambda *s: jax.ShapeDtypeStruct(s, jnp.float16)
   brain = lambda *s: jax.ShapeDtypeStruct(s, jnp.bfloat16)
-  results = api.Weights(
+  results: dict[str, Any] = dict(
     down=brain(d, 2 * r),
     fc1=half(2, r, r),
     fc2=half(2, r, r),
@@ -43,7 +45,7 @@ def weights(inputs: api.Matrices) -> api.Weights:
 
   programs = 3 * (r // rows) + pl.cdiv(d, rows)
   made = launch.kernel_call(
-    kernel, 'router_weights', (programs,), (*results,), warps=_WARPS
+    kernel, 'router_weights', (programs,), (*results.values(),), warps=_WARPS
   )(*inputs)
   return api.Weights(*made)
 
