@@ -41,9 +41,8 @@ class _Sizes(NamedTuple):
 _SIZES = {'cuda': _Sizes(64, 8), 'rocm': _Sizes(64, 8), 'cpu': _Sizes(8, 4)}
 
 
-def unsupported(row_TD: jax.Array, places: int) -> str | None:
-  """Why `sum_rows` cannot run, or None."""
-  tokens, width = row_TD.shape
+def unsupported(tokens: int, width: int, places: int) -> str | None:
+  """Why `sum_rows` cannot run on [T, D] and V, or None."""
   if tokens == 0 or width == 0:
     return 'there is nothing to add'
   if (size := max(tokens, places) * width) >= 2**31:

@@ -23,15 +23,11 @@ def look_up(table_VD: jax.Array, tokens_BL: jax.Array) -> jax.Array:
   Returns:
     [B, L, D] in the type of the table.
   """
-  if dispatch.platform() != 'cuda' or _unsupported(table_VD, tokens_BL):
+  places, width = table_VD.shape
+  cannot = row_sums.unsupported(tokens_BL.size, width, places)
+  if dispatch.platform() != 'cuda' or cannot:
     return table_VD[tokens_BL]
-  return in_order(table_VD.shape[0], table_VD, tokens_BL)
-
-
-def _unsupported(table_VD, tokens_BL):
-  (places, width), dtype = table_VD.shape, table_VD.dtype
-  rows = jax.ShapeDtypeStruct((tokens_BL.size, width), dtype)
-  return row_sums.unsupported(rows, places)
+  return in_order(places, table_VD, tokens_BL)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
