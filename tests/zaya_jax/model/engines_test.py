@@ -15,7 +15,7 @@ from ops.experts import hopper as experts
 from ops.hopper import persistent, warp_groups
 from tests.support import close, gpus, meshes, quick, tiny
 from zaya_jax import main
-from zaya_jax.model import layers
+from zaya_jax.model import embedding, layers
 from zaya_jax.parallel import batch as batch_lib
 from zaya_jax.train import gradients, traced
 from zaya_jax.train import state as state_lib
@@ -119,6 +119,23 @@ def test_an_engine_that_cannot_run_is_refused_before_the_data(tmp_path, capsys):
   # Others are traced, and then the data are read.
   assert main.main([*command, '--ops.cross_entropy=triton']) == 2
   assert str(data) in capsys.readouterr().err
+
+
+def _scatters_that_add():
+  """Of a step for CUDA: XLA adds there as its threads arrive."""
+  config = meshes.config_of()
+  model = dataclasses.replace(MODEL, dtype='bfloat16')
+  config = dataclasses.replace(config, model=model)
+  with dispatch.compile_for('cuda'):
+    step = traced.trace(config, meshes.mesh_of(config))
+  return str(step.jaxpr).count('scatter-add')
+
+
+def test_no_sum_of_a_step_depends_on_who_comes_first(monkeypatch):
+  assert _scatters_that_add() == 0
+  plain = lambda table_VD, tokens_BL: table_VD[tokens_BL]
+  monkeypatch.setattr(embedding, 'look_up', plain)
+  assert _scatters_that_add() == 1
 
 
 def _traced_for_hopper_gpus(monkeypatch, remat='block', **axes):
