@@ -10,6 +10,7 @@ experts, X router classes: E, and the skip class unless it is off.
 """
 
 import dataclasses
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -37,6 +38,19 @@ class Routes:
   weight: jax.Array
   probs: jax.Array
   state: jax.Array
+
+
+class Load(NamedTuple):
+  """What tokens ask of the router of a layer.
+
+  Attributes:
+    tokens: [X] float32 tokens that chose each class.
+    sample: [S, X] float32 biased probabilities of some tokens; -inf of those
+      that do not count.
+  """
+
+  tokens: jax.Array
+  sample: jax.Array
 
 
 class Router(nnx.Module):
@@ -76,6 +90,31 @@ class Router(nnx.Module):
     return Routes(
       choice=choice_BL, weight=weight_BL, probs=probs_BLX, state=state_BLR
     )
+
+
+def measure(
+  routes: Routes,
+  bias_X: jax.Array,
+  counts_BL: jax.Array | None,
+  sample_every: int,
+) -> Load:
+  """The load of a layer; no gradient reaches it.
+
+  Args:
+    routes: of the layer.
+    bias_X: its balancing bias.
+    counts_BL: [B, L] bool, tokens that count; None: all.
+    sample_every: one of so many tokens is in the sample; 0: none is.
+  """
+  probs_BLX = jax.lax.stop_gradient(routes.probs)
+  if counts_BL is not None:
+    probs_BLX = jnp.where(counts_BL[..., None], probs_BLX, -jnp.inf)
+  last = None if sample_every else 0
+  probs_SX = probs_BLX.reshape(-1, bias_X.size)[: last : sample_every or 1]
+  return Load(
+    tokens=count(routes.choice, bias_X.size, counts_BL),
+    sample=probs_SX + bias_X[None],
+  )
 
 
 def count(
