@@ -106,7 +106,10 @@ class Zaya(nnx.Module):
       self.config, tokens_BL, mask, segment_ids, positions, context_mode
     )
     x_BLD = self.embed[tokens_BL]
-    x_BLD = layers.affine(x_BLD, self.input_scale, self.input_bias)
+    scale_D, bias_D = self.input_scale[...], self.input_bias[...]
+    if not self.config.residual_scaling:
+      scale_D, bias_D = jax.lax.stop_gradient((scale_D, bias_D))
+    x_BLD = layers.affine(x_BLD, scale_D, bias_D)
     counts = mask if segment_ids is None else segment_ids > 0
     h_BLD, load = self._run_layers(x_BLD, context, counts, sinks, sample_every)
     return Features(x=h_BLD, load=load)

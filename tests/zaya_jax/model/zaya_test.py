@@ -41,6 +41,11 @@ SHAPES = {
     'conv_grouped': 1,
     'rope_fraction': 1.0,
   },
+  'to_compare_with': {
+    'attention': 'gqa',
+    'router': 'linear',
+    'attention_bias': True,
+  },
 }
 
 
@@ -83,6 +88,28 @@ def test_logits_and_load_equal_the_specification(model):
   np.testing.assert_array_equal(features.load.tokens, load)
   if model.skip != 'off':
     assert np.sum(load, axis=0)[-1] > 0
+
+
+def test_what_is_not_to_be_learned_is_neutral_and_gets_no_gradient():
+  def grads(**changes):
+    model = tiny.config(**changes)
+    params, buffers = jax.jit(lambda: zaya.init(model, jax.random.key(0)))()
+    tokens = tokens_of(model)
+    loss = lambda p: zaya.bind(model, p, buffers)(tokens)[..., 0].sum()
+    return params, jax.jit(jax.grad(loss))(params)
+
+  params, found = grads(eda=False, residual_scaling=False)
+  _, learned = grads()
+  still = {'scale': 1, 'bias': 0}
+  for merge in ('attn_merge', 'moe_merge'):
+    for name, gradient in found['layers'][merge].items():
+      value = still[name.rpartition('_')[2]]
+      assert np.all(params['layers'][merge][name] == value)
+      assert not np.any(gradient) and np.any(learned['layers'][merge][name])
+  for name in ('input_scale', 'input_bias'):
+    assert not np.any(found[name]) and np.any(learned[name])
+  eda = [tree['layers']['router']['eda'] for tree in (params, found, learned)]
+  assert not np.any(eda[0]) and not np.any(eda[1]) and np.any(eda[2][1:])
 
 
 def test_left_padding_changes_nothing():
@@ -297,7 +324,7 @@ def count(model):
   """Parameters of `init`, and what only meets the zero state of layer 0."""
   params, _ = jax.eval_shape(lambda: zaya.init(model, jax.random.key(0)))
   total = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(params))
-  return total - model.d_router
+  return total - model.d_router * (model.router == 'mlp')
 
 
 def test_parameters_are_those_that_flops_counts(model):
