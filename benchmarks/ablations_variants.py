@@ -59,7 +59,6 @@ GROUPS = {
     {
       'adam': '--optim.balance=adam',
       'sign': '--optim.balance=sign',
-      'auxiliary loss': '--optim.balance=loss --optim.balance_lr=0.01',
     },
   ),
   'skip': Group('nothing', None, {'skip off': '--model.skip=off'}),
