@@ -106,7 +106,7 @@ class Recorder:
     if seen and self._first:
       about = {'kind': 'router', 'step': row['step'], 'source': 'trainer'}
       with self._trying('incidents.jsonl'):
-        run_files.incident(self._run_dir, seen=seen, **about)
+        run_files.incident(str(self._run_dir), seen=seen, **about)
     return seen
 
   def sample(self, step: int, words: str) -> None:
