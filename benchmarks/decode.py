@@ -66,7 +66,7 @@ def ours(args):
   params = jax.tree.map(lambda a: a.astype(jnp.bfloat16), params)
   decoder = decoder_lib.Decoder(model, params, buffers)
   count = jax.jit(
-    lambda p, b, t: zaya.bind(model, p, b).features(t).load[:, :-1] > 0
+    lambda p, b, t: zaya.bind(model, p, b).features(t).load.tokens[:, :-1] > 0
   )
   for batch, context in cases(args):
     rows = np.random.default_rng(SEED).integers(

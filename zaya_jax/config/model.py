@@ -12,7 +12,10 @@ field = fields.field
 # Settings of a run and not of its model: how it is computed, and how its first
 # weights are drawn. A model that is read keeps its own for all others.
 OF_THE_RUN = frozenset(
-  ('dtype', 'remat', 'scan_layers', 'init_std', 'temperature_init')
+  (
+    *('dtype', 'remat', 'scan_layers', 'init_std', 'temperature_init'),
+    *('eda', 'residual_scaling'),
+  )
 )
 
 
@@ -25,6 +28,11 @@ class ModelConfig(fields.Section, prefix='model.'):
   num_heads: int = field(4, 'H: query heads.', minimum=1)
   num_kv_heads: int = field(2, 'K: key/value heads; must divide H.', minimum=1)
   head_dim: int = field(32, 'C: channels per head.', minimum=2)
+  attention: Literal['cca', 'gqa'] = field(
+    'cca',
+    'gqa: grouped-query attention, that is CCA without convolutions, means and '
+    'values of the previous token; to compare with.',
+  )
   conv_depthwise: int = field(
     2,
     'Kernel size of the depthwise convolution over queries and keys.',
@@ -43,6 +51,14 @@ class ModelConfig(fields.Section, prefix='model.'):
   )
   d_expert: int = field(256, 'F: hidden width of an expert.', minimum=1)
   d_router: int = field(64, 'R: hidden width of the router.', minimum=1)
+  router: Literal['mlp', 'linear'] = field(
+    'mlp', 'linear: one matrix from D to the classes, to compare with.'
+  )
+  eda: bool = field(
+    True,
+    'Routers add the state of the layer before, times a learned vector; false: '
+    'the vector stays 0.',
+  )
   skip: Literal['off', 'zero', 'identity'] = field(
     'zero',
     'Skip class of the router. off: none; zero: its tokens get no expert '
@@ -53,6 +69,11 @@ class ModelConfig(fields.Section, prefix='model.'):
     320,
     'V: rows of the embedding; at least the vocabulary of the tokenizer.',
     minimum=2,
+  )
+  residual_scaling: bool = field(
+    True,
+    'Learns scales and biases of the residual stream and what is added to it; '
+    'false: they stay 1 and 0.',
   )
   tie_embeddings: bool = field(True, 'Uses the embedding as output head.')
   head_bias: bool = field(False, 'Adds a bias to the output head.')
@@ -140,6 +161,22 @@ class ModelConfig(fields.Section, prefix='model.'):
     """This model with the settings of `other` that are of the run."""
     taken = {name: getattr(other, name) for name in OF_THE_RUN}
     return dataclasses.replace(self, **taken)
+
+  def check_published(self, what: str) -> None:
+    """Whether the model is of the published kind.
+
+    Args:
+      what: that can be done with no other model.
+
+    Raises:
+      UsageError: naming the first setting of another kind.
+    """
+    for name, known in (('attention', 'cca'), ('router', 'mlp')):
+      if (value := getattr(self, name)) != known:
+        raise UsageError(
+          f'--model.{name}={value} is here to compare with, and {what} knows '
+          f'--model.{name}={known} alone.'
+        )
 
   @property
   def num_classes(self) -> int:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of the modes that read a finished run or model."""
+"""The settings of what shows a run, and of the modes that read one."""
 
 import dataclasses
 from typing import Literal
@@ -7,6 +7,25 @@ from typing import Literal
 from zaya_jax.config import fields
 
 field = fields.field
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LogConfig(fields.Section, prefix='log.'):
+  """Logs, samples and pages of a run."""
+
+  every: int = field(10, 'Steps between rows of metrics.', minimum=1)
+  sample_every: int = field(
+    1000,
+    'Steps between samples, and one after the last step; 0: none.',
+    minimum=0,
+  )
+  tensorboard: bool = field(True, 'Writes TensorBoard event files.')
+  report: bool = field(True, 'Writes report.html, the run on one page.')
+  peak_tflops: float = field(
+    0.0,
+    'Peak TFLOP/s of a device, for MFU; 0: from the table of devices.',
+    minimum=0.0,
+  )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

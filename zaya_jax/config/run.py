@@ -112,7 +112,7 @@ class Config(fields.Section, prefix=''):
   bench: machine.BenchConfig = machine.BenchConfig()
   preflight: machine.PreflightConfig = machine.PreflightConfig()
   aegis: aegis_lib.AegisConfig = aegis_lib.AegisConfig()
-  log: training.LogConfig = training.LogConfig()
+  log: modes.LogConfig = modes.LogConfig()
   report: modes.ReportConfig = modes.ReportConfig()
   ledger: modes.LedgerConfig = modes.LedgerConfig()
   # The recipe as it was read and the place in it (`segments`); no setting.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of training: its optimizer, checkpoints and logs."""
+"""The settings of training: its optimizer and checkpoints."""
 
 import dataclasses
 import math
@@ -131,8 +131,21 @@ class OptimConfig(fields.Section, prefix='optim.'):
     0.95, 'Decay of the second moment of AdamW.', minimum=0.0, maximum=1.0
   )
   adam_eps: float = field(1e-8, 'Epsilon of AdamW.', minimum=0.0)
+  balance: Literal['quantile', 'adam', 'sign'] = field(
+    'quantile',
+    'What moves the balancing bias of the router after a step. quantile: to '
+    'where its tokens, or some thousands of them, would have spread evenly; '
+    'adam: Adam on the share minus an even one, as published; sign: the sign '
+    'of that.',
+  )
   balance_lr: float = field(
-    1e-3, 'Step of the balancing bias; 0: frozen.', minimum=0.0
+    1e-3,
+    'Step of the balancing bias with adam and sign; 0: it is frozen, whatever '
+    '--optim.balance says.',
+    minimum=0.0,
+  )
+  balance_centered: bool = field(
+    False, 'Keeps the mean of the balancing biases of a layer at zero.'
   )
   accumulation: int = field(
     0,
@@ -279,22 +292,3 @@ class CheckpointConfig(fields.Section, prefix='checkpoint.'):
           f'--checkpoint.fast={tier} must be DIR@STEPS with at least one step; '
           'for example /dev/shm/zaya@20.'
         )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class LogConfig(fields.Section, prefix='log.'):
-  """Logs, samples and pages of a run."""
-
-  every: int = field(10, 'Steps between rows of metrics.', minimum=1)
-  sample_every: int = field(
-    1000,
-    'Steps between samples, and one after the last step; 0: none.',
-    minimum=0,
-  )
-  tensorboard: bool = field(True, 'Writes TensorBoard event files.')
-  report: bool = field(True, 'Writes report.html, the run on one page.')
-  peak_tflops: float = field(
-    0.0,
-    'Peak TFLOP/s of a device, for MFU; 0: from the table of devices.',
-    minimum=0.0,
-  )

@@ -114,6 +114,7 @@ def to_hf(
   Raises:
     UsageError: if the layout cannot represent the model.
   """
+  config.check_published('--mode=export')
   common = {'architectures': ['ZayaForCausalLM'], 'model_type': 'zaya'}
   if layout == 'legacy':
     return common | legacy.to_hf(config)

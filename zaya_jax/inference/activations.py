@@ -72,6 +72,7 @@ def forward(
     attend_segments=mask_BL,
     rope=(full, sliding),
   )
+  config.check_published('what lists activations')
   x_BLD = model.embed[...][tokens_BL]
   x_BLD = layers.affine(x_BLD, model.input_scale, model.input_bias)
   found = {'embed': x_BLD}

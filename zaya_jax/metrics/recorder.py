@@ -15,8 +15,8 @@ from typing import Any
 
 from zaya_jax import config as config_lib
 from zaya_jax.config.recipe import segments
-from zaya_jax.metrics import experts, journal
-from zaya_jax.runtime import clock, durable
+from zaya_jax.metrics import experts, journal, routers
+from zaya_jax.runtime import clock, durable, run_files
 
 _REOPEN_S = 10.0
 
@@ -49,7 +49,8 @@ class Recorder:
       first: whether this process records; of the others nothing is kept.
       trying: what fails inside is told, and the run goes on.
     """
-    self._run_dir, self._trying = run_dir, trying
+    self._run_dir, self._trying, self._first = run_dir, trying, first
+    self._routers = routers.Watch(config)
     name = segments.current(config).phase
     self._phase = {'phase': name} if name else {}
     self._open = contextlib.ExitStack()
@@ -94,6 +95,19 @@ class Recorder:
     """Takes what a step has measured of its experts."""
     with self._trying('experts.jsonl'):
       self._experts.add(step, measured)
+
+  def alarm(self, row: Mapping[str, Any]) -> str | None:
+    """What a row says of the routers, if that is new; then it is an incident.
+
+    Args:
+      row: of `row`.
+    """
+    seen = self._routers.look(row)
+    if seen and self._first:
+      about = {'kind': 'router', 'step': row['step'], 'source': 'trainer'}
+      with self._trying('incidents.jsonl'):
+        run_files.incident(str(self._run_dir), seen=seen, **about)
+    return seen
 
   def sample(self, step: int, words: str) -> None:
     """Writes a sample to samples/ and TensorBoard."""

@@ -216,8 +216,9 @@ class Reporter:
     best = self._best[_BEST] if self._best else math.inf
     if is_best := values.get(_BEST, math.nan) < best:
       self._best = row
-    line = f'{place}  {text.eval_line(values, is_best)}'
-    self._console.line(line, style='cyan')
+    self._console.line(
+      f'{place}  {text.eval_line(values, is_best)}', style='cyan'
+    )
 
   def sample(self, step: int, prompt: str, continuation: str) -> None:
     """Shows what the model makes of `prompt` and writes it to samples/."""
@@ -296,5 +297,7 @@ class Reporter:
       values['throughput/mfu'] = rate * self._flops_per_token / self._peak
     values['data/epochs'] = self._epochs(self._tokens)
     row = self._recorder.row(self._step, self._tokens, values)
-    line = text.step_line(row, total=self._config.num_steps, eta_s=eta_s)
-    self._console.line(line)
+    total = self._config.num_steps
+    self._console.line(text.step_line(row, total=total, eta_s=eta_s))
+    if seen := self._recorder.alarm(row):
+      self.note(seen)

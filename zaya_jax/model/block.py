@@ -17,11 +17,12 @@ class Block(nnx.Module):
     self.config = config
     self.attn_norm = layers.constant(1.0, config.d_model)
     self.attn = cca.CCA(config, rngs)
-    self.attn_merge = layers.ResidualMerge(config.d_model)
+    learned = config.residual_scaling
+    self.attn_merge = layers.ResidualMerge(config.d_model, learned)
     self.moe_norm = layers.constant(1.0, config.d_model)
     self.router = router_lib.Router(config, rngs)
     self.experts = moe.Experts(config, rngs)
-    self.moe_merge = layers.ResidualMerge(config.d_model)
+    self.moe_merge = layers.ResidualMerge(config.d_model, learned)
 
   def __call__(
     self,

@@ -63,6 +63,9 @@ class CCA(nnx.Module):
       self.v_current_bias = layers.constant(0.0, k * c // 2)
       self.v_delayed_bias = layers.constant(0.0, k * c // 2)
       self.out_bias = layers.constant(0.0, d)
+    self.temperature = layers.constant(config.temperature_init, k)
+    if config.attention == 'gqa':
+      return
     # Tap 0 multiplies the oldest sample.
     self.conv_depthwise = layers.normal(
       rngs, std, config.conv_depthwise, config.d_qk
@@ -72,7 +75,6 @@ class CCA(nnx.Module):
       rngs, std, config.conv_grouped, h + k, c, c
     )
     self.conv_grouped_bias = layers.constant(0.0, config.d_qk)
-    self.temperature = layers.constant(config.temperature_init, k)
 
   def __call__(
     self, h_BLD: jax.Array, context: Context, slides: jax.Array | None
@@ -129,6 +131,8 @@ class CCA(nnx.Module):
       context: segments, and what is on other devices.
       rope: cosines and sines.
     """
+    if self.config.attention == 'gqa':
+      return plain(self.config, projected_BLP, self.temperature[...], rope)
     kernel = self.joint_kernel()
     first = self._bias('v_delayed')
     first = None if first is None else first[...]
@@ -166,6 +170,30 @@ class CCA(nnx.Module):
     if slides is None:
       return None
     return jnp.where(slides, self.config.sliding_window, jnp.iinfo('int32').max)
+
+
+def plain(
+  config: config_lib.ModelConfig,
+  projected_BLP: jax.Array,
+  temperature_K: jax.Array,
+  rope: tuple[jax.Array, jax.Array],
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+  """Queries, keys and values of `gqa`: as of CCA, each from its token alone.
+
+  Args:
+    config: of the model.
+    projected_BLP: of `CCA.project`.
+    temperature_K: of the keys.
+    rope: cosines and sines.
+  """
+  c, k = config.head_dim, config.num_kv_heads
+  heads = projected_BLP.reshape(*projected_BLP.shape[:2], -1, c)
+  wide = heads.astype(jnp.promote_types(heads.dtype, jnp.float32))
+  q_BLHC, k_BLKC = wide[:, :, : config.num_heads], wide[:, :, -2 * k : -k]
+  q_BLHC, k_BLKC = cca_ops.normalize(q_BLHC), cca_ops.normalize(k_BLKC)
+  k_BLKC *= temperature_K[None, None, :, None]
+  turn = lambda x: cca_ops.rotate(x, *rope).astype(heads.dtype)
+  return turn(q_BLHC), turn(k_BLKC), heads[:, :, -k:]
 
 
 def _rope(rope, slides):

@@ -68,7 +68,9 @@ def parameters(model: config_lib.ModelConfig) -> Parameters:
   """Counts the parameters of `model`."""
   sizes = {k: math.prod(v) for k, v in shapes.parameters(model).items()}
   # Layer 0 has no state to mix in: of its vector for that, nothing is used.
-  total = sum(sizes.values()) - model.d_router
+  total = sum(sizes.values())
+  if model.router == 'mlp':
+    total -= model.d_router
   vocabulary = sum(
     n for k, n in sizes.items() if k in ('embed', 'head', 'head_bias')
   )
@@ -87,6 +89,10 @@ def per_token(model: config_lib.ModelConfig, seq_len: int) -> Flops:
   width = model.num_heads * model.head_dim
   kv_width = model.num_kv_heads * model.head_dim
   taps = model.conv_depthwise + model.head_dim * model.conv_grouped
+  taps *= model.attention == 'cca'
+  router = d * r + 2 * r * r + r * model.num_classes
+  if model.router == 'linear':
+    router = d * model.num_classes
   sliding = len(model.sliding_layers)
   keys = (model.num_layers - sliding) * _mean_keys(seq_len, seq_len)
   keys += sliding * _mean_keys(seq_len, model.sliding_window)
@@ -97,7 +103,7 @@ def per_token(model: config_lib.ModelConfig, seq_len: int) -> Flops:
     projections=layers * d * (2 * width + 2 * kv_width),
     convolutions=layers * model.d_qk * taps,
     attention=both * 2 * width * keys,  # Scores, then the sum of values.
-    router=layers * (d * r + 2 * r * r + r * model.num_classes),
+    router=layers * router,
     experts=layers * 3 * d * model.d_expert,
     head=both * d * model.vocab_size,
   )

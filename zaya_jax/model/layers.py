@@ -89,10 +89,14 @@ def rope_table(
   return jnp.cos(angle), jnp.sin(angle)
 
 
+_VECTORS = ('branch_scale', 'branch_bias', 'residual_scale', 'residual_bias')
+
+
 class ResidualMerge(nnx.Module):
   """(branch + b_h) * s_h + (residual + b_r) * s_r, four vectors of D."""
 
-  def __init__(self, d_model: int):
+  def __init__(self, d_model: int, learned: bool = True):
+    self._learned = learned
     self.branch_scale = constant(1.0, d_model)
     self.branch_bias = constant(0.0, d_model)
     self.residual_scale = constant(1.0, d_model)
@@ -118,15 +122,16 @@ class ResidualMerge(nnx.Module):
     return ops.residual_rms_norm(
       branch_BLD,
       x_BLD,
-      self.branch_scale[...],
-      self.branch_bias[...],
-      self.residual_scale[...],
-      self.residual_bias[...],
+      *(self._vector(name) for name in _VECTORS),
       scale_D,
       *taken,
       eps=eps,
       dtype=branch_BLD.dtype,
     )
+
+  def _vector(self, name):
+    vector = getattr(self, name)[...]
+    return vector if self._learned else jax.lax.stop_gradient(vector)
 
 
 def merge(

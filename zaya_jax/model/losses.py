@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 
 import ops
-from zaya_jax.model import working, zaya
+from zaya_jax.model import router, working, zaya
 
 _MAX_LOGITS = 2**26  # At once, in `log_probs`: 256 MiB.
 
@@ -15,7 +15,8 @@ def next_token(
   batch: dict[str, jax.Array],
   context_mode: str = 'gather',
   sinks: working.Sinks | None = None,
-) -> tuple[jax.Array, jax.Array]:
+  sample_every: int = 0,
+) -> tuple[jax.Array, router.Load]:
   """Sum of weighted next-token losses of a batch, or of this device's part.
 
   Args:
@@ -24,9 +25,10 @@ def next_token(
       [B, L] float32, 0 where a target does not count.
     context_mode: of `Zaya.features`.
     sinks: likewise.
+    sample_every: likewise.
 
   Returns:
-    Scalar float32 in nats, and the load of the router [N, X] float32.
+    Scalar float32 in nats, and the load of each layer.
   """
   out = model.features(
     batch['tokens'],
@@ -34,6 +36,7 @@ def next_token(
     positions=batch['positions'],
     context_mode=context_mode,
     sinks=sinks,
+    sample_every=sample_every,
   )
   nats = ops.linear_cross_entropy(
     out.x.reshape(-1, out.x.shape[-1]),

@@ -10,6 +10,7 @@ experts, X router classes: E, and the skip class unless it is off.
 """
 
 import dataclasses
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -39,22 +40,37 @@ class Routes:
   state: jax.Array
 
 
+class Load(NamedTuple):
+  """What tokens ask of the router of a layer.
+
+  Attributes:
+    tokens: [X] float32 tokens that chose each class.
+    sample: [S, X] float32 biased probabilities of some tokens; -inf of those
+      that do not count.
+  """
+
+  tokens: jax.Array
+  sample: jax.Array
+
+
 class Router(nnx.Module):
   """The router of one layer."""
 
   def __init__(self, config: config_lib.ModelConfig, rngs: nnx.Rngs):
-    self.eps = config.norm_eps
+    self.config = config
     d, r, std = config.d_model, config.d_router, config.init_std
-    self.down = layers.normal(rngs, std, d, r)
-    self.down_bias = layers.constant(0.0, r)
-    # In the first layer this meets a zero state: it has no effect there.
-    self.eda = layers.constant(1.0, r)
-    self.norm = layers.constant(1.0, r)
-    self.fc1 = layers.normal(rngs, std, r, r)
-    self.fc1_bias = layers.constant(0.0, r)
-    self.fc2 = layers.normal(rngs, std, r, r)
-    self.fc2_bias = layers.constant(0.0, r)
-    self.out = layers.normal(rngs, std, r, config.num_classes)
+    if config.router == 'mlp':
+      self.down = layers.normal(rngs, std, d, r)
+      self.down_bias = layers.constant(0.0, r)
+      # In the first layer this meets a zero state: it has no effect there.
+      self.eda = layers.constant(float(config.eda), r)
+      self.norm = layers.constant(1.0, r)
+      self.fc1 = layers.normal(rngs, std, r, r)
+      self.fc1_bias = layers.constant(0.0, r)
+      self.fc2 = layers.normal(rngs, std, r, r)
+      self.fc2_bias = layers.constant(0.0, r)
+    last = r if config.router == 'mlp' else d
+    self.out = layers.normal(rngs, std, last, config.num_classes)
     # The skip class starts out of reach: p - 1 is below every other p.
     bias = jnp.zeros((config.num_classes,), jnp.float32)
     if config.skip != 'off':
@@ -68,14 +84,51 @@ class Router(nnx.Module):
       h_BLD: [B, L, D] normed residual stream.
       state_BLR: [B, L, R] float32 router state of the layer before, or zeros.
     """
-    names = 'down down_bias eda norm fc1 fc1_bias fc2 fc2_bias out balance_bias'
-    weights = (getattr(self, name)[...] for name in names.split())
-    choice_BL, weight_BL, probs_BLX, state_BLR = ops.router(
-      h_BLD, state_BLR, *weights, eps=self.eps
-    )
+    if self.config.router == 'linear':
+      exact = jax.lax.Precision.HIGHEST
+      h_BLD = h_BLD.astype(jnp.float32)
+      logits_BLX = layers.linear(h_BLD, self.out, precision=exact)
+      probs_BLX = reference.softmax(logits_BLX)
+      choice_BL, weight_BL = reference.choose(probs_BLX, self.balance_bias[...])
+    else:
+      choice_BL, weight_BL, probs_BLX, state_BLR = ops.router(
+        h_BLD, state_BLR, *self._weights(), eps=self.config.norm_eps
+      )
     return Routes(
       choice=choice_BL, weight=weight_BL, probs=probs_BLX, state=state_BLR
     )
+
+  def _weights(self):
+    names = 'down down_bias eda norm fc1 fc1_bias fc2 fc2_bias out balance_bias'
+    for name in names.split():
+      w = getattr(self, name)[...]
+      learns = name != 'eda' or self.config.eda
+      yield w if learns else jax.lax.stop_gradient(w)
+
+
+def measure(
+  routes: Routes,
+  bias_X: jax.Array,
+  counts_BL: jax.Array | None,
+  sample_every: int,
+) -> Load:
+  """The load of a layer; no gradient reaches it.
+
+  Args:
+    routes: of the layer.
+    bias_X: its balancing bias.
+    counts_BL: [B, L] bool, tokens that count; None: all.
+    sample_every: one of so many tokens is in the sample; 0: none is.
+  """
+  probs_BLX = jax.lax.stop_gradient(routes.probs)
+  if counts_BL is not None:
+    probs_BLX = jnp.where(counts_BL[..., None], probs_BLX, -jnp.inf)
+  last = None if sample_every else 0
+  probs_SX = probs_BLX.reshape(-1, bias_X.size)[: last : sample_every or 1]
+  return Load(
+    tokens=count(routes.choice, bias_X.size, counts_BL),
+    sample=probs_SX + bias_X[None],
+  )
 
 
 def count(

@@ -27,18 +27,24 @@ def _layer(model) -> dict[str, tuple[int, ...]]:
   width, kv_width = model.num_heads * c, model.num_kv_heads * c
   found = {
     **_vectors('', d, 'attn_norm moe_norm'),
-    'attn/conv_depthwise': (model.conv_depthwise, model.d_qk),
-    'attn/conv_grouped': (model.conv_grouped, model.d_qk // c, c, c),
-    **_vectors('attn/', model.d_qk, 'conv_depthwise_bias conv_grouped_bias'),
     'attn/temperature': (model.num_kv_heads,),
     'experts/gate_up': (model.num_experts, d, 2 * model.d_expert),
     'experts/down': (model.num_experts, model.d_expert, d),
-    'router/down': (d, r),
-    'router/fc1': (r, r),
-    'router/fc2': (r, r),
-    'router/out': (r, model.num_classes),
-    **_vectors('router/', r, 'down_bias eda norm fc1_bias fc2_bias'),
+    'router/out': (r if model.router == 'mlp' else d, model.num_classes),
   }
+  if model.attention == 'cca':
+    found |= {
+      'attn/conv_depthwise': (model.conv_depthwise, model.d_qk),
+      'attn/conv_grouped': (model.conv_grouped, model.d_qk // c, c, c),
+      **_vectors('attn/', model.d_qk, 'conv_depthwise_bias conv_grouped_bias'),
+    }
+  if model.router == 'mlp':
+    found |= {
+      'router/down': (d, r),
+      'router/fc1': (r, r),
+      'router/fc2': (r, r),
+      **_vectors('router/', r, 'down_bias eda norm fc1_bias fc2_bias'),
+    }
   for merge in ('attn_merge/', 'moe_merge/'):
     names = 'branch_scale branch_bias residual_scale residual_bias'
     found |= _vectors(merge, d, names)

@@ -33,11 +33,11 @@ class Features:
 
   Attributes:
     x: [B, L, D] after the final norm, in the compute type.
-    load: [N, X] float32 tokens that chose each class, padding left out.
+    load: of each layer, [N, ...], padding left out.
   """
 
   x: jax.Array
-  load: jax.Array
+  load: router_lib.Load
 
 
 class Zaya(nnx.Module):
@@ -83,6 +83,7 @@ class Zaya(nnx.Module):
     positions: jax.Array | None = None,
     context_mode: str = 'gather',
     sinks: working.Sinks | None = None,
+    sample_every: int = 0,
   ) -> Features:
     """Everything below the head.
 
@@ -96,6 +97,7 @@ class Zaya(nnx.Module):
       context_mode: of `cca.Context`, where tokens of a row are divided.
       sinks: of the gradients of the experts; None: they have no other place
         than those of other parameters.
+      sample_every: of `router.measure`.
     """
     mask = None if attention_mask is None else attention_mask.astype(bool)
     if mask is not None and segment_ids is not None:
@@ -104,10 +106,13 @@ class Zaya(nnx.Module):
       self.config, tokens_BL, mask, segment_ids, positions, context_mode
     )
     x_BLD = embedding.look_up(self.embed[...], tokens_BL)
-    x_BLD = layers.affine(x_BLD, self.input_scale, self.input_bias)
+    scale_D, bias_D = self.input_scale[...], self.input_bias[...]
+    if not self.config.residual_scaling:
+      scale_D, bias_D = jax.lax.stop_gradient((scale_D, bias_D))
+    x_BLD = layers.affine(x_BLD, scale_D, bias_D)
     counts = mask if segment_ids is None else segment_ids > 0
-    h_BLD, load_NX = self._run_layers(x_BLD, context, counts, sinks)
-    return Features(x=h_BLD, load=load_NX)
+    h_BLD, load = self._run_layers(x_BLD, context, counts, sinks, sample_every)
+    return Features(x=h_BLD, load=load)
 
   def logits(self, x_BLD: jax.Array) -> jax.Array:
     """[B, L, V] float32 of the final hidden states."""
@@ -129,7 +134,7 @@ class Zaya(nnx.Module):
     """[V] bias of the output head, or None."""
     return self.head_bias[...] if self.config.head_bias else None
 
-  def _run_layers(self, x_BLD, context, counts_BL, sinks):
+  def _run_layers(self, x_BLD, context, counts_BL, sinks, sample_every):
     config = self.config
     whole = _abstract(config).layers
     slides_N = None
@@ -145,8 +150,9 @@ class Zaya(nnx.Module):
       params = partition.gather(params, whole, 'layers/')
       sink = sinks and sink_lib.Sink(stacks, jnp.stack([index, sinks.add]))
       *stream, routes, stacks = params(*stream, context, slides, next_D, sink)
-      load_X = router_lib.count(routes.choice, config.num_classes, counts_BL)
-      return (*stream, routes.state, stacks), load_X
+      bias_X = params.router.balance_bias[...]
+      load = router_lib.measure(routes, bias_X, counts_BL, sample_every)
+      return (*stream, routes.state, stacks), load
 
     if config.remat in _REMAT:
       layer = jax.checkpoint(
@@ -167,7 +173,7 @@ class Zaya(nnx.Module):
     )
     state_BLR = jnp.zeros((*x_BLD.shape[:2], config.d_router))
     index_N = jnp.arange(config.num_layers, dtype=jnp.int32)
-    (_, h_BLD, _, stacks), load_NX = stack.run(
+    (_, h_BLD, _, stacks), load = stack.run(
       gathered,
       (x_BLD, h_BLD, state_BLR, sinks and sinks.stacks),
       (self.layers, slides_N, next_ND, index_N),
@@ -175,7 +181,7 @@ class Zaya(nnx.Module):
     )
     if sinks:
       h_BLD = sink_lib.begin(h_BLD, stacks, sinks.first)
-    return h_BLD, load_NX
+    return h_BLD, load
 
 
 # What costs a pass over memory at most, fused into what needs it: not worth

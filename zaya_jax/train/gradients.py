@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The loss of a batch over all devices, and its gradients."""
 
+import math
 from typing import Any
 
 import jax
@@ -9,7 +10,8 @@ from jax.sharding import PartitionSpec as P
 
 from ops.experts import sink as sink_lib
 from zaya_jax import config as config_lib
-from zaya_jax.model import losses, working, zaya
+from zaya_jax.model import losses, router, working, zaya
+from zaya_jax.optim import balance
 from zaya_jax.parallel import mesh, partition
 
 Batch = dict[str, jax.Array]
@@ -22,8 +24,9 @@ def loss_and_grads(
   buffers: dict[str, Any],
   batch: Batch,
 ) -> tuple[jax.Array, dict[str, Any], jax.Array]:
-  """Mean loss over the counting tokens, its gradients, the router's load."""
-  return each_and_sum(config, params, buffers, batch)[:3]
+  """Mean loss over the counting tokens, its gradients, tokens by class."""
+  loss, grads, load, _ = each_and_sum(config, params, buffers, batch)
+  return loss, grads, load.tokens
 
 
 def each_and_sum(
@@ -31,8 +34,8 @@ def each_and_sum(
   params: dict[str, Any],
   buffers: dict[str, Any],
   batch: Batch,
-) -> tuple[jax.Array, dict[str, Any], jax.Array, jax.Array]:
-  """As `loss_and_grads`, and each device's part of the loss, [devices].
+) -> tuple[jax.Array, dict[str, Any], router.Load, jax.Array]:
+  """As `loss_and_grads`, the load whole, and each device's loss, [devices].
 
   Each device computes its tokens in `--optim.accumulation` parts, one after
   another, and divides by the tokens of the whole batch; so the sum over parts
@@ -47,6 +50,7 @@ def each_and_sum(
   shapes = jax.tree.map(
     lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), params
   )
+  every = balance.sample_every(config.optim, config.data)
 
   def local(params, buffers, batch):
     counting = jnp.sum(batch['weights'], dtype=jnp.float32)
@@ -65,7 +69,7 @@ def each_and_sum(
         params = working.with_experts(params, cast['layers']['experts'])
       model = zaya.bind(config.model, params, buffers)
       nats, load = losses.next_token(
-        model, part, config.mesh.context_mode, sinks
+        model, part, config.mesh.context_mode, sinks, every
       )
       return nats / tokens, load
 
@@ -77,7 +81,9 @@ def each_and_sum(
       sink=working.takes_sinks(config.model, cast),
     )
     grads = partition.sum_gradients(grads, shapes)
-    return mesh.total(loss), grads, mesh.total(load), loss[None]
+    load = load._replace(sample=_from_all(load.sample))
+    load = load._replace(tokens=mesh.total(load.tokens))
+    return mesh.total(loss), grads, load, loss[None]
 
   each = P(tuple(mesh.sizes()))
   return mesh.on_each(
@@ -112,20 +118,37 @@ def _accumulate(grad_fn, params, batch, parts, sink):
     index, part = numbered
     experts = sums[2]['layers']['experts']
     (loss, load), grads = grad_fn(params, part, begin(experts), index > 0)
-    added = jax.tree.map(jnp.add, sums, (loss, load, grads))
+    added = jax.tree.map(jnp.add, sums, (loss, load.tokens, grads))
     if sink:
       experts = grads['layers']['experts']
       added = *added[:2], working.with_experts(added[2], experts)
-    return added, None
+    return added, load.sample
 
   shapes = jax.eval_shape(grad_fn, params, batch)
-  (loss, load), grads = jax.tree.map(
+  (loss, (tokens, _)), grads = jax.tree.map(
     lambda a: jnp.zeros(a.shape, jnp.float32), shapes
   )
   if sink:
     grads = working.with_experts(grads, first)
   numbers = jnp.arange(parts, dtype=jnp.int32), _interleave(batch, parts)
-  return jax.lax.scan(add_part, (loss, load, grads), numbers)[0]
+  (loss, tokens, grads), sample = jax.lax.scan(
+    add_part, (loss, tokens, grads), numbers
+  )
+  sample = jnp.concatenate(list(sample), axis=1)
+  return loss, router.Load(tokens=tokens, sample=sample), grads
+
+
+def _from_all(sample_NSX):
+  """The samples of all devices, one after another; the order has no meaning."""
+  n = math.prod(mesh.sizes().values())
+  if n == 1 or not sample_NSX.size:
+    return sample_NSX
+  layers, size, classes = sample_NSX.shape
+  index = jax.lax.axis_index(tuple(mesh.sizes()))
+  all_NSX = jax.lax.dynamic_update_slice_in_dim(
+    jnp.zeros((layers, n * size, classes)), sample_NSX, index * size, axis=1
+  )
+  return mesh.total(all_NSX)
 
 
 def _interleave(batch, parts):

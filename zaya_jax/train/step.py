@@ -73,7 +73,7 @@ def make_train_step(
   optimizer = optimizer or optimizer_lib.of_run(config)
 
   def train_step(state: state_lib.TrainState, batch: gradients.Batch):
-    loss, grads, load_NX, losses_D = gradients.each_and_sum(
+    loss, grads, load, losses_D = gradients.each_and_sum(
       config, state.params, state.buffers, batch
     )
     grad_norm = optax.tree.norm(grads)
@@ -85,7 +85,8 @@ def make_train_step(
     )
     buffers, balance_state = balance.update(
       optimizer.buffers,
-      *(state.buffers, state.balance_state, load_NX, config.model.num_experts),
+      *(state.buffers, state.balance_state, load, config.model.num_experts),
+      centered=config.optim.balance_centered,
     )
     counted = state_lib.counted(state, now_2, good)
     if hold:
@@ -104,7 +105,7 @@ def make_train_step(
       'optim/grad_norm': grad_norm,
       'optim/lr': optimizer.rate_of(state.step, state.skipped),
       DIGEST: digest.of_batch(batch),
-      **_told(new, load_NX, config.model.num_experts),
+      **_told(new, load.tokens, config.model.num_experts),
     }
     if hold:
       measured |= {HELD: new.held, LOSSES: losses_D}

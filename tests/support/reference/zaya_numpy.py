@@ -73,16 +73,19 @@ def _attention(config, n, w, h_LD, real_L):
   h_LD = h_LD * real_L[:, None]
   q_LF = h_LD @ w['q'] + w.get('q_bias', 0.0)
   k_LF = h_LD @ w['k'] + w.get('k_bias', 0.0)
-  mixed_LHC = _convolve(config, w, np.concatenate([q_LF, k_LF], -1))
-
   q_LHC, k_LKC = q_LF.reshape(L, H, C), k_LF.reshape(L, K, C)
   group = [head * K // H for head in range(H)]  # Key head of each query head.
-  mean_q_LHC = (q_LHC + k_LKC[:, group]) / 2
-  mean_k_LKC = mean_q_LHC.reshape(L, K, H // K, C).mean(2)
-  q_LHC = _unit(mixed_LHC[:, :H] + mean_q_LHC)
-  k_LKC = _unit(mixed_LHC[:, H:] + mean_k_LKC) * w['temperature'][:, None]
-
-  before_LD = np.concatenate([np.zeros_like(h_LD[:1]), h_LD[:-1]])
+  before_LD = h_LD  # Of grouped-query attention all is of the token itself.
+  if config.attention == 'cca':
+    mixed_LHC = _convolve(config, w, np.concatenate([q_LF, k_LF], -1))
+    mean_q_LHC = (q_LHC + k_LKC[:, group]) / 2
+    mean_k_LKC = mean_q_LHC.reshape(L, K, H // K, C).mean(2)
+    q_LHC = _unit(mixed_LHC[:, :H] + mean_q_LHC)
+    k_LKC = _unit(mixed_LHC[:, H:] + mean_k_LKC)
+    before_LD = np.concatenate([np.zeros_like(h_LD[:1]), h_LD[:-1]])
+  else:
+    q_LHC, k_LKC = _unit(q_LHC), _unit(k_LKC)
+  k_LKC = k_LKC * w['temperature'][:, None]
   current = h_LD @ w['v_current'] + w.get('v_current_bias', 0.0)
   delayed = before_LD @ w['v_delayed'] + w.get('v_delayed_bias', 0.0)
   v_LKC = np.concatenate([current, delayed], -1).reshape(L, K, C)
@@ -146,6 +149,8 @@ def _merge(w, branch_LD, x_LD):
 
 def _router(config, w, h_LD, state_LR):
   """The state that the next layer mixes in, and the probabilities."""
+  if config.router == 'linear':
+    return state_LR, _softmax(h_LD @ w['out'])
   state_LR = h_LD @ w['down'] + w['down_bias'] + w['eda'] * state_LR
   a_LR = _rms(state_LR, w['norm'], config.norm_eps)
   a_LR = _gelu(a_LR @ w['fc1'] + w['fc1_bias'])

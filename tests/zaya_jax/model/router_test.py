@@ -81,3 +81,19 @@ def test_every_product_is_exact_where_gpus_round_float32(dtype):
   for dot in dots:
     products = {str(v.aval.dtype) for v in dot.invars}
     assert products == {'bfloat16'} or dot.params['precision'] == exact
+
+
+def test_load_counts_and_samples_what_counts():
+  rng = np.random.default_rng(0)
+  probs = jax.nn.softmax(rng.normal(size=(2, 6, 5)))
+  choice, bias = jnp.argmax(probs, axis=-1), jnp.linspace(-1, 1, 5)
+  real = jnp.arange(6)[None] < jnp.array([[6], [4]])
+  routes = router.Routes(
+    choice=choice, weight=probs[..., 0], probs=probs, state=probs
+  )
+  found = router.measure(routes, bias, real, 2)
+  np.testing.assert_array_equal(found.tokens, router.count(choice, 5, real))
+  expected = np.asarray(probs + bias)[:, ::2].reshape(6, 5)
+  expected[5] = -np.inf  # Position 4 of the second row does not count.
+  np.testing.assert_array_equal(found.sample, expected)
+  assert router.measure(routes, bias, real, 0).sample.shape == (0, 5)

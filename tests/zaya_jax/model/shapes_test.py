@@ -14,6 +14,7 @@ from zaya_jax.model import shapes, zaya
     {},
     {'tie_embeddings': False, 'head_bias': True, 'attention_bias': True},
     {'skip': 'off', 'num_layers': 1, 'conv_depthwise': 3, 'conv_grouped': 1},
+    {'attention': 'gqa', 'router': 'linear', 'attention_bias': True},
     {'num_heads': 8, 'num_kv_heads': 2, 'head_dim': 4, 'd_expert': 12},
   ],
 )

@@ -41,6 +41,11 @@ SHAPES = {
     'conv_grouped': 1,
     'rope_fraction': 1.0,
   },
+  'to_compare_with': {
+    'attention': 'gqa',
+    'router': 'linear',
+    'attention_bias': True,
+  },
 }
 
 
@@ -80,9 +85,31 @@ def test_logits_and_load_equal_the_specification(model):
   )
   choice_NT = np.concatenate([out.choice for out in expected], axis=1)
   load = [np.bincount(c, minlength=model.num_classes) for c in choice_NT]
-  np.testing.assert_array_equal(features.load, load)
+  np.testing.assert_array_equal(features.load.tokens, load)
   if model.skip != 'off':
     assert np.sum(load, axis=0)[-1] > 0
+
+
+def test_what_is_not_to_be_learned_is_neutral_and_gets_no_gradient():
+  def grads(**changes):
+    model = tiny.config(**changes)
+    params, buffers = jax.jit(lambda: zaya.init(model, jax.random.key(0)))()
+    tokens = tokens_of(model)
+    loss = lambda p: zaya.bind(model, p, buffers)(tokens)[..., 0].sum()
+    return params, jax.jit(jax.grad(loss))(params)
+
+  params, found = grads(eda=False, residual_scaling=False)
+  _, learned = grads()
+  still = {'scale': 1, 'bias': 0}
+  for merge in ('attn_merge', 'moe_merge'):
+    for name, gradient in found['layers'][merge].items():
+      value = still[name.rpartition('_')[2]]
+      assert np.all(params['layers'][merge][name] == value)
+      assert not np.any(gradient) and np.any(learned['layers'][merge][name])
+  for name in ('input_scale', 'input_bias'):
+    assert not np.any(found[name]) and np.any(learned[name])
+  eda = [tree['layers']['router']['eda'] for tree in (params, found, learned)]
+  assert not np.any(eda[0]) and not np.any(eda[1]) and np.any(eda[2][1:])
 
 
 def test_left_padding_changes_nothing():
@@ -230,7 +257,9 @@ def test_load_leaves_padding_out(inputs):
   params, buffers = tiny.arrays(model)
   tokens = tokens_of(model, rows=1, length=12)
   load = jax.jit(
-    lambda t: zaya.bind(model, params, buffers).features(t, **inputs).load
+    lambda t: (
+      zaya.bind(model, params, buffers).features(t, **inputs).load.tokens
+    )
   )
   np.testing.assert_array_equal(load(tokens).sum(1), [10, 10])
   other = tokens.copy()
@@ -295,7 +324,7 @@ def count(model):
   """Parameters of `init`, and what only meets the zero state of layer 0."""
   params, _ = jax.eval_shape(lambda: zaya.init(model, jax.random.key(0)))
   total = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(params))
-  return total - model.d_router
+  return total - model.d_router * (model.router == 'mlp')
 
 
 def test_parameters_are_those_that_flops_counts(model):

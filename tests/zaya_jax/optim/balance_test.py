@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The controller of the balancing bias against its closed form."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from zaya_jax import config as config_lib
+from zaya_jax.model import router
 from zaya_jax.optim import balance
 
 # Two layers, three experts, the skip class.
@@ -21,13 +23,22 @@ def bias_of(tree):
   return np.asarray(tree['layers']['router']['balance_bias'])
 
 
-def updated(loads, lr=1e-3, num_experts=3):
+def updated(
+  loads, lr=1e-3, num_experts=3, rule='adam', sample=None, centered=False
+):
   """The bias after these loads, minus the bias before."""
   before = after = buffers(loads[0].shape[1])
-  balancer = balance.make_balancer(config_lib.OptimConfig(balance_lr=lr))
+  balancer = balance.make_balancer(
+    config_lib.OptimConfig(balance_lr=lr, balance=rule)
+  )
   state = balancer.init(before)
-  for load in loads:
-    after, state = balance.update(balancer, after, state, load, num_experts)
+  step = jax.jit(
+    lambda *now: balance.update(balancer, *now, num_experts, centered=centered)
+  )
+  for tokens in loads:
+    some = jnp.zeros((2, 0, tokens.shape[1])) if sample is None else sample
+    load = router.Load(tokens=tokens, sample=some)
+    after, state = step(after, state, load)
   return bias_of(after) - bias_of(before)
 
 
@@ -76,5 +87,121 @@ def test_size_of_the_batch_does_not_matter(scale):
   np.testing.assert_allclose(found, balance.bias_gradient(LOAD, 3), rtol=1e-6)
 
 
-def test_rate_of_zero_freezes_the_bias():
-  assert not np.any(updated([LOAD, LOAD], lr=0.0))
+@pytest.mark.parametrize('rule', ['quantile', 'adam', 'sign'])
+def test_rate_of_zero_freezes_the_bias(rule):
+  sample = jnp.stack([uneven(3, skip=True)] * 2)
+  assert not np.any(updated([LOAD, LOAD], lr=0.0, rule=rule, sample=sample))
+
+
+def test_sign_moves_by_the_rate_whatever_the_excess():
+  moved = updated([LOAD, LOAD], lr=1e-2, rule='sign')
+  expected = -2e-2 * np.sign(balance.bias_gradient(LOAD, 3))
+  np.testing.assert_allclose(moved, expected, atol=2e-7)
+
+
+def test_quantile_goes_all_of_the_shift_and_later_a_part():
+  sample = jnp.stack([uneven(3, skip=True), uneven(3, 0.1, skip=True)])
+  full = np.stack([shift(one, 3) for one in sample])
+  moved = lambda steps: updated([LOAD] * steps, rule='quantile', sample=sample)
+  np.testing.assert_allclose(moved(1), full, atol=2e-7)
+  late = moved(201) - moved(200)
+  np.testing.assert_allclose(late, full * 100 / 201, atol=1e-4)
+
+
+def test_centered_biases_of_experts_have_mean_zero():
+  (moved,) = [updated([LOAD], centered=True)]
+  before = bias_of(buffers())
+  found = moved + before
+  np.testing.assert_allclose(found[:, :3].mean(1), 0, atol=1e-7)
+  assert not np.any(moved[:, 3])  # Nor does the skip class move for it.
+  free = updated([LOAD]) + before
+  assert np.abs(free[:, :3].mean(1)).min() > 0.1
+  differences = lambda bias: np.diff(bias[:, :3])
+  np.testing.assert_allclose(differences(found), differences(free), atol=2e-7)
+
+
+def test_a_run_goes_on_with_another_rule():
+  states = [
+    balance.make_balancer(config_lib.OptimConfig(balance=rule)).init(buffers())
+    for rule in ('quantile', 'adam', 'sign')
+  ]
+  assert len({str(jax.tree.structure(state)) for state in states}) == 1
+
+
+def uneven(experts, scale=1.0, tokens=2048, skip=False):
+  """[T, X] probabilities of a router that all tokens like alike."""
+  rng = np.random.default_rng(experts)
+  common = 3 * rng.normal(size=experts)
+  logits = scale * (rng.normal(size=(tokens, experts)) + common)
+  probs = np.asarray(jax.nn.softmax(logits))
+  pad = np.full((tokens, int(skip)), -0.99)  # The skip class, with its bias.
+  return jnp.asarray(np.concatenate([probs, pad], axis=1))
+
+
+def shares(biased, experts):
+  """[E] share of the tokens that count, an even one being 1."""
+  biased = np.asarray(biased)[np.isfinite(biased[:, 0])]
+  count = np.bincount(biased.argmax(1), minlength=biased.shape[1])
+  return count[:experts] / len(biased) * experts
+
+
+shift = jax.jit(balance.shift, static_argnums=1)
+
+
+def after(biased, experts, times):
+  """The biased probabilities after the bias has moved so many times."""
+  for _ in range(times):
+    biased = biased + shift(biased, experts)[None]
+  return biased
+
+
+# A router at its start tells classes apart by 1e-4, a trained one by 1.
+@pytest.mark.parametrize('scale', [1e-3, 0.1, 1.0])
+@pytest.mark.parametrize('experts, skip', [(2, False), (16, True), (64, True)])
+def test_shift_spreads_tokens_at_any_scale(experts, skip, scale):
+  biased = uneven(experts, scale, skip=skip)
+  assert shares(biased, experts).max() > 1.5
+  found = shares(after(biased, experts, 10), experts)
+  np.testing.assert_allclose(found, 1, atol=max(0.1, experts / 200))
+
+
+def test_shift_of_two_experts_is_the_median():
+  # Of two, expert 0 must fall by the median of its margin over expert 1.
+  p = np.random.default_rng(0).uniform(0.2, 1, (1001, 1))
+  found = shift(jnp.asarray(np.concatenate([p, 1 - p], axis=1)), 2)
+  median = np.median(2 * p - 1)
+  np.testing.assert_allclose(found, [-median / 2, median / 2], rtol=1e-5)
+
+
+def test_shift_of_an_even_load_is_small_and_has_no_mean():
+  biased = uneven(16)
+  first = shift(biased, 16)
+  last = shift(after(biased, 16, 8), 16)
+  assert np.abs(last).max() < 0.02 * np.abs(first).max()
+  np.testing.assert_allclose(np.sum(first), 0, atol=1e-5)
+
+
+def test_tokens_that_do_not_count_move_nothing():
+  real = np.arange(2048)[:, None] % 3 > 0
+  biased = jnp.where(real, uneven(4, skip=True), -jnp.inf)
+  only = uneven(4, skip=True)[real[:, 0]]
+  found = shift(biased, 4)
+  np.testing.assert_array_equal(found, shift(only, 4))
+  assert not np.any(shift(jnp.full((9, 5), -jnp.inf), 4))
+
+
+@pytest.mark.parametrize('skip', [False, True])
+def test_one_expert_has_nothing_to_move(skip):
+  assert not np.any(shift(uneven(1, skip=skip), 1))
+
+
+@pytest.mark.parametrize(
+  'rows, length, every',
+  [(8, 128, 1), (64, 1024, 16), (4096, 4096, 256)],
+)
+def test_sample_is_of_thousands_and_divides_a_row(rows, length, every):
+  data = config_lib.DataConfig(batch_size=rows, seq_len=length)
+  assert balance.sample_every(config_lib.OptimConfig(), data) == every
+  for optim in ({'balance': 'adam'}, {'balance_lr': 0.0}):
+    optim = config_lib.OptimConfig(**optim)
+    assert balance.sample_every(optim, data) == 0

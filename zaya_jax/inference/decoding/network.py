@@ -23,7 +23,7 @@ import ops
 from ops.cca import reference as cca_ops
 from zaya_jax import config as config_lib
 from zaya_jax.inference.decoding import cache as cache_lib
-from zaya_jax.model import layers, moe, zaya
+from zaya_jax.model import cca, layers, moe, zaya
 from zaya_jax.parallel.context import tree
 
 
@@ -52,24 +52,14 @@ def prepare(
 def _prepare_layer(config, layer, dtype):
   attn = layer['attn']
   names = ('q', 'k', 'v_current', 'v_delayed')
-  kernel_GCX, kernel_bias_Z = cca_ops.joint_kernel(
-    *(
-      attn[f'conv_{name}']
-      for name in ('depthwise', 'depthwise_bias', 'grouped', 'grouped_bias')
-    )
-  )
-  groups, c, _ = kernel_GCX.shape
-  # Lags from the oldest to the newest, as their samples come: [G, out, in].
-  kernel = kernel_GCX.reshape(groups, c, -1, c)[:, :, ::-1]
-  kernel = kernel.transpose(0, 3, 2, 1).reshape(groups, c, -1)
   rows = lambda w: w.swapaxes(-1, -2)
   fused = {
     'qkv': rows(jnp.concatenate([attn[n] for n in names], -1)).astype(dtype),
-    'kernel': kernel.astype(dtype),
-    'kernel_bias': kernel_bias_Z,
     'temperature': attn['temperature'],
     'out': rows(attn['out']).astype(dtype),
   }
+  if config.attention == 'cca':
+    fused |= _prepare_kernel(attn, dtype)
   if config.attention_bias:
     fused['qkv_bias'] = jnp.concatenate([attn[f'{n}_bias'] for n in names])
     fused['out_bias'] = attn['out_bias']
@@ -80,6 +70,20 @@ def _prepare_layer(config, layer, dtype):
     'router': jax.tree.map(jnp.transpose, layer['router']),
     'experts': {k: rows(v).astype(dtype) for k, v in layer['experts'].items()},
   }
+
+
+def _prepare_kernel(attn, dtype):
+  kernel_GCX, kernel_bias_Z = cca_ops.joint_kernel(
+    *(
+      attn[f'conv_{name}']
+      for name in ('depthwise', 'depthwise_bias', 'grouped', 'grouped_bias')
+    )
+  )
+  groups, c, _ = kernel_GCX.shape
+  # Lags from the oldest to the newest, as their samples come: [G, out, in].
+  kernel = kernel_GCX.reshape(groups, c, -1, c)[:, :, ::-1]
+  kernel = kernel.transpose(0, 3, 2, 1).reshape(groups, c, -1)
+  return {'kernel': kernel.astype(dtype), 'kernel_bias': kernel_bias_Z}
 
 
 def init_cache(
@@ -189,11 +193,35 @@ def _reach(config, n, positions_BL):
 def _attend(config, w, h_BLD, mask_BL, rope, state, axis, rows):
   k_BKSC, v_BKSC, conv_BTZ, delayed_BX = state
   batch, length, _ = h_BLD.shape
-  heads, kv_heads = config.num_heads, config.num_kv_heads
-  split = [heads * config.head_dim, config.d_qk]
   if mask_BL is not None:
     h_BLD = jnp.where(mask_BL[..., None], h_BLD, 0)
   out_BLX = _linear(h_BLD, w['qkv'], w.get('qkv_bias')).astype(h_BLD.dtype)
+  if config.attention == 'gqa':
+    q_BLHC, k_BLKC, v_BLKC = cca.plain(config, out_BLX, w['temperature'], rope)
+    state = conv_BTZ, delayed_BX
+  else:
+    q_BLHC, k_BLKC, v_BLKC, *state = _look_back(
+      config, w, out_BLX, mask_BL, rope, conv_BTZ, delayed_BX
+    )
+  write = lambda old, new: _write(
+    axis, old, new.swapaxes(1, 2), rows['offset'], 2
+  )
+  k_BKSC = write(k_BKSC, k_BLKC)
+  v_BKSC = write(v_BKSC, v_BLKC)
+  attention = ops.cached_attention
+  if axis:
+    attention = functools.partial(tree.attention, axis=axis)
+  o_BLHC = attention(q_BLHC, k_BKSC, v_BKSC, **rows)
+  o_BLX = o_BLHC.astype(h_BLD.dtype).reshape(batch, length, -1)
+  state = (k_BKSC, v_BKSC, *state)
+  return _linear(o_BLX, w['out'], w.get('out_bias')), state
+
+
+def _look_back(config, w, out_BLX, mask_BL, rope, conv_BTZ, delayed_BX):
+  """Queries, keys and values of CCA, and what the next token needs of these."""
+  heads, kv_heads = config.num_heads, config.num_kv_heads
+  split = [heads * config.head_dim, config.d_qk]
+  length = out_BLX.shape[1]
   q_BLX, k_BLX, v_BLX = jnp.split(out_BLX, split, axis=-1)
   z_BLZ = out_BLX[..., : config.d_qk]
   if mask_BL is not None and config.attention_bias:
@@ -211,18 +239,10 @@ def _attend(config, w, h_BLD, mask_BL, rope, state, axis, rows):
   current_BLX, delayed_BLX = jnp.split(v_BLX, 2, axis=-1)
   delayed_BLX = jnp.concatenate([delayed_BX[:, None], delayed_BLX], axis=1)
   v_BLKC = jnp.concatenate([current_BLX, delayed_BLX[:, :-1]], axis=-1)
-  write = lambda old, new: _write(
-    axis, old, new.swapaxes(1, 2), rows['offset'], 2
+  return (
+    *(q_BLHC, k_BLKC, v_BLKC.reshape(k_BLKC.shape)),
+    *(past_BTZ[:, length:], delayed_BLX[:, -1]),
   )
-  k_BKSC = write(k_BKSC, k_BLKC)
-  v_BKSC = write(v_BKSC, v_BLKC.reshape(k_BLKC.shape))
-  attention = ops.cached_attention
-  if axis:
-    attention = functools.partial(tree.attention, axis=axis)
-  o_BLHC = attention(q_BLHC, k_BKSC, v_BKSC, **rows)
-  o_BLX = o_BLHC.astype(h_BLD.dtype).reshape(batch, length, -1)
-  state = (k_BKSC, v_BKSC, past_BTZ[:, length:], delayed_BLX[:, -1])
-  return _linear(o_BLX, w['out'], w.get('out_bias')), state
 
 
 def _write(axis, old, new, offset, dim):

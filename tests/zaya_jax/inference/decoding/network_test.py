@@ -25,6 +25,7 @@ SHAPES = {
     'attention_bias': True,
   },
   'taps': {'conv_depthwise': 3, 'conv_grouped': 3, 'num_kv_heads': 4},
+  'to_compare_with': {'attention': 'gqa', 'router': 'linear'},
   'no_convolution': {'conv_depthwise': 1, 'conv_grouped': 1},
 }
 LENGTH = 11

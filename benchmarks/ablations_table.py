@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of `benchmarks.ablations`: means, intervals, agreement."""
+
+import math
+import statistics
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from benchmarks import ablations_variants as variants
+
+# Student's t at 97.5% by degrees of freedom.
+_T = {1: 12.71, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365}
+_HEAD = (
+  'variant',
+  'rate',
+  'bits per byte',
+  'over the preset',
+  'entropy at 100, 400',
+  'tokens',
+  'what the reports say',
+  'here',
+)
+
+
+def table(rows: list[dict[str, Any]]) -> Iterator[str]:
+  """Lines of Markdown, one table for each preset and budget.
+
+  Args:
+    rows: of `ablations`, one a run.
+  """
+  for preset, budget in dict.fromkeys((r['preset'], r['budget']) for r in rows):
+    here = [r for r in rows if (r['preset'], r['budget']) == (preset, budget)]
+    yield f'`{preset}`, {budget} each:'
+    yield ''
+    yield f'| {" | ".join(_HEAD)} |'
+    yield '|' + ' --- |' * len(_HEAD)
+    base = best(here, variants.BASE)
+    for variant in dict.fromkeys(r['variant'] for r in here):
+      yield f'| {" | ".join(_cells(variant, best(here, variant), base))} |'
+    yield ''
+
+
+def best(rows: list[dict[str, Any]], variant: str) -> dict[int, dict[str, Any]]:
+  """By seed the runs of a variant with its best learning rate on seed 0."""
+  mine = [r for r in rows if r['variant'] == variant]
+  first = [r for r in mine if r['seed'] == 0]
+  if not first:
+    return {}
+  lr = min(first, key=lambda r: r['bpb'])['lr']
+  return {r['seed']: r for r in mine if r['lr'] == lr}
+
+
+def interval(values: Iterable[float]) -> tuple[float, float]:
+  """The mean and half of its 95% interval; NaN of one value."""
+  values = list(values)
+  n = len(values)
+  if n < 2:
+    return statistics.fmean(values), math.nan
+  t = _T.get(n - 1, 1.96 + 2.8 / (n - 1))
+  return statistics.fmean(values), t * statistics.stdev(values) / n**0.5
+
+
+def verdict(difference: float, half: float, lower: bool | None) -> str:
+  """Whether a difference, variant minus preset, agrees with the reports."""
+  if lower is None or math.isnan(half):
+    return '—'
+  if abs(difference) <= half:
+    return 'within the noise'
+  return 'agrees' if (difference > 0) == lower else 'disagrees'
+
+
+def _cells(variant, mine, base) -> list[str]:
+  if not mine:
+    return [variant, *['—'] * (len(_HEAD) - 1)]
+  mean, half = interval(r['bpb'] for r in mine.values())
+  both = sorted(mine.keys() & base.keys())
+  over, spread = math.nan, math.nan
+  if both:
+    over, spread = interval(mine[s]['bpb'] - base[s]['bpb'] for s in both)
+  group = variants.group_of(variant)
+  row = mine[min(mine)]
+  return [
+    variant,
+    f'x{row["lr"]:g}',
+    _number(mean, half),
+    _number(over, spread, '+') if group else '—',
+    ', '.join(_entropy(mine.values(), step) for step in (100, 400)),
+    f'{row["tokens"]:,}',
+    group.says if group else '',
+    verdict(over, spread, group.lower) if group else '',
+  ]
+
+
+def _number(mean, half, sign=''):
+  return f'{mean:{sign}.4f} ± {"?" if math.isnan(half) else f"{half:.4f}"}'
+
+
+def _entropy(rows, step):
+  """The mean at a step over seeds; — where no run has it."""
+  found = [e for r in rows for s, _, e, _ in r['curve'] if s == step]
+  return f'{statistics.fmean(found):.3f}' if found else '—'

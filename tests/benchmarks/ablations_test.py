@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The grid of ablations: what is run, in which order, and how it resumes."""
+
+import json
+import math
+
+import pytest
+
+from benchmarks import ablations, ablations_table, ablations_variants
+from tests.support import tiny
+from zaya_jax import config as config_lib
+
+
+def arguments(*flags):
+  return ablations._parser().parse_args(['--steps=10', *flags])
+
+
+def result(run, bpb=2.0):
+  curve = [[100, 3.0, 0.9, 0.5], [400, 2.5, 0.99, 0.8]]
+  return {**run, 'bpb': bpb, 'tokens': 7, 'wall_s': 1.0, 'curve': curve}
+
+
+def all_runs(args, bpb):
+  """The runs in the order in which they are made."""
+  rows = []
+  while run := ablations.missing(args, rows):
+    rows.append(result(run, bpb(run)))
+  return rows
+
+
+def test_rates_are_tuned_on_one_seed_and_the_best_gets_the_others():
+  args = arguments('--only=skip', '--lrs=0.5,1,2', '--seeds=3')
+  best = {'preset': 1.0, 'skip off': 2.0}
+  rows = all_runs(args, lambda run: 2 + (run['lr'] != best[run['variant']]))
+  made = [(r['variant'], r['lr'], r['seed']) for r in rows]
+  expected = [
+    (variant, *pair)
+    for variant, lr in best.items()
+    for pair in [(0.5, 0), (1.0, 0), (2.0, 0), (lr, 1), (lr, 2)]
+  ]
+  assert made == expected
+  assert ablations_table.best(rows, 'skip off').keys() == {0, 1, 2}
+
+
+def test_a_line_that_is_cut_is_run_again_and_no_other(tmp_path, capsys):
+  args = arguments('--only=skip', '--lrs=1', '--seeds=2')
+  rows = all_runs(args, lambda run: 2.0)
+  path = tmp_path / 'rows.jsonl'
+  lines = [json.dumps(row) for row in rows]
+  path.write_text('\n'.join([*lines[:2], lines[2][:30]]))
+  kept = ablations.read(path)
+  assert kept == rows[:2] and 'cut short' in capsys.readouterr().out
+  left = ablations.missing(args, kept)
+  assert (left['variant'], left['seed']) == ('skip off', 0)
+
+
+def test_another_budget_or_preset_is_another_experiment():
+  rows = all_runs(arguments('--only=skip', '--lrs=1'), lambda run: 2.0)
+  for other in ('--steps=20', '--preset=medium'):
+    args = arguments('--only=skip', '--lrs=1', other)
+    assert ablations.missing(args, rows)['variant'] == 'preset'
+
+
+@pytest.mark.parametrize('preset', ['small', 'medium', 'quickstart'])
+def test_every_variant_is_a_configuration(preset):
+  args = arguments(f'--preset={preset}')
+  names = ablations._variants(args)
+  assert names[0] == 'preset' and len(names) > 12
+  for variant in names:
+    run = {'variant': variant, 'lr': 0.5, 'seed': 1}
+    flags = ablations.flags_of(args, run, 'folder', [])
+    config = config_lib.Config.parse(flags)
+    assert config.seed == 1 and config.num_steps == 10
+    half = ablations._preset(args).optim.lr / 2
+    assert config.optim.lr == pytest.approx(half)
+
+
+def test_heads_follow_from_the_width():
+  model = tiny.config(d_model=64, head_dim=8)
+  mha = ablations_variants.flags('mha', model)
+  assert mha[1:] == ['--model.num_heads=8', '--model.num_kv_heads=8']
+  most = ablations_variants.flags('ccgqa 2x 8x', model)
+  assert most == ['--model.num_heads=4', '--model.num_kv_heads=1']
+  narrow = tiny.config(d_model=32, head_dim=8)
+  assert ablations_variants.flags('ccgqa 2x 8x', narrow) is None
+
+
+def test_interval_is_that_of_student():
+  # Of 1, 2 and 3: s = 1, so 4.303 / sqrt(3).
+  mean, half = ablations_table.interval([1.0, 2.0, 3.0])
+  assert (mean, round(half, 3)) == (2.0, 2.484)
+  assert math.isnan(ablations_table.interval([1.0])[1])
+
+
+@pytest.mark.parametrize(
+  'difference, half, lower, said',
+  [
+    (0.02, 0.01, True, 'agrees'),
+    (-0.02, 0.01, True, 'disagrees'),
+    (0.005, 0.01, True, 'within the noise'),
+    (0.02, 0.01, None, '—'),
+    (0.02, math.nan, True, '—'),
+  ],
+)
+def test_verdict(difference, half, lower, said):
+  assert ablations_table.verdict(difference, half, lower) == said
+
+
+def test_table_compares_seed_by_seed():
+  args = arguments('--only=router', '--lrs=1', '--variants=preset,no eda')
+  # Seeds differ by 0.1, the variant by 0.01 within each: no noise is left.
+  rows = all_runs(
+    args, lambda run: 2 + run['seed'] / 10 + 0.01 * (run['variant'] != 'preset')
+  )
+  (line,) = [x for x in ablations_table.table(rows) if x.startswith('| no eda')]
+  assert '+0.0100 ± 0.0000' in line and 'agrees' in line
+  assert '2.1100 ± 0.2484' in line and '0.900, 0.990' in line
