@@ -5,7 +5,8 @@ import dataclasses
 import itertools
 from collections.abc import Iterable
 
-MEASURED, SHEET = 'measured', 'data sheet'
+# An operation or a message as measured; a formula at measured rates; neither.
+MEASURED, RATES, SHEET = 'measured', 'measured rates', 'data sheet'
 # Of a data sheet's seconds: as far as steps on H100 and H200 were from their
 # plans before plans read what was measured (benchmarks/results/planned.json).
 SHEET_ERROR = 0.3
@@ -19,7 +20,7 @@ class Estimate:
     seconds: that are expected.
     low: at best.
     high: at worst.
-    source: MEASURED, SHEET, or both where a sum has both.
+    source: MEASURED, RATES or SHEET; several where a sum has several.
   """
 
   seconds: float

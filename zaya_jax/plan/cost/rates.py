@@ -2,7 +2,8 @@
 """What a machine needs for products, memory and operations.
 
 Where a machine file has them, seconds are those that were measured, brought to
-the size in question; else those of the data sheet (`runtime.chips`).
+the size in question; else those of a formula at measured rates of products and
+of the memory; else those of the data sheet (`runtime.chips`).
 
 An operation that was measured at another size has the same share of its
 roofline there: the longer of its least FLOPs and bytes, over its seconds.
@@ -25,6 +26,7 @@ _NEAR = 2.0  # Doublings of M, N and K together: nearer rates count.
 _NEIGHBORS = 4
 _LIKE = 0.3  # Doublings between cases of one size.
 _FAR = 0.05  # Error for each doubling from what was measured.
+_FORMULA = 0.2  # Error of what an operation is said to compute and to move.
 _NOISE = 0.03  # Between machines and days, at least.
 
 
@@ -56,13 +58,19 @@ class Rates:
   ):
     self.chip, self.machine, self._efficiency = chip, machine, efficiency
 
-  def sheet(self, flops: float, moved: float) -> estimate.Estimate:
-    """The longer of FLOPs and bytes by the data sheet."""
-    seconds = self._limit(flops, moved)
-    return estimate.sheet(seconds) * (1 / self._efficiency)
+  def roofline(self, flops: float, moved: float) -> estimate.Estimate:
+    """The longer of FLOPs and bytes: at measured rates, else the data sheet's.
+
+    That an operation does no more than the formula says is not measured.
+    """
+    both = [self.product(flops), self.moved(moved)]
+    longer = max(both, key=lambda found: found.seconds)
+    if longer.source == estimate.SHEET:
+      return longer
+    return dataclasses.replace(longer.wider(_FORMULA), source=estimate.RATES)
 
   def product(
-    self, flops: float, shape: tuple[int, int, int]
+    self, flops: float, shape: tuple[int, int, int] | None = None
   ) -> estimate.Estimate:
     """FLOPs of products of [M, K] and [K, N].
 
@@ -71,7 +79,7 @@ class Rates:
     """
     points = self._points('gemm')
     if not points:
-      return self.sheet(flops, 0.0)
+      return self._sheet(flops / self.chip.rate)
     best = max(p.rate for p in points)
     near = (
       sorted(
@@ -103,7 +111,7 @@ class Rates:
     """Bytes read and written by streaming kernels."""
     points = [p for p in self._points('memory') if p.case in ('triad', 'copy')]
     if not points:
-      return self.sheet(0.0, bytes_)
+      return self._sheet(bytes_ / self.chip.bandwidth)
     large = max(p.size for p in points)
     rates = [p.rate for p in points if p.size >= large / 4]
     rate = statistics.fmean(rates)
@@ -151,6 +159,9 @@ class Rates:
     )
     wide = _NOISE + min(0.5, _FAR * nearest)
     return found.wider(wide) * (1 / self._efficiency)
+
+  def _sheet(self, seconds: float) -> estimate.Estimate:
+    return estimate.sheet(seconds) * (1 / self._efficiency)
 
   @functools.cached_property
   def _operations(self) -> dict[tuple[str, str], list[_Row]]:

@@ -181,5 +181,5 @@ def _part(
   moved: float,
   measured: estimate.Estimate | None = None,
 ) -> Part:
-  took = measured or rates.sheet(flops, moved)
+  took = measured or rates.roofline(flops, moved)
   return Part(name=name, flops=flops, bytes=moved, **vars(took))
