@@ -3,6 +3,7 @@
 
 import collections
 import dataclasses
+import math
 
 from zaya_jax import config as config_lib
 from zaya_jax.bench.machine import file
@@ -65,8 +66,18 @@ def plan(
   ]
   counted = 4 * (config.model.num_layers * config.model.num_classes + 3)
   found.append(('loss, norm, load', 'all-reduce', division.AXES, 4, counted))
-  made = (_make(layout, chip, machine, *known) for known in found)
+  bucket = 2**20 * config.mesh.bucket_mib
+  made = (
+    _make(layout, chip, machine, *_fused(bucket, *known)) for known in found
+  )
   return [c for c in made if c]
+
+
+def _fused(bucket, what, kind, axes, count, total):
+  """As few calls as buckets are filled; tokens and keys are no such thing."""
+  if bucket and kind in ('all-gather', 'reduce-scatter', 'all-reduce'):
+    count = min(count, max(1, math.ceil(total / bucket)))
+  return what, kind, axes, count, total
 
 
 def _make(layout, chip, machine, what, kind, axes, count, total):

@@ -82,15 +82,14 @@ def plan(
   update = _update(config, layout, rates)
 
   def exposed(bound):
-    """Seconds of each pass's hidden messages, and of all others."""
+    """Seconds hidden behind each pass, and those of all other messages."""
     compute = sum(getattr(part, bound) for part in parts)
-    sent = lambda name: sum(
-      getattr(c, bound) for c in collectives if name in (c.hidden, None)
-    )
     hidden = {
-      name: min(sent(name), share * compute) for name, share in PASSES.items()
+      name: min(_behind(collectives, name, bound), share * compute)
+      for name, share in PASSES.items()
     }
-    return hidden, sent(None) - sum(hidden.values())
+    sent = sum(getattr(c, bound) for c in collectives)
+    return hidden, sent - sum(hidden.values())
 
   whole = lambda bound: (
     sum(getattr(part, bound) for part in (*parts, *update)) + exposed(bound)[1]
@@ -103,6 +102,16 @@ def plan(
     hidden=hidden,
     range=(whole('low'), whole('high')),
   )
+
+
+def _behind(collectives, name, bound) -> float:
+  """Seconds that can run behind a pass: the last call of it has no more work.
+
+  The first that a forward pass waits for is as long.
+  """
+  found = [c for c in collectives if c.hidden == name]
+  last = max((getattr(c, bound) / c.count for c in found), default=0.0)
+  return sum(getattr(c, bound) for c in found) - last
 
 
 def executed(model: config_lib.ModelConfig, seq_len: int) -> dict[str, float]:

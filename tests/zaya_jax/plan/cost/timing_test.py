@@ -133,7 +133,7 @@ def test_messages_hide_behind_their_pass_and_no_further(name, share):
   chip = rates.Rates(chips.CHIPS['mi300x'])
   alone = timing.plan(config, shape, chip, [])
   late = collectives_lib.Collective(
-    what='gradients', kind='reduce-scatter', axes=('replica',), count=1,
+    what='gradients', kind='reduce-scatter', axes=('replica',), count=10**9,
     bytes=1.0, seconds=2 * alone.compute, low=0.0, high=0.0, source='',
     local=8, size=8, hidden=name,
   )  # fmt: skip
