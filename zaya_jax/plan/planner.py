@@ -8,7 +8,7 @@ from typing import Any
 from zaya_jax import config as config_lib
 from zaya_jax.model import flops as flops_lib
 from zaya_jax.parallel import placement
-from zaya_jax.plan import phases
+from zaya_jax.plan import choices, phases
 from zaya_jax.plan.compile import contracts, rocm
 from zaya_jax.plan.cost import (
   auto,
@@ -40,22 +40,30 @@ def main(config: config_lib.Config) -> None:
       .json nor .svg, or there is no compiler for --plan.compile.
     CompileError: if the step does not compile.
   """
-  outputs = [pathlib.Path(p) for p in config.output.split(',') if p]
   config, compiles = config.in_steps(), config.plan.compile == 'rocm'
-  if config.recipe:
+  draw = picture.draw
+  if config.plan.search or config.plan.parameters:
+    plan, draw = choices.make(config), None
+  elif config.recipe:
     plan = phases.make(config, make)
     if compiles:
       plan['compiled'] = {
         name: compile_step(kind, make(kind))
         for name, kind in phases.kinds(config).items()
       }
-    show, draw = phases_show.show, phases_show.draw
+    phases_show.show(plan)
+    draw = phases_show.draw
   else:
     plan = make(config)
     if compiles:
       plan['compiled'] = compile_step(config, plan)
-    show, draw = tables.show, picture.draw
-  show(plan)
+    tables.show(plan)
+  _write(config.output, plan, draw)
+
+
+def _write(output, plan, draw) -> None:
+  """The plan as JSON and as a picture, by the ends of paths."""
+  outputs = [pathlib.Path(p) for p in output.split(',') if p]
   for path in outputs:
     svg = path.suffix == '.svg'
     text = draw(plan) if svg else json.dumps(plan, indent=2) + '\n'
