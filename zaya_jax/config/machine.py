@@ -112,7 +112,7 @@ class OpsConfig:
 
 # What --mode=bench measures of the machine itself, in this order.
 MEASUREMENTS = (
-  'collectives', 'memory', 'gemm', 'transfer', 'storage', 'peak',
+  'collectives', 'memory', 'gemm', 'transfer', 'storage', 'peak', 'operations',
 )  # fmt: skip
 
 

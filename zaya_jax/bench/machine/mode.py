@@ -13,6 +13,7 @@ from zaya_jax.bench.machine import (
   file,
   gemm,
   memory,
+  operations,
   peak,
   storage,
   tables,
@@ -28,6 +29,7 @@ _NOUNS: dict[str, types.ModuleType] = {
   'transfer': transfer,
   'storage': storage,
   'peak': peak,
+  'operations': operations,
 }
 _SHORTEST_LIMIT_S = 60.0  # The first collective sets up connections.
 
