@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Times the engines of one operation, and its peers, on one set of inputs."""
 
-import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 

@@ -16,6 +16,7 @@ import math
 
 from zaya_jax.bench.machine import bus, file
 from zaya_jax.bench.sweep import record
+from zaya_jax.bench.sweep import saturation as saturation_lib
 from zaya_jax.plan.cost import estimate
 from zaya_jax.runtime import chips as chips_lib
 
@@ -86,8 +87,19 @@ def ceiling(chip: chips_lib.Chip, kind: str, group: Group) -> float:
   return rate
 
 
-def _measured(chip, points, kind, group, size) -> estimate.Estimate | None:
-  """One call of `size` bytes by the nearest curve; None: there is none."""
+def saturation(
+  chip: chips_lib.Chip, machine: file.Machine, kind: str, group: Group
+) -> int:
+  """Bytes from which on a collective has 90 % of its best rate; 0: unknown."""
+  section = machine.sections.get('collectives')
+  curve = _nearest(chip, section.points, kind, group) if section else []
+  if len(curve) < 2:
+    return 0
+  return saturation_lib.saturated({p.size: p.rate for p in curve})
+
+
+def _nearest(chip, points, kind, group) -> list[record.Point]:
+  """The curve that comes nearest to this collective; []: there is none."""
   for name in (kind, *_LIKE.get(kind, ())):
     counts = {
       p.devices
@@ -95,12 +107,17 @@ def _measured(chip, points, kind, group, size) -> estimate.Estimate | None:
       if p.case == name and (p.devices > chip.node) == group.spans
     }
     if counts:
-      break
-  else:
+      away = lambda n: abs(math.log2(n / group.size))
+      return record.curve(points, name, min(counts, key=lambda n: (away(n), n)))
+  return []
+
+
+def _measured(chip, points, kind, group, size) -> estimate.Estimate | None:
+  """One call of `size` bytes by the nearest curve; None: there is none."""
+  curve = _nearest(chip, points, kind, group)
+  if not curve:
     return None
-  away = lambda n: abs(math.log2(n / group.size))
-  nearest = min(counts, key=lambda n: (away(n), n))
-  curve = record.curve(points, name, nearest)
+  name, nearest = curve[0].case, curve[0].devices
   # The message that keeps links as long busy there.
   other = Group(nearest, min(nearest, chip.node))
   factor = bus.FACTORS[kind](group.size) / bus.FACTORS[name](nearest)
