@@ -116,6 +116,10 @@ MEASUREMENTS = (
 )  # fmt: skip
 
 
+# Machines of which the program has measurements.
+MACHINES = ('h100', 'h200', 'mi300x')
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BenchConfig(fields.Section, prefix='bench.'):
   """Benchmarks of operations and of the machine (--mode=bench)."""
@@ -181,7 +185,7 @@ class PreflightConfig(fields.Section, prefix='preflight.'):
   machine: str = field(
     '',
     'Result of --mode=bench --bench.op=machine on a good node of the same '
-    'kind: short runs are compared with it.',
+    f'kind, or {", ".join(MACHINES)}: short runs are compared with it.',
   )
 
 
