@@ -28,6 +28,8 @@ _FILES = {
   'ladder_h100': '',
   'ladder_h200': '',
 }
+# What presets said then, and do not say any more.
+_BEFORE = {'training_h200': ('--model.remat=block', '--model.scan_layers=true')}
 # Kernels in attention over a context axis came after these were measured.
 _WITHOUT_KERNELS = {('scaling_h100', case) for case in (
   'context', 'context 32k', 'ring',
@@ -101,6 +103,7 @@ def _row(name, preset, measured) -> dict[str, Any]:
     f'--flagfile={_ROOT / "configs" / preset}.flags',
     '--mesh.replica=1',
     '--model.dtype=bfloat16',
+    *_BEFORE.get(name, ()),
     *_flags(measured.get('flags') or measured['chosen']),
     f'--plan.chip={chip}',
     f'--plan.devices={devices}',

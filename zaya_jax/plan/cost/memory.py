@@ -177,9 +177,11 @@ def plan(
   }[remat or model.remat]
   stacks = newton_schulz.stacks(config, layout, found)
   logits = _logits(config, layout, width)
+  # When Newton-Schulz works, no activation is left.
+  free = model.num_layers * saved
   work = max(
     kept + _layer_work(config, layout, found, width),
-    newton_schulz.workspace(stacks, width),
+    newton_schulz.workspace(stacks, width) - free,
   )
   return Memory(
     parameters=sum(leaf.part_bytes for leaf in found),
@@ -190,7 +192,7 @@ def plan(
       if leaf.cut
     ),
     gradients=sum(_gradient(leaf, layout, width) for leaf in found),
-    activations=model.num_layers * saved,
+    activations=free,
     logits=logits,
     temporary=max(0.0, work - logits),
   )
@@ -210,12 +212,12 @@ def _gradient(leaf, layout, width) -> float:
   the compute type. So is the copy of their matrices, which lives as long, and
   which is counted here where nothing is gathered.
   """
+  own = leaf.nbytes / 4 * sent_width(leaf, layout, width)
   if not leaf.cut:
-    return leaf.nbytes * (2 if layout.parts > 1 else 1)
+    return own + (leaf.nbytes if layout.parts > 1 else 0)
   of_layer = placement.is_of_layer(leaf.name, leaf.shape)
   if layout.parts == 1:
     return leaf.part_bytes + (0 if of_layer else leaf.nbytes)
-  own = leaf.nbytes / 4 * sent_width(leaf, layout, width)
   return leaf.part_bytes + leaf.nbytes + own
 
 
