@@ -30,9 +30,7 @@ def measure(
   once = _seconds(compiled, args, 1)
   batch = max(1, int(_BATCH_S / max(once, 1e-6)))
   times = [_seconds(compiled, args, batch) for _ in range(repeats)]
-  quartiles = times * 3
-  if repeats > 1:
-    quartiles = statistics.quantiles(times, n=4, method='inclusive')
+  quartiles = statistics.quantiles(times, n=4) if repeats > 1 else times * 3
   return quartiles, compiled.memory_analysis().temp_size_in_bytes
 
 

@@ -42,7 +42,7 @@ def engines(config: config_lib.Config, kind: str) -> list[Any]:
   if not section:
     return []
   # It imports jax, which a plan does without.
-  from zaya_jax.bench.machine import operations
+  from zaya_jax.bench import operations
 
   return operations.rows(section.points)
 

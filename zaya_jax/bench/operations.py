@@ -81,9 +81,10 @@ def _all() -> Iterator[_One]:
 
 def _measure(operation, case, engine, which, bench, size, expected_s):
   del size, expected_s
+  repeats = max(3, bench.repeats)  # Fewer have no quartiles.
   (low, seconds, high), _ = runner.time_one(
-    operation, case, engine, which, bench.dtype, bench.repeats
+    operation, case, engine, which, bench.dtype, repeats
   )
   return clock.Timed(
-    seconds=seconds, low=low, high=high, samples=bench.repeats, calls=1
+    seconds=seconds, low=low, high=high, samples=repeats, calls=1
   )
