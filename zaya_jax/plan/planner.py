@@ -84,7 +84,7 @@ def make(config: config_lib.Config) -> dict[str, Any]:
   times = timing.plan(config, layout, rates, collectives)
   count = flops_lib.per_token(config.model, config.data.seq_len)
   saved = memory.checkpoint_bytes(config, layout)
-  data = storage.reads(config, layout.step_tokens)
+  data = storage.reads(config, layout.step_tokens, rates.machine)
   found = []
   if config.plan.chip == 'mi300x':
     found = lint.check(config, layout, chip, collectives)
@@ -105,7 +105,11 @@ def make(config: config_lib.Config) -> dict[str, Any]:
     'collectives': [vars(c) for c in collectives],
     'muon': _muon(config, layout, count.total, times, collectives),
     'time': _time(config, layout, chip, count.total, times),
-    'checkpoint': {'bytes': saved, 'bytes_per_device': saved / layout.devices},
+    'checkpoint': {
+      'bytes': saved,
+      'bytes_per_device': saved / layout.devices,
+      'copy_s': storage.copy_s(rates.machine, saved / layout.devices),
+    },
     'cache_bytes_per_token': memory.cache_bytes(config.model, chip.width),
     'data': {**data, 'iops': data['pages_per_step'] / times.step},
     'lint': [vars(f) for f in found],

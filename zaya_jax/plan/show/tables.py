@@ -74,7 +74,7 @@ def _summary(plan):
     f'matrices, {short(muon["flops_busiest_device"])}FLOP on the busiest '
     'device',
     f'checkpoint | {nbytes(saved["bytes"])} | '
-    f'{nbytes(saved["bytes_per_device"])} from each device',
+    f'{nbytes(saved["bytes_per_device"])} from each device{_copied(saved)}',
     f'decoding | {nbytes(plan["cache_bytes_per_token"])} | of keys and values '
     'for each token of a context',
     f'data | {data["iops"]:,.0f} IOPS | {data["pages_per_step"]:,.0f} pages a '
@@ -82,6 +82,11 @@ def _summary(plan):
     f'{seconds(data["step_s_at_limit"])} a step',
   )
   return title(plan), ('', ' ', ''), [row.split(' | ') for row in rows]
+
+
+def _copied(saved):
+  took = saved['copy_s']
+  return '' if took is None else f', copied to its host in {seconds(took)}'
 
 
 def _bar(time):
