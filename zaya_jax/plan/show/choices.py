@@ -8,8 +8,6 @@ from typing import Any
 from zaya_jax.metrics import text
 from zaya_jax.plan.show import tables
 
-_WIDTH = 140  # Flags stand in a line.
-
 
 def show_search(found: dict[str, Any]) -> None:
   """Prints the result of `search.find`, the fastest first."""
@@ -18,18 +16,19 @@ def show_search(found: dict[str, Any]) -> None:
     return
   rows = [
     [
+      str(n),
       tables.seconds(row['step']),
       f'{tables.seconds(row["range"][0])} to {tables.seconds(row["range"][1])}',
       text.short(row['tokens_per_second']),
       tables.nbytes(row['memory']),
       _compiled(row),
-      row['flags'] or 'as it is',
     ]
-    for row in found['rows']
+    for n, row in enumerate(found['rows'], 1)
   ]
   title = f'{found["fit"]} of {found["tried"]} ways fit; the fastest'
-  columns = ('step', 'best to worst', 'tokens/s', 'memory', 'compiled', '')
-  tables.print_all([(title, columns, rows)], width=_WIDTH)
+  columns = ('', 'step', 'best to worst', 'tokens/s', 'memory', 'compiled')
+  tables.print_all([(title, columns, rows)])
+  _print_flags(found)
   if not any('compiled' in row for row in found['rows']):
     print(found['hint'])
 
@@ -41,30 +40,36 @@ def show_sizes(found: dict[str, Any]) -> None:
     return
   rows = [
     [
+      str(n),
       text.short(row['tokens_per_second']),
       f'{row["mfu"]:.1%}',
       f'{row["decode_ms"]:.3g} ms',
       text.short(row['parameters']),
       text.short(row['active']),
       tables.nbytes(row['memory']),
-      row['flags'],
     ]
-    for row in found['rows']
+    for n, row in enumerate(found['rows'], 1)
   ]
-  title = (
-    f'{found["tried"]} shapes, of which {found["fit"]} fit, with at least '
-    f'{text.short(found["active"])} active parameters; no other both trains '
-    'and decodes faster'
-  )
+  title = f'the best of {found["fit"]} shapes that fit, of {found["tried"]}'
   columns = (
-    'tokens/s/device', 'MFU', 'decode', 'parameters', 'active', 'memory', '',
+    '', 'tokens/s/device', 'MFU', 'decode', 'parameters', 'active', 'memory',
   )  # fmt: skip
-  tables.print_all([(title, columns, rows)], width=_WIDTH)
+  tables.print_all([(title, columns, rows)])
+  _print_flags(found)
+  print(
+    f'No other with {text.short(found["active"])} active parameters or more '
+    'both trains and decodes faster.'
+  )
   grid = '; '.join(
     f'{name} {", ".join(map(str, values))}'
     for name, values in found['grid'].items()
   )
   print(f'tried: {grid}')
+
+
+def _print_flags(found) -> None:
+  for n, row in enumerate(found['rows'], 1):
+    print(f'{n}  {row["flags"]}')
 
 
 def _print_rows(found) -> None:
