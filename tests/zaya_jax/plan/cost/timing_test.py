@@ -143,3 +143,17 @@ def test_messages_hide_behind_their_pass_and_no_further(name, share):
     name: pytest.approx(hidden)
   }
   assert times.exposed == pytest.approx(alone.compute * 2 - hidden)
+
+
+def test_the_last_message_of_a_pass_is_not_hidden():
+  config = released.parse('--plan.devices=1024')
+  shape = division.make(config)
+  chip = rates.Rates(chips.CHIPS['mi300x'])
+  four = collectives_lib.Collective(
+    what='gradients', kind='reduce-scatter', axes=('replica',), count=4,
+    bytes=1.0, seconds=8e-3, low=8e-3, high=8e-3, source='',
+    local=8, size=8, hidden='backward',
+  )  # fmt: skip
+  times = timing.plan(config, shape, chip, [four])
+  assert times.exposed == pytest.approx(2e-3)
+  assert times.hidden['backward'] == pytest.approx(6e-3)
