@@ -4,11 +4,14 @@
 An operation lists its engines, fastest first. Where none is named, the first
 one runs that is meant for the platform and takes the inputs; why others were
 passed over is kept for who asks (`choices`). A named engine runs or raises:
-nothing falls back in silence.
+nothing falls back in silence. Where engines were timed on this kind of machine
+(`measured`), their times on inputs like these come before that order.
 """
 
 import contextlib
 import dataclasses
+import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -19,6 +22,9 @@ PLATFORMS = ('cpu', 'cuda', 'rocm')
 _named: dict[str, str] = {}
 _target: list[str] = []
 _choices: dict[tuple[str, str], 'Choice'] = {}
+_seen: dict[str, str] = {}
+_rows: list['Row'] = []
+_LIKE = 4  # By which rows, the first dimension, may differ from measured ones.
 
 
 class UnsupportedError(ValueError):
@@ -70,6 +76,44 @@ class Choice:
   op: str
   engine: str
   passed_over: tuple[tuple[str, str], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+  """An engine as it was timed.
+
+  Attributes:
+    op: the operation.
+    engine: its name.
+    shapes: of the inputs, as `seen` gives them.
+    seconds: of a call, with gradients where there are some.
+  """
+
+  op: str
+  engine: str
+  shapes: str
+  seconds: float
+
+
+@contextlib.contextmanager
+def measured(rows: Iterable[Row]) -> Iterator[None]:
+  """Inside, engines that were timed on such inputs are taken by their time."""
+  before = list(_rows)
+  _rows[:] = rows
+  try:
+    yield
+  finally:
+    _rows[:] = before
+
+
+def rows() -> list[Row]:
+  """What is known of engines' times now."""
+  return list(_rows)
+
+
+def seen(op: str) -> str:
+  """Types and shapes of the inputs of which an engine was chosen last."""
+  return _seen.get(op, '')
 
 
 def platform() -> str:
@@ -129,15 +173,20 @@ def select(
     engines = [e for e in engines if e.name == named] or _no_engine(
       op, named, engines
     )
+  shapes = _seen[op] = _shapes(args)
+  known = _times(op, shapes) if named == 'auto' else {}
+  engines = sorted(engines, key=lambda e: known.get(e.name, math.inf))
   passed_over = []
   for engine in engines:
     reason = None
-    if named == 'auto' and here not in engine.platforms:
+    asks = named == 'auto' and engine.name not in known
+    if asks and here not in engine.platforms:
       reason = f'on {here} only when named'  # Whether or not it could run.
     reason = reason or engine.unsupported(*args, **kwargs)
-    if reason is None and named == 'auto':
+    if reason is None and asks:
       reason = engine.slower(*args, **kwargs)
     if reason is None:
+      passed_over += _slower(engine, known)
       choice = Choice(op, engine.name, tuple(passed_over))
       _choices.setdefault((op, engine.name), choice)
       return engine.run
@@ -146,6 +195,50 @@ def select(
     f'--ops.{op}={named} cannot run here: {reason}; name another engine, or '
     'auto.'
   )
+
+
+def _shapes(args: Sequence[Any]) -> str:
+  """Types and shapes: 'bfloat16[16384,2048] int32[16384]'."""
+  return ' '.join(
+    f'{x.dtype}[{",".join(map(str, x.shape))}]'
+    for x in jax.tree.leaves(args)
+    if hasattr(x, 'shape')
+  )
+
+
+def _times(op: str, shapes: str) -> dict[str, float]:
+  """Seconds of engines that were timed on the inputs that are most like."""
+  far = {row.shapes: _far(row.shapes, shapes) for row in _rows if row.op == op}
+  near = min(far, key=lambda key: far[key], default='')
+  if not near or far[near] == math.inf:
+    return {}
+  return {
+    row.engine: row.seconds
+    for row in _rows
+    if (row.op, row.shapes) == (op, near)
+  }
+
+
+def _far(one: str, two: str) -> float:
+  """Doublings between the rows of inputs; inf: they differ in more."""
+  pattern = re.compile(r'\[(\d+)')
+  if pattern.sub('[', one) != pattern.sub('[', two):
+    return math.inf
+  pairs = zip(pattern.findall(one), pattern.findall(two), strict=True)
+  far = [abs(math.log2(max(1, int(a)) / max(1, int(b)))) for a, b in pairs]
+  return sum(far) if max(far, default=0.0) <= math.log2(_LIKE) else math.inf
+
+
+def _slower(engine, known) -> list[tuple[str, str]]:
+  """What was timed beside the engine that is taken."""
+  if engine.name not in known:
+    return []
+  mine = known[engine.name]
+  return [
+    (name, f'measured {seconds / mine:.2f} times as long')
+    for name, seconds in known.items()
+    if seconds > mine
+  ]
 
 
 def choices() -> list[Choice]:

@@ -74,3 +74,60 @@ def test_named_engines_are_those_in_use():
   with dispatch.use(told='xla'):
     assert dispatch.named() == {**before, 'told': 'xla'}
   assert dispatch.named() == before
+
+
+def _rows(*seconds, shapes='bfloat16[8,16]'):
+  names = ('triton', 'xla', 'hip')
+  return [
+    dispatch.Row('op', name, shapes, s)
+    for name, s in zip(names, seconds, strict=False)
+  ]
+
+
+@pytest.mark.parametrize(
+  'rows, shape, engine',
+  [
+    (_rows(2e-3, 1e-3), (8, 16), 'xla'),
+    (_rows(1e-3, 2e-3), (8, 16), 'triton'),
+    # As many rows as within a factor of four; not another width or type.
+    (_rows(2e-3, 1e-3), (32, 16), 'xla'),
+    (_rows(2e-3, 1e-3), (33, 16), 'triton'),
+    (_rows(2e-3, 1e-3), (8, 32), 'triton'),
+    (_rows(2e-3, 1e-3, shapes='float32[8,16]'), (8, 16), 'triton'),
+    # The nearer of two.
+    (
+      [*_rows(2e-3, 1e-3, shapes='bfloat16[2,16]'), *_rows(1e-3, 2e-3)],
+      (8, 16),
+      'triton',
+    ),
+    # What was timed on this machine may run on it.
+    (_rows(2e-3, 3e-3, 1e-3), (8, 16), 'hip'),
+  ],
+)
+def test_what_was_measured_fastest_on_such_inputs_is_taken(rows, shape, engine):
+  x = jnp.zeros(shape, jnp.bfloat16)
+  with dispatch.compile_for('cuda'):
+    with dispatch.measured(rows):
+      assert dispatch.select('op', ENGINES, x)(x) == engine
+      with dispatch.use(op='triton'):  # A flag wins.
+        assert dispatch.select('op', ENGINES, x)(x) == 'triton'
+    assert dispatch.select('op', ENGINES, x)(x) == 'triton'
+
+
+def test_what_cannot_run_is_not_taken_however_fast_it_was():
+  x = jnp.zeros((8, 16), jnp.bfloat16)
+  cannot = dispatch.Engine('triton', lambda x: 'triton', lambda x: 'too wide')
+  with dispatch.measured(_rows(1e-3, 2e-3)):
+    run = dispatch.select('op', (cannot, ENGINES[-1]), x)
+  assert run(x) == 'xla'
+
+
+def test_measured_times_are_told(monkeypatch):
+  monkeypatch.setattr(dispatch, '_choices', {})
+  x = jnp.zeros((8, 16), jnp.bfloat16)
+  with dispatch.compile_for('cuda'), dispatch.measured(_rows(2e-3, 1e-3)):
+    dispatch.select('op', ENGINES, x)
+    assert 'op: xla, not triton: measured 2.00 times as long' in (
+      '\n'.join(dispatch.notes())
+    )
+  assert dispatch.seen('op') == 'bfloat16[8,16]'

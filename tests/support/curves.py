@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measurements that are made up: points, machines that are formulas."""
 
+from zaya_jax.bench.machine import file
 from zaya_jax.bench.sweep import record
 
 # Bytes per second of a message by its size.
@@ -39,3 +40,16 @@ def point(size, seconds, case='all-reduce', devices=8, work=None):
     samples=1,
     calls=1,
   )
+
+
+def machine(**sections):
+  """A machine file with these points, by section."""
+  return file.Machine(
+    chip='X', platform='gpu', devices=1, processes=1,
+    sections={
+      name: file.Section(
+        unit='GB/s', date='', versions={}, points=tuple(points)
+      )
+      for name, points in sections.items()
+    },
+  )  # fmt: skip

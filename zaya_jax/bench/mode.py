@@ -16,7 +16,7 @@ import rich.table
 from ops import case as case_lib
 from ops import dispatch, registry
 from zaya_jax import config as config_lib
-from zaya_jax.bench import runner
+from zaya_jax.bench import operations, runner
 from zaya_jax.bench.machine import mode as machine_mode
 
 _COLUMNS = ('engine', 'pass', 'ms', 'TFLOP/s', 'GB/s', 'of limit', 'MB')
@@ -29,7 +29,7 @@ def main(config: config_lib.Config) -> None:
     UsageError: if an operation or a case has another name.
   """
   if config.bench.measurements:
-    machine_mode.main(config)
+    machine_mode.main(config, operations)
     return
   chosen = _choose(config.bench)
   device = jax.devices()[0]

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Times the engines of one operation, and its peers, on one set of inputs."""
 
-import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -26,12 +25,10 @@ def rows(
     (of the time that the chip needs at least; None where that is unknown), and
     temporary_mb.
   """
-  args, kwargs = case.arguments(np.random.default_rng(0), jnp.dtype(dtype))
-  args = jax.tree.map(jnp.asarray, args)
   runs = {engine.name: operation.run for engine in operation.engines}
-  runs |= peers.PEERS.get(operation.name, {})
+  peer = peers.PEERS.get(operation.name, {})
   passes = ('forward', 'both') if case.gradients else ('forward',)
-  for name, run in runs.items():
+  for name in (*runs, *peer):
     for which, direction in enumerate(passes):
       row = {
         'op': operation.name,
@@ -39,28 +36,66 @@ def rows(
         'engine': name,
         'pass': direction,
       }
-      work = case.flops[which], case.bytes[which]
-      engine = name if run is operation.run else 'auto'
-      with dispatch.use(**{operation.name: engine}):
-        yield row | _measure(
-          functools.partial(run, **kwargs),
-          args,
-          case.gradients if direction == 'both' else None,
-          repeats,
-          *work,
+      try:
+        timed = time_one(
+          operation, case, name, direction, dtype, repeats, peer.get(name)
         )
+        yield row | _row(*timed, case.flops[which], case.bytes[which])
+      except SkippedError as error:
+        yield row | {'skipped': str(error)}
 
 
-def _measure(run, args, gradients, repeats, flops, bytes_):
-  try:
-    program = lambda *args: run(*args)
-    if gradients is not None:
-      program, args = _with_gradients(run, gradients, args)
-    (low, seconds, high), temporary = timing.measure(program, args, repeats)
-  except dispatch.UnsupportedError as error:
-    return {'skipped': str(error)}
-  except jax.errors.JaxRuntimeError as error:  # Of memory, most likely.
-    return {'skipped': str(error).splitlines()[0]}
+class SkippedError(RuntimeError):
+  """An engine that cannot run, or fails to; the reason."""
+
+
+def time_one(
+  operation: registry.Operation,
+  case: case_lib.Case,
+  engine: str,
+  direction: str,
+  dtype: str,
+  repeats: int,
+  run: Callable[..., Any] | None = None,
+) -> tuple[tuple[float, float, float], int]:
+  """Times one engine, or a peer, on one set of inputs.
+
+  Args:
+    operation: of `ops`.
+    case: its inputs.
+    engine: its name; a peer's, too.
+    direction: 'forward', or 'both' with gradients.
+    dtype: of what has the compute type.
+    repeats: timed calls.
+    run: the peer; None: the operation itself.
+
+  Returns:
+    Seconds of the quartiles, and bytes of temporary memory.
+
+  Raises:
+    SkippedError: if it cannot run here.
+  """
+  args, kwargs = case.arguments(np.random.default_rng(0), jnp.dtype(dtype))
+  args = jax.tree.map(jnp.asarray, args)
+  named, call = 'auto' if run else engine, run or operation.run
+
+  def program(*args):
+    return call(*args, **kwargs)
+
+  with dispatch.use(**{operation.name: named}):
+    try:
+      if direction == 'both':
+        program, args = _with_gradients(program, case.gradients, args)
+      (low, seconds, high), temporary = timing.measure(program, args, repeats)
+      return (low, seconds, high), temporary
+    except dispatch.UnsupportedError as error:
+      raise SkippedError(str(error)) from error
+    except jax.errors.JaxRuntimeError as error:  # Of memory, most likely.
+      raise SkippedError(str(error).splitlines()[0]) from error
+
+
+def _row(quartiles, temporary, flops, bytes_) -> dict[str, Any]:
+  low, seconds, high = quartiles
   limit = _limit(flops, bytes_)
   return {
     'ms': seconds * 1e3,

@@ -36,6 +36,13 @@ class MeshConfig(fields.Section, prefix='mesh.'):
     'Attention to keys on other devices. gather: all-gathers them; ring: '
     'passes them around, with two parts in memory at a time.',
   )
+  bucket_mib: int = field(
+    0,
+    'MiB up to which XLA fuses messages of gradients and parameters on GPUs; '
+    '0: the size that saturates the links of --machine, without it as XLA '
+    'does.',
+    minimum=0,
+  )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -105,8 +112,12 @@ class OpsConfig:
 
 # What --mode=bench measures of the machine itself, in this order.
 MEASUREMENTS = (
-  'collectives', 'memory', 'gemm', 'transfer', 'storage', 'peak',
+  'collectives', 'memory', 'gemm', 'transfer', 'storage', 'peak', 'operations',
 )  # fmt: skip
+
+
+# Machines of which the program has measurements.
+MACHINES = ('h100', 'h200', 'mi300x')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -174,7 +185,7 @@ class PreflightConfig(fields.Section, prefix='preflight.'):
   machine: str = field(
     '',
     'Result of --mode=bench --bench.op=machine on a good node of the same '
-    'kind: short runs are compared with it.',
+    f'kind, or {", ".join(MACHINES)}: short runs are compared with it.',
   )
 
 
@@ -202,4 +213,20 @@ class PlanConfig(fields.Section, prefix='plan.'):
     'none',
     'rocm: also compiles the step for MI300X and compares; takes minutes, '
     'needs no GPU (make rocm-venv).',
+  )
+  search: bool = field(
+    False,
+    'Finds the mesh, remat, parts and buckets that train fastest and fit; what '
+    'is given is kept. With --plan.compile=rocm the best three are compiled.',
+  )
+  parameters: str = field(
+    '',
+    'Parameters that a model may have, as 8B: finds the width, heads, expert '
+    'width and number of experts that train and decode fastest.',
+  )
+  latency_ms: float = field(
+    0.0,
+    'With --plan.parameters: milliseconds that a token may take to decode on '
+    'one device; 0: any.',
+    minimum=0.0,
   )

@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 from zaya_jax.config import aegis as aegis_lib
 from zaya_jax.config import data as data_lib
-from zaya_jax.config import fields, flags, machine, modes, training
+from zaya_jax.config import fields, flags, modes, training
+from zaya_jax.config import machine as machine_lib
 from zaya_jax.config import model as model_lib
 
 field = fields.field
@@ -97,20 +98,27 @@ class Config(fields.Section, prefix=''):
   serve: bool = field(
     False, 'For --mode=report: serves the page, on this machine only.'
   )
+  machine: str = field(
+    '',
+    'What was measured on such a machine, for plan and training: a .json file '
+    'of --mode=bench --bench.op=machine, or one that comes with the program, '
+    'mi300x, h200 or h100; none: data sheets. Default: plan takes that of '
+    '--plan.chip, training none.',
+  )
   model: model_lib.ModelConfig = model_lib.ModelConfig()
   data: data_lib.DataConfig = data_lib.DataConfig()
   optim: training.OptimConfig = training.OptimConfig()
   guard: training.GuardConfig = training.GuardConfig()
-  mesh: machine.MeshConfig = machine.MeshConfig()
-  distributed: machine.DistributedConfig = machine.DistributedConfig()
+  mesh: machine_lib.MeshConfig = machine_lib.MeshConfig()
+  distributed: machine_lib.DistributedConfig = machine_lib.DistributedConfig()
   checkpoint: training.CheckpointConfig = training.CheckpointConfig()
   eval: modes.EvalConfig = modes.EvalConfig()
   generate: modes.GenerateConfig = modes.GenerateConfig()
   export: modes.ExportConfig = modes.ExportConfig()
-  ops: machine.OpsConfig = machine.OpsConfig()
-  plan: machine.PlanConfig = machine.PlanConfig()
-  bench: machine.BenchConfig = machine.BenchConfig()
-  preflight: machine.PreflightConfig = machine.PreflightConfig()
+  ops: machine_lib.OpsConfig = machine_lib.OpsConfig()
+  plan: machine_lib.PlanConfig = machine_lib.PlanConfig()
+  bench: machine_lib.BenchConfig = machine_lib.BenchConfig()
+  preflight: machine_lib.PreflightConfig = machine_lib.PreflightConfig()
   aegis: aegis_lib.AegisConfig = aegis_lib.AegisConfig()
   log: modes.LogConfig = modes.LogConfig()
   report: modes.ReportConfig = modes.ReportConfig()

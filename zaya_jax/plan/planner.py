@@ -8,18 +8,23 @@ from typing import Any
 from zaya_jax import config as config_lib
 from zaya_jax.model import flops as flops_lib
 from zaya_jax.parallel import placement
-from zaya_jax.plan import phases
+from zaya_jax.plan import choices, phases
 from zaya_jax.plan.compile import contracts, rocm
 from zaya_jax.plan.cost import (
   auto,
   division,
+  estimate,
   lint,
   memory,
+  network,
   newton_schulz,
   storage,
   timing,
 )
 from zaya_jax.plan.cost import collectives as collectives_lib
+from zaya_jax.plan.cost import (
+  machine as machine_lib,
+)
 from zaya_jax.plan.show import phases as phases_show
 from zaya_jax.plan.show import picture, tables
 from zaya_jax.runtime import chips as chips_lib
@@ -35,22 +40,30 @@ def main(config: config_lib.Config) -> None:
       .json nor .svg, or there is no compiler for --plan.compile.
     CompileError: if the step does not compile.
   """
-  outputs = [pathlib.Path(p) for p in config.output.split(',') if p]
   config, compiles = config.in_steps(), config.plan.compile == 'rocm'
-  if config.recipe:
+  draw = picture.draw
+  if config.plan.search or config.plan.parameters:
+    plan, draw = choices.make(config), None
+  elif config.recipe:
     plan = phases.make(config, make)
     if compiles:
       plan['compiled'] = {
         name: compile_step(kind, make(kind))
         for name, kind in phases.kinds(config).items()
       }
-    show, draw = phases_show.show, phases_show.draw
+    phases_show.show(plan)
+    draw = phases_show.draw
   else:
     plan = make(config)
     if compiles:
       plan['compiled'] = compile_step(config, plan)
-    show, draw = tables.show, picture.draw
-  show(plan)
+    tables.show(plan)
+  _write(config.output, plan, draw)
+
+
+def _write(output, plan, draw) -> None:
+  """The plan as JSON and as a picture, by the ends of paths."""
+  outputs = [pathlib.Path(p) for p in output.split(',') if p]
   for path in outputs:
     svg = path.suffix == '.svg'
     text = draw(plan) if svg else json.dumps(plan, indent=2) + '\n'
@@ -65,18 +78,19 @@ def main(config: config_lib.Config) -> None:
 def make(config: config_lib.Config) -> dict[str, Any]:
   """The plan as plain values, in bytes, FLOPs and seconds."""
   config = auto.of_plan(config)
-  chip = chips_lib.CHIPS[config.plan.chip]
-  layout = division.make(config)
-  collectives = collectives_lib.plan(config, layout, chip)
-  times = timing.plan(config, layout, chip, collectives)
+  rates = machine_lib.rates_of(config)
+  chip, layout = rates.chip, division.make(config)
+  collectives = collectives_lib.plan(config, layout, chip, rates.machine)
+  times = timing.plan(config, layout, rates, collectives)
   count = flops_lib.per_token(config.model, config.data.seq_len)
   saved = memory.checkpoint_bytes(config, layout)
-  data = storage.reads(config, layout.step_tokens)
+  data = storage.reads(config, layout.step_tokens, rates.machine)
   found = []
   if config.plan.chip == 'mi300x':
     found = lint.check(config, layout, chip, collectives)
   return {
     'chip': {**vars(chip), 'rate': chip.rate},
+    'machine': _machine(config, rates.machine),
     'mesh': layout.sizes,
     'devices': layout.devices,
     'tokens': {
@@ -91,11 +105,15 @@ def make(config: config_lib.Config) -> dict[str, Any]:
     'collectives': [vars(c) for c in collectives],
     'muon': _muon(config, layout, count.total, times, collectives),
     'time': _time(config, layout, chip, count.total, times),
-    'checkpoint': {'bytes': saved, 'bytes_per_device': saved / layout.devices},
+    'checkpoint': {
+      'bytes': saved,
+      'bytes_per_device': saved / layout.devices,
+      'copy_s': storage.copy_s(rates.machine, saved / layout.devices),
+    },
     'cache_bytes_per_token': memory.cache_bytes(config.model, chip.width),
     'data': {**data, 'iops': data['pages_per_step'] / times.step},
     'lint': [vars(f) for f in found],
-    'assumptions': _assumptions(chip, config),
+    'assumptions': _assumptions(rates, config),
   }
 
 
@@ -115,6 +133,17 @@ def compile_step(
     **compiled,
     'compare': rocm.compare(plan, compiled),
     'contracts': [vars(f) for f in kept],
+  }
+
+
+def _machine(config, machine) -> dict[str, Any] | None:
+  """What was measured, where, and when; None: nothing."""
+  if machine is None:
+    return None
+  return {
+    'file': config.machine or config.plan.chip,
+    'name': machine.name,
+    'sections': {name: s.date for name, s in machine.sections.items()},
   }
 
 
@@ -176,6 +205,7 @@ def _time(config, layout, chip, model, times) -> dict[str, Any]:
     'network_exposed': times.exposed,
     'network_hidden': times.hidden,
     'step': step,
+    'step_range': times.range,
     'tokens_per_second': tokens / step,
     'tokens_per_day': tokens / step * _DAY,
     'mfu': model * tokens / (step * layout.devices * chip.peak),
@@ -185,16 +215,26 @@ def _time(config, layout, chip, model, times) -> dict[str, Any]:
   }
 
 
-def _assumptions(chip, config) -> list[str]:
+def _assumptions(rates, config) -> list[str]:
+  chip = rates.chip
   mesh = 'to each other device of its node' if chip.mesh else 'within its node'
+  measured = ()
+  if rates.machine:
+    measured = (
+      f'What was measured on {rates.machine.name} decides where there is '
+      'something; its error is that of the measurement, and wider where sizes '
+      "or numbers of devices differ. The data sheet's is "
+      f'{estimate.SHEET_ERROR:.0%}. Errors of a step add up.',
+    )
   return [
-    f'Products run at {chip.achievable:.0%} of {chip.peak / 1e12:,.1f} '
-    f'TFLOP/s, memory at {chip.bandwidth / 1e12:,.2f} TB/s, the whole at '
-    f'--plan.efficiency={config.plan.efficiency:g} of that.',
-    f'A device sends {chip.link / 1e9:g} GB/s {mesh} ({chip.node} devices) '
-    f'and {chip.nic / 1e9:g} GB/s to other nodes; '
-    f'{collectives_lib.EFFICIENCY:.0%} of it is reached, and a group of n adds '
-    f'{collectives_lib.LATENCY * 1e6:g} us x log2 n.',
+    *measured,
+    f'By the data sheet products run at {chip.achievable:.0%} of '
+    f'{chip.peak / 1e12:,.1f} TFLOP/s, memory at {chip.bandwidth / 1e12:,.2f} '
+    f'TB/s; the whole at --plan.efficiency={config.plan.efficiency:g}.',
+    f'By the data sheet a device sends {chip.link / 1e9:g} GB/s {mesh} '
+    f'({chip.node} devices) and {chip.nic / 1e9:g} GB/s to other nodes; '
+    f'{network.EFFICIENCY:.0%} of it is reached, and a group of n adds '
+    f'{network.LATENCY * 1e6:g} us x log2 n.',
     'The gradients of a layer are reduced behind the backward pass, and with '
     'one part of a step what ZeRO-1 gathers for a layer behind the forward '
     'pass, as far as there is time; no other message is hidden.',

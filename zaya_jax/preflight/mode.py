@@ -7,6 +7,7 @@ import platform
 import time
 
 from zaya_jax import config as config_lib
+from zaya_jax.bench.machine import known
 from zaya_jax.config import exit_codes
 from zaya_jax.preflight import judge as judge_lib
 from zaya_jax.preflight import node as node_lib
@@ -25,10 +26,7 @@ def main(config: config_lib.Config) -> int:
   """
   start = time.monotonic()
   if config.preflight.machine:
-    # Imports jax, of which rules alone have no need.
-    from zaya_jax.bench.machine import file
-
-    file.read(config.preflight.machine)
+    known.find(config.preflight.machine)
   said = {
     'devices': config.preflight.devices,
     'ports': config.preflight.ports,

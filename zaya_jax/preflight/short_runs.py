@@ -143,9 +143,9 @@ def lines(path: str) -> Iterator[Line]:
   # Only this process needs a device.
   import jax
 
-  from zaya_jax.bench.machine import collectives, file, memory, transfer
+  from zaya_jax.bench.machine import collectives, known, memory, transfer
 
-  machine, devices = file.read(path), jax.local_devices()
+  machine, devices = known.find(path), jax.local_devices()
   mine = devices[0].device_kind
   alike = mine == machine.chip
   chip = 'as there' if alike else f'{mine}, not {machine.chip}'

@@ -7,6 +7,8 @@ import functools
 import gc
 from collections.abc import Callable, Iterator
 
+import jax
+
 from ops import dispatch
 from zaya_jax import config as config_lib
 from zaya_jax import metrics
@@ -22,6 +24,7 @@ from zaya_jax.model import flops
 from zaya_jax.optim import groups
 from zaya_jax.optim import optimizer as optimizer_lib
 from zaya_jax.parallel import mesh as mesh_lib
+from zaya_jax.plan.cost import machine as machine_lib
 from zaya_jax.report import overview
 from zaya_jax.runtime import processes, run_files, session, stop, supervised
 from zaya_jax.train import guard as guard_lib
@@ -59,6 +62,7 @@ def train(config: config_lib.Config) -> int:
     config = open_(session.join(config, _must_agree(config)))
     config = inherit.settings(config.in_steps())
     config = _check(config)
+    open_(dispatch.measured(_times(config)))
     open_(_lock(config))
     listen = functools.cache(lambda: open_(stop.StopSignal()))
     code, more = _train_segment(inherit.length(config), listen)
@@ -135,7 +139,10 @@ def _check(config) -> config_lib.Config:
 
 def _compile(config, ways, state, batch, note):
   """The step in the fastest way that fits."""
-  place, options = step_kept.folder(), step_lib.compiler_options()
+  place, options = step_kept.folder(), step_lib.compiler_options(config)
+
+  if size := step_lib.bucket(config):
+    note(f'messages of gradients are fused up to {size / 2**20:,.0f} MiB')
 
   def make(config):
     optimizer = optimizer_lib.of_run(config)
@@ -145,6 +152,11 @@ def _compile(config, ways, state, batch, note):
     return step_kept.Step(step, options, config, place, note)
 
   return ways.compile(make, config, (state, batch), note)
+
+
+def _times(config) -> list[dispatch.Row]:
+  """Engines as --machine has them."""
+  return machine_lib.engines(config, jax.devices()[0].device_kind)
 
 
 def _must_agree(config) -> str:

@@ -16,6 +16,7 @@ from zaya_jax import config as config_lib
 from zaya_jax.optim import balance, muon, spikes
 from zaya_jax.optim import optimizer as optimizer_lib
 from zaya_jax.parallel import partition
+from zaya_jax.plan.cost import machine as machine_lib
 from zaya_jax.train import digest, gradients
 from zaya_jax.train import state as state_lib
 
@@ -23,6 +24,8 @@ from zaya_jax.train import state as state_lib
 # device's part of the loss.
 HELD, LOSSES = 'guard/held', 'guard/losses'
 DIGEST = 'data/digest'  # Of the batch, for the ledger.
+# Collectives of which XLA fuses several into one message.
+_FUSED = ('all_gather', 'reduce_scatter', 'all_reduce')
 
 Step = Callable[
   [state_lib.TrainState, gradients.Batch],
@@ -30,18 +33,38 @@ Step = Callable[
 ]
 
 
-def compiler_options() -> dict[str, str | bool]:
+def compiler_options(
+  config: config_lib.Config | None = None,
+) -> dict[str, str | int]:
   """XLA's, for the program of `make_train_step`, where it is to run here.
 
   On CUDA products are cuBLAS's. To try Triton's is half of compiling, none that
   was measured made a step faster, and as long as XLA may choose, it copies
   results of Newton-Schulz to their place (docs/performance.md). Whoever names
-  the flag in XLA_FLAGS decides.
+  the flag in XLA_FLAGS decides, but for --mesh.bucket_mib.
+
+  Args:
+    config: of the run, on the mesh that is set; None: no messages are fused.
   """
+  said = os.environ.get('XLA_FLAGS', '')
+  found: dict[str, str | int] = {}
   name = 'xla_gpu_enable_triton_gemm'
-  if dispatch.platform() != 'cuda' or name in os.environ.get('XLA_FLAGS', ''):
-    return {}
-  return {name: False}
+  if dispatch.platform() == 'cuda' and name not in said:
+    found[name] = False
+  size = bucket(config) if config else 0
+  for kind in _FUSED if size else ():
+    name = f'xla_gpu_{kind}_combine_threshold_bytes'
+    if config.mesh.bucket_mib or name not in said:
+      found[name] = size
+  return found
+
+
+def bucket(config: config_lib.Config) -> int:
+  """Bytes up to which messages are fused on the mesh that is set; 0: XLA's."""
+  if dispatch.platform() == 'cpu':
+    return 0
+  devices = jax.sharding.get_abstract_mesh().size
+  return machine_lib.bucket(config, jax.devices()[0].device_kind, devices)
 
 
 def make_jitted(
@@ -49,7 +72,7 @@ def make_jitted(
 ) -> Any:
   """The step that a run takes: it may be held, and its state is donated."""
   step = make_train_step(config, optimizer, hold=True)
-  options = compiler_options()
+  options = compiler_options(config)
   return jax.jit(step, donate_argnums=0, compiler_options=options)
 
 

@@ -18,7 +18,8 @@ BOUNDS = {
     optim.lr optim.lr_final optim.warmup_steps
     optim.schedule_steps optim.decay_steps optim.weight_decay optim.clip_norm
     optim.adam_eps optim.balance_lr optim.accumulation
-    guard.spike_limit guard.vote_every mesh.replica distributed.processes
+    guard.spike_limit guard.vote_every mesh.replica mesh.bucket_mib
+    distributed.processes plan.latency_ms
     checkpoint.every checkpoint.keep_every checkpoint.host_memory_gb
     eval.every eval.batches eval.limit
     generate.temperature plan.tokens aegis.spares aegis.step_limit_s

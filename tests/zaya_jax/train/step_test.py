@@ -17,6 +17,7 @@ from zaya_jax.checkpoint import arrays
 from zaya_jax.inference import score
 from zaya_jax.parallel import batch as batch_lib
 from zaya_jax.parallel import mesh as mesh_lib
+from zaya_jax.plan.cost import machine as machine_lib
 from zaya_jax.train import gradients
 from zaya_jax.train import state as state_lib
 from zaya_jax.train import step as step_lib
@@ -30,6 +31,7 @@ CONFIG = config_lib.Config(
 )
 BATCH = tiny.batch(MODEL, rows=8, length=12)
 NORM = jax.jit(optax.tree.norm)
+_SUMS = '--xla_gpu_all_reduce_combine_threshold_bytes'
 _TRITON = 'xla_gpu_enable_triton_gemm'
 
 
@@ -80,9 +82,48 @@ def test_xla_tries_no_triton_on_cuda_unless_told(
     assert step_lib.compiler_options() == wanted
 
 
+@pytest.mark.parametrize(
+  ('words', 'flags', 'wanted'),
+  [
+    ('--mesh.bucket_mib=4', '', [2**22] * 3),
+    # Said of this run, and so before what is said of all.
+    ('--mesh.bucket_mib=4', _SUMS + '=1', [2**22] * 3),
+    ('', '', []),
+    # Where the all-reduce of eight devices has 90 % of 318 GB/s.
+    ('--machine=mi300x', '', [2**27] * 3),
+    ('--machine=mi300x', _SUMS + '=1', [2**27] * 2),
+    ('--machine=none', '', []),
+  ],
+)
+def test_messages_are_fused_up_to_what_saturates_links(
+  monkeypatch, words, flags, wanted
+):
+  class Device:
+    device_kind = 'AMD Instinct MI300X'
+
+  monkeypatch.setenv('XLA_FLAGS', flags)
+  monkeypatch.setattr(jax, 'devices', lambda: [Device])
+  config = config_lib.Config.parse(words.split())
+  with dispatch.compile_for('rocm'), jax.set_mesh(mesh_lib.make_mesh(
+    config.mesh, jax.local_devices()
+  )):  # fmt: skip
+    found = step_lib.compiler_options(config)
+  assert list(found.values()) == wanted
+
+
+def test_machine_of_another_chip_is_refused():
+  config = config_lib.Config.parse(['--machine=mi300x'])
+  with pytest.raises(config_lib.UsageError, match='--machine=mi300x does not'):
+    machine_lib.bucket(config, 'NVIDIA H200', 8)
+
+
 def test_xla_knows_its_options():
   lowered = jax.jit(lambda x: x + 1).lower(jnp.ones(()))
-  lowered.compile(compiler_options={_TRITON: False})
+  config = config_lib.Config.parse(['--mesh.bucket_mib=4'])
+  with dispatch.compile_for('cuda'):
+    options = step_lib.compiler_options(config)
+  assert len(options) == 4
+  lowered.compile(compiler_options=options)
   with pytest.raises(Exception, match='no_such_option'):
     lowered.compile(compiler_options={'no_such_option': False})
 

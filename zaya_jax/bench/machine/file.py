@@ -15,12 +15,10 @@ import pathlib
 from importlib import metadata
 from typing import Any
 
-import jax
-
 from zaya_jax import config as config_lib
 from zaya_jax.bench.sweep import record
 from zaya_jax.config import exit_codes
-from zaya_jax.runtime import durable, processes
+from zaya_jax.runtime import durable
 
 _FORMAT = 1
 _PACKAGES = ('jax', 'jaxlib')
@@ -120,6 +118,11 @@ class Machine:
 
 def here() -> Machine:
   """The machine of this command, without measurements."""
+  # Who reads a file, as a plan does, needs no jax.
+  import jax
+
+  from zaya_jax.runtime import processes
+
   device = jax.devices()[0]
   return Machine(
     chip=device.device_kind,

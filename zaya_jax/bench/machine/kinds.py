@@ -14,7 +14,7 @@ from collections.abc import Callable
 import jax
 import numpy as np
 
-from zaya_jax.bench.machine import pattern
+from zaya_jax.bench.machine import bus, pattern
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,37 +56,37 @@ _ring = lambda n: [(d, (d + 1) % n) for d in range(n)]
 
 KINDS = {
   'all-reduce': Kind(
+    factor=bus.FACTORS['all-reduce'],
     call=lambda x, n: jax.lax.psum(x, 'd'),
-    factor=lambda n: 2 * (n - 1) / n,
     terms=lambda n, _: pattern.terms(_column([pattern.base(n).sum()] * n), n),
     in_place=True,
   ),
   'reduce-scatter': Kind(
+    factor=bus.FACTORS['reduce-scatter'],
     call=lambda x, n: jax.lax.psum_scatter(x, 'd', tiled=True),
-    factor=lambda n: (n - 1) / n,
     terms=_scattered,
   ),
   'all-gather': Kind(
+    factor=bus.FACTORS['all-gather'],
     call=lambda x, n: jax.lax.all_gather(x, 'd', tiled=True),
-    factor=lambda n: (n - 1) / n,
     terms=lambda n, _: pattern.terms(np.broadcast_to(pattern.base(n), (n, n))),
     sends=lambda elements, n: elements // n,
   ),
   'all-to-all': Kind(
+    factor=bus.FACTORS['all-to-all'],
     call=lambda x, n: jax.lax.all_to_all(
       x.reshape(n, -1), 'd', 0, 0, tiled=True
     ).reshape(-1),
-    factor=lambda n: (n - 1) / n,
     terms=_exchanged,
   ),
   'broadcast': Kind(
+    factor=bus.FACTORS['broadcast'],
     call=lambda x, n: jax.lax.pbroadcast(x, 'd', 0),
-    factor=lambda n: 1.0,
     terms=lambda n, _: pattern.terms(_column([pattern.base(n)[0]] * n)),
   ),
   'permute': Kind(
+    factor=bus.FACTORS['permute'],
     call=lambda x, n: jax.lax.ppermute(x, 'd', _ring(n)),
-    factor=lambda n: 1.0,
     terms=lambda n, _: pattern.terms(_column(np.roll(pattern.base(n), 1))),
   ),
 }

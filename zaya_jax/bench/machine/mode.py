@@ -32,15 +32,20 @@ _NOUNS: dict[str, types.ModuleType] = {
 _SHORTEST_LIMIT_S = 60.0  # The first collective sets up connections.
 
 
-def main(config: config_lib.Config) -> None:
+def main(config: config_lib.Config, operations: types.ModuleType) -> None:
   """Measures what --bench.op names, each for --bench.minutes.
+
+  Args:
+    config: of the command.
+    operations: `bench.operations`, which is as the modules here are.
 
   Raises:
     UsageError: if a case has another name, or --output is another machine's.
     MachineFileError: if --output is damaged.
     WrongError: if a result is wrong.
   """
-  nouns = _nouns(config)
+  known = {**_NOUNS, 'operations': operations}
+  nouns = _nouns(config, known)
   with _joined(config) as config:
     here = file.here()  # In all processes: jax looks for devices together.
     found = processes.first_says(
@@ -51,17 +56,20 @@ def main(config: config_lib.Config) -> None:
       os.makedirs(os.path.dirname(config.output) or '.', exist_ok=True)
       print(machine.name, flush=True)
     for noun in _left(config, nouns, machine):
-      machine = _measure(config, noun, machine)
+      machine = _measure(config, noun, known[noun], machine)
       _write(config.output, machine)
       if processes.process() == 0:
         tables.show(noun, machine.sections[noun])
 
 
 def _measure(
-  config: config_lib.Config, noun: str, machine: file.Machine
+  config: config_lib.Config,
+  noun: str,
+  module: types.ModuleType,
+  machine: file.Machine,
 ) -> file.Machine:
   """The machine with one section more, or one that goes on."""
-  module, bench = _NOUNS[noun], config.bench
+  bench = config.bench
   before = machine.sections.get(noun) or file.section(module.UNIT)
   mine = lambda case: not bench.case or case in bench.case
   if before.versions != file.section(module.UNIT).versions:
@@ -122,7 +130,9 @@ def _write(path: str, machine: file.Machine) -> None:
     file.write(path, machine)
 
 
-def _nouns(config: config_lib.Config) -> list[str]:
+def _nouns(
+  config: config_lib.Config, modules: dict[str, types.ModuleType]
+) -> list[str]:
   """What to measure: all that has one of the cases.
 
   Raises:
@@ -131,7 +141,7 @@ def _nouns(config: config_lib.Config) -> list[str]:
   nouns, wanted = config.bench.measurements, set(config.bench.case)
   if not wanted:
     return list(nouns)
-  known = {noun: _NOUNS[noun].cases(config) for noun in nouns}
+  known = {noun: modules[noun].cases(config) for noun in nouns}
   names = [case for cases in known.values() for case in cases]
   for case in config.bench.case:
     if case not in names:

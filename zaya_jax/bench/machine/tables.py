@@ -33,7 +33,7 @@ def show(noun: str, section: file.Section) -> None:
   for columns, rows in ((_CURVES, lines), (_POINTS, singles)):
     if rows:
       console.print(_table(noun, columns, rows))
-  if section.unit == 'TFLOP/s' and len(singles) > 2:
+  if noun in ('gemm', 'peak') and len(singles) > 2:
     console.print(_typical(section))
   for note in section.notes:
     console.print(note)

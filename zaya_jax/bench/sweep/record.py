@@ -21,6 +21,8 @@ class Point:
     high: the third quartile.
     samples: how often it was timed.
     calls: in each sample.
+    about: what the rest does not say: shapes of an operation, or the source of
+      what others have measured.
   """
 
   case: str
@@ -32,6 +34,7 @@ class Point:
   high: float
   samples: int
   calls: int
+  about: str = ''
 
   @property
   def rate(self) -> float:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from zaya_jax.config import fields, run
+from zaya_jax.config import fields, machine, run
 from zaya_jax.config.checks import division
 from zaya_jax.config.recipe import segments
 
@@ -25,6 +25,7 @@ _KINDS = {
   'data.tokenizer': ("'bytes', a tokenizer.json or its folder", None),
   'eval.task_dir': ('the folder with your task files', True),
   'eval.text': ('a file with text', False),
+  'machine': ('a .json file of --mode=bench, or a machine by name', False),
   'preflight.machine': ('a .json file of --mode=bench', False),
   'generate.prompts': ('a file with prompts', False),
 }
@@ -47,7 +48,7 @@ class _Mode:
 
 
 _READ, _WRITE, _RUN = ('source', 'run_dir'), ('output',), ('run_dir',)
-_TRAIN = _Mode(needs=(_RUN,), reads=('data.tokenizer',))
+_TRAIN = _Mode(needs=(_RUN,), reads=('data.tokenizer', 'machine'))
 _MODES = {
   'train': _TRAIN,
   'supervise': _TRAIN,
@@ -62,7 +63,7 @@ _MODES = {
   'import': _Mode(needs=(('source',), _WRITE), reads=('source',)),
   'export': _Mode(needs=(_READ, _WRITE), reads=(_READ,)),
   'conform': _Mode(reads=('source',)),
-  'plan': _Mode(ends=('.json', '.svg')),
+  'plan': _Mode(reads=('machine',), ends=('.json', '.svg')),
   'bench': _Mode(ends=('.json',)),
   'preflight': _Mode(reads=('preflight.machine',), ends=('.json',)),
   'report': _Mode(needs=(_READ,), reads=(_READ,), ends=('.html',)),
@@ -166,6 +167,8 @@ def _check_there(flag: str, path: str) -> None:
   """Refuses a path that is not there, or is not what its flag names."""
   what, is_folder = _KINDS[flag]
   if not path or (flag, path) == ('data.input', 'stdlib'):
+    return
+  if flag.endswith('machine') and path in (*machine.MACHINES, 'none'):
     return
   if flag in ('data.input', 'data.dir') and _is_url(path):
     return  # Only its store knows.

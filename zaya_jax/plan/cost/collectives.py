@@ -1,30 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The collectives of a step, with bytes, axes and seconds.
-
-A collective takes the bytes that each device sends over the bandwidth between
-them, and a latency for each halving of the group. Between nodes, gathers and
-reductions use the network cards of all devices that take part in a node.
-"""
+"""The collectives of a step, with bytes, axes and seconds (`network`)."""
 
 import collections
 import dataclasses
 import math
 
 from zaya_jax import config as config_lib
+from zaya_jax.bench.machine import file
 from zaya_jax.parallel import placement
-from zaya_jax.plan.cost import division, memory, newton_schulz
+from zaya_jax.plan.cost import division, memory, network, newton_schulz
 from zaya_jax.runtime import chips as chips_lib
 
-EFFICIENCY = 0.8  # Of a link, for large messages.
-LATENCY = 15e-6  # Seconds, for each halving of a group.
-
-_SENT = {
-  'all-gather': lambda n: (n - 1) / n,
-  'reduce-scatter': lambda n: (n - 1) / n,
-  'all-to-all': lambda n: (n - 1) / n,
-  'all-reduce': lambda n: 2 * (n - 1) / n,
-  'permute': lambda n: 1.0,
-}
 # What single layers send while others compute; those of FSDP, which compute
 # with what they have just gathered, only in the backward pass.
 _BEHIND = {
@@ -44,7 +30,8 @@ class Collective:
     count: calls in a step.
     bytes: of all calls of a step together, on one device: the larger of what
       goes in and what comes out of each.
-    seconds: of all calls.
+    seconds: of all calls; at best `low`, at worst `high`.
+    source: of the seconds, as `estimate.Estimate`.
     local: devices of a group that share a node.
     size: devices of a group.
     hidden: the pass behind which it can run, 'forward' or 'backward'; ''
@@ -57,13 +44,19 @@ class Collective:
   count: int
   bytes: float
   seconds: float
+  low: float
+  high: float
+  source: str
   local: int
   size: int
   hidden: str = ''
 
 
 def plan(
-  config: config_lib.Config, layout: division.Layout, chip: chips_lib.Chip
+  config: config_lib.Config,
+  layout: division.Layout,
+  chip: chips_lib.Chip,
+  machine: file.Machine | None = None,
 ) -> list[Collective]:
   """The collectives of a step, over axes of more than one device."""
   found = [
@@ -73,39 +66,36 @@ def plan(
   ]
   counted = 4 * (config.model.num_layers * config.model.num_classes + 3)
   found.append(('loss, norm, load', 'all-reduce', division.AXES, 4, counted))
-  made = [_make(layout, chip, *known) for known in found]
-  return [c for c in made if c.size > 1]
+  bucket = 2**20 * config.mesh.bucket_mib
+  made = (
+    _make(layout, chip, machine, *_fused(bucket, *known)) for known in found
+  )
+  return [c for c in made if c]
 
 
-def seconds(
-  layout: division.Layout, chip: chips_lib.Chip, kind: str,
-  axes: tuple[str, ...], count: int, total: float,
-) -> float:  # fmt: skip
-  """Of `count` collectives of `total` bytes together."""
-  size, local = layout.size(axes), layout.local(axes, chip.node)
-  if size == 1:
-    return 0.0
-  rate = chip.local_rate(local) if local > 1 else math.inf
-  if local < size:
-    # Each device talks to each other node itself in an all-to-all.
-    cards = (size - 1) / (size - local) if kind == 'all-to-all' else local
-    rate = min(rate, chip.nic * cards)
-  sent = total * _SENT[kind](size)
-  latency = count * LATENCY * math.ceil(math.log2(size))
-  return sent / (rate * EFFICIENCY) + latency
+def _fused(bucket, what, kind, axes, count, total):
+  """As few calls as buckets are filled; tokens and keys are no such thing."""
+  if bucket and kind in ('all-gather', 'reduce-scatter', 'all-reduce'):
+    count = min(count, max(1, math.ceil(total / bucket)))
+  return what, kind, axes, count, total
 
 
-def _make(layout, chip, what, kind, axes, count, total) -> Collective:
+def _make(layout, chip, machine, what, kind, axes, count, total):
+  """One of them; None over a single device."""
   axes = tuple(axis for axis in axes if layout.sizes[axis] > 1)
+  group = network.Group(layout.size(axes), layout.local(axes, chip.node))
+  if group.size == 1:
+    return None
+  took = network.seconds(chip, machine, kind, group, count, total)
   return Collective(
     what=what,
     kind=kind,
     axes=axes,
     count=count,
     bytes=total,
-    seconds=seconds(layout, chip, kind, axes, count, total),
-    local=layout.local(axes, chip.node),
-    size=layout.size(axes),
+    **vars(took),
+    local=group.local,
+    size=group.size,
     hidden=_BEHIND.get(what, ''),
   )
 

@@ -177,9 +177,10 @@ def plan(
   }[remat or model.remat]
   stacks = newton_schulz.stacks(config, layout, found)
   logits = _logits(config, layout, width)
+  held = model.num_layers * saved  # Not any more, when Newton-Schulz works.
   work = max(
     kept + _layer_work(config, layout, found, width),
-    newton_schulz.workspace(stacks, width),
+    newton_schulz.workspace(stacks, width) - held,
   )
   return Memory(
     parameters=sum(leaf.part_bytes for leaf in found),
@@ -190,7 +191,7 @@ def plan(
       if leaf.cut
     ),
     gradients=sum(_gradient(leaf, layout, width) for leaf in found),
-    activations=model.num_layers * saved,
+    activations=held,
     logits=logits,
     temporary=max(0.0, work - logits),
   )
@@ -207,15 +208,14 @@ def _gradient(leaf, layout, width) -> float:
 
   Its own is whole, with a second set for the sum over parts; but a layer that
   gathers its matrices scatters their gradients at once. Those of experts are in
-  the compute type. So is the copy of their matrices, which lives as long, and
-  which is counted here where nothing is gathered.
+  the compute type.
   """
-  if not leaf.cut:
-    return leaf.nbytes * (2 if layout.parts > 1 else 1)
-  of_layer = placement.is_of_layer(leaf.name, leaf.shape)
-  if layout.parts == 1:
-    return leaf.part_bytes + (0 if of_layer else leaf.nbytes)
   own = leaf.nbytes / 4 * sent_width(leaf, layout, width)
+  if not leaf.cut:
+    return own + (leaf.nbytes if layout.parts > 1 else 0)
+  if layout.parts == 1:
+    of_layer = placement.is_of_layer(leaf.name, leaf.shape)
+    return leaf.part_bytes + leaf.nbytes * (not of_layer)
   return leaf.part_bytes + leaf.nbytes + own
 
 

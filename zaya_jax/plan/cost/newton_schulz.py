@@ -82,12 +82,12 @@ def flops(
   found: Sequence[Stack], steps: int, *, symmetric: bool = False
 ) -> float:
   """Of all matrices; `symmetric` computes half of each symmetric product."""
-  return sum(s.count * _one(s.m, s.n, steps, symmetric) for s in found)
+  return sum(s.count * one(s.m, s.n, steps, symmetric) for s in found)
 
 
 def busiest(found: Sequence[Stack], steps: int) -> float:
   """FLOPs of the device that gets most: whole matrices, stacked by shape."""
-  return sum(s.each * _one(s.m, s.n, steps, False) for s in found)
+  return sum(s.each * one(s.m, s.n, steps, False) for s in found)
 
 
 def workspace(found: Sequence[Stack], width: int) -> float:
@@ -97,6 +97,7 @@ def workspace(found: Sequence[Stack], width: int) -> float:
   )
 
 
-def _one(m: int, n: int, steps: int, symmetric: bool) -> float:
+def one(m: int, n: int, steps: int, symmetric: bool) -> float:
+  """FLOPs of one matrix of m x n."""
   both = 2.0 * m * m * n + 2.0 * m**3  # Their results are symmetric.
   return steps * (both / (2 if symmetric else 1) + 2.0 * m * m * n)

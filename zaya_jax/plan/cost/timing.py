@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The time of a step: a roofline for each part of it, and the network.
+"""The time of a step: its parts, and the network.
 
-A part takes the longer of its FLOPs at the rate of large products and its
-bytes at the bandwidth of the memory. This is what the machine allows, not a
-prediction: `--plan.efficiency` brings in what was measured.
+A part whose operation was measured on such a machine takes what that gives
+(`fused`). Any other takes the longer of its FLOPs at the rate of large products
+and its bytes at the bandwidth of the memory: what the machine allows, not a
+prediction.
 """
 
 import dataclasses
@@ -11,8 +12,16 @@ import dataclasses
 from zaya_jax import config as config_lib
 from zaya_jax.model import flops as flops_lib
 from zaya_jax.plan.cost import collectives as collectives_lib
-from zaya_jax.plan.cost import division, memory, newton_schulz
-from zaya_jax.runtime import chips as chips_lib
+from zaya_jax.plan.cost import (
+  division,
+  estimate,
+  fused,
+  memory,
+  newton_schulz,
+)
+from zaya_jax.plan.cost import (
+  rates as rates_lib,
+)
 
 PASSES = {'forward': 1 / 3, 'backward': 2 / 3}  # Shares of their time.
 _SCORE_PASSES = 8  # Reads and writes of attention's scores, both ways.
@@ -21,12 +30,15 @@ _KEPT_PASSES = 4  # Of activations: write and read, forward and backward.
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Part:
-  """A part of a step, on one device."""
+  """A part of a step, on one device; the rest as `estimate.Estimate`."""
 
   name: str
   flops: float
   bytes: float
   seconds: float
+  low: float
+  high: float
+  source: str
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,12 +50,14 @@ class Times:
     update: parts of the optimizer.
     exposed: seconds of collectives that nothing hides.
     hidden: seconds of collectives behind a pass, by its name.
+    range: seconds of the step at best and at worst.
   """
 
   parts: list[Part]
   update: list[Part]
   exposed: float
   hidden: dict[str, float]
+  range: tuple[float, float]
 
   @property
   def compute(self) -> float:
@@ -60,23 +74,44 @@ class Times:
 def plan(
   config: config_lib.Config,
   layout: division.Layout,
-  chip: chips_lib.Chip,
+  rates: rates_lib.Rates,
   collectives: list[collectives_lib.Collective],
 ) -> Times:
   """The times of one step."""
-  parts = _passes(config, layout, chip)
-  compute = sum(part.seconds for part in parts)
-  behind = lambda name: sum(c.seconds for c in collectives if c.hidden == name)
-  hidden = {
-    name: min(behind(name), share * compute) for name, share in PASSES.items()
-  }
-  sent = sum(c.seconds for c in collectives)
+  parts = _passes(config, layout, rates)
+  update = _update(config, layout, rates)
+
+  def exposed(bound):
+    """Seconds hidden behind each pass, and those of all other messages."""
+    compute = sum(getattr(part, bound) for part in parts)
+    hidden = {
+      name: min(_behind(collectives, name, bound), share * compute)
+      for name, share in PASSES.items()
+    }
+    sent = sum(getattr(c, bound) for c in collectives)
+    return hidden, sent - sum(hidden.values())
+
+  whole = lambda bound: (
+    sum(getattr(part, bound) for part in (*parts, *update)) + exposed(bound)[1]
+  )
+  hidden, rest = exposed('seconds')
   return Times(
     parts=parts,
-    update=_update(config, layout, chip),
-    exposed=sent - sum(hidden.values()),
+    update=update,
+    exposed=rest,
     hidden=hidden,
+    range=(whole('low'), whole('high')),
   )
+
+
+def _behind(collectives, name, bound) -> float:
+  """Seconds that can run behind a pass: the last call of it has no more work.
+
+  The first that a forward pass waits for is as long.
+  """
+  found = [c for c in collectives if c.hidden == name]
+  last = max((getattr(c, bound) / c.count for c in found), default=0.0)
+  return sum(getattr(c, bound) for c in found) - last
 
 
 def executed(model: config_lib.ModelConfig, seq_len: int) -> dict[str, float]:
@@ -96,7 +131,8 @@ def executed(model: config_lib.ModelConfig, seq_len: int) -> dict[str, float]:
   }
 
 
-def _passes(config, layout, chip) -> list[Part]:
+def _passes(config, layout, rates) -> list[Part]:
+  chip, known = rates.chip, fused.Parts(config, layout, rates)
   model, leaves = config.model, memory.leaves(config, layout)
   tokens = layout.tokens * layout.parts
   flops = executed(model, layout.seq_len)
@@ -122,16 +158,19 @@ def _passes(config, layout, chip) -> list[Part]:
     'experts': reads('layers/experts') / layout.sizes['expert'],
     'head': chunks * head,
   }
-  found = [
-    _part(config, chip, name, cost * tokens, read.get(name, 0.0))
-    for name, cost in flops.items()
-  ]
   elementwise = _KEPT_PASSES * kept * model.num_layers
-  return [*found, _part(config, chip, 'elementwise', 0.0, elementwise)]
+  work = {name: (f * tokens, read.get(name, 0.0)) for name, f in flops.items()}
+  work['elementwise'] = (0.0, elementwise)
+  return [
+    _part(rates, name, *both, known.find(name)) for name, both in work.items()
+  ]
 
 
-def _update(config, layout, chip) -> list[Part]:
-  leaves = memory.leaves(config, layout)
+def _update(config, layout, rates) -> list[Part]:
+  leaves, known = (
+    memory.leaves(config, layout),
+    fused.Parts(config, layout, rates),
+  )
   # Reads and writes in float32: gradient, states, update of a device's share;
   # and parameters, which are read and written.
   moved = 11 * sum(leaf.part_bytes for leaf in leaves)
@@ -139,12 +178,17 @@ def _update(config, layout, chip) -> list[Part]:
   stacks = newton_schulz.stacks(config, layout, leaves)
   flops = newton_schulz.busiest(stacks, iterations)
   return [
-    _part(config, chip, 'Newton-Schulz', flops, 0.0),
-    _part(config, chip, 'update', 0.0, moved),
+    _part(rates, 'Newton-Schulz', flops, 0.0, known.newton_schulz()),
+    _part(rates, 'update', 0.0, moved, known.update()),
   ]
 
 
-def _part(config, chip, name, flops, moved) -> Part:
-  longer = max(flops / chip.rate, moved / chip.bandwidth)
-  seconds = longer / config.plan.efficiency
-  return Part(name=name, flops=flops, bytes=moved, seconds=seconds)
+def _part(
+  rates: rates_lib.Rates,
+  name: str,
+  flops: float,
+  moved: float,
+  measured: estimate.Estimate | None = None,
+) -> Part:
+  took = measured or rates.roofline(flops, moved)
+  return Part(name=name, flops=flops, bytes=moved, **vars(took))

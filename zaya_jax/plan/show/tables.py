@@ -47,7 +47,7 @@ def print_all(
 def _table(console, title, columns, rows):
   table = rich.table.Table(box=None, header_style='dim', pad_edge=False)
   for i, column in enumerate(columns):
-    left = not i or column in ('over', 'rule', '')
+    left = not i or column in ('over', 'rule', 'from', '')
     table.add_column(column, justify='left' if left else 'right')
   for row in rows:
     table.add_row(*row)
@@ -64,8 +64,9 @@ def _summary(plan):
     f'parameters | {count["total"]:,} | {count["active"]:,} active',
     f'tokens of a step | {tokens["step"]:,} | {tokens["device"]:,} on a '
     f'device, {tokens["parts"]} part(s)',
-    f'step | {seconds(time["step"])} | {short(time["tokens_per_second"])} '
-    f'tokens/s, {short(time["tokens_per_day"])} a day, MFU {time["mfu"]:.1%}',
+    f'step | {seconds(time["step"])} | {_bar(time)}, '
+    f'{short(time["tokens_per_second"])} tokens/s, '
+    f'{short(time["tokens_per_day"])} a day, MFU {time["mfu"]:.1%}',
     f'{short(time["budget_tokens"])} tokens | {_days(time["budget_days"])} | '
     f'{short(time["device_hours"])} GPU-hours',
     f'Muon | {short(muon["flops"])}FLOP | {muon["share_of_flops"]:.1%} of '
@@ -73,7 +74,7 @@ def _summary(plan):
     f'matrices, {short(muon["flops_busiest_device"])}FLOP on the busiest '
     'device',
     f'checkpoint | {nbytes(saved["bytes"])} | '
-    f'{nbytes(saved["bytes_per_device"])} from each device',
+    f'{nbytes(saved["bytes_per_device"])} from each device{_copied(saved)}',
     f'decoding | {nbytes(plan["cache_bytes_per_token"])} | of keys and values '
     'for each token of a context',
     f'data | {data["iops"]:,.0f} IOPS | {data["pages_per_step"]:,.0f} pages a '
@@ -81,6 +82,17 @@ def _summary(plan):
     f'{seconds(data["step_s_at_limit"])} a step',
   )
   return title(plan), ('', ' ', ''), [row.split(' | ') for row in rows]
+
+
+def _copied(saved):
+  took = saved['copy_s']
+  return '' if took is None else f', copied to its host in {seconds(took)}'
+
+
+def _bar(time):
+  low, high = time['step_range']
+  step = time['step']
+  return f'{low / step - 1:+.0%} to {high / step - 1:+.0%}'
 
 
 def _flops(plan):
@@ -119,24 +131,34 @@ def _collectives(plan):
   rows = [
     f'{c["kind"]} {c["what"]} | {" x ".join(c["axes"])} | {c["count"]:,} | '
     f'{nbytes(c["bytes"])} | {seconds(c["seconds"])} | '
-    f'{c["hidden"] and "hidden"}'.split(' | ')
+    f'{c["source"]} | {c["hidden"] and "hidden"}'.split(' | ')
     for c in plan['collectives']
   ]
-  columns = ('', 'over', 'calls', 'bytes', 'time', '')
+  columns = ('', 'over', 'calls', 'bytes', 'time', 'from', '')
   return 'collectives of a step, on one device', columns, rows
 
 
 def _time(plan):
+  """Parts with their seconds at best and at worst, and whence they come."""
   time = plan['time']
   took = lambda part: [seconds(part), f'{part / time["step"]:.1%}']
+  bar = lambda low, high: f'{seconds(low)} to {seconds(high)}'
   rows = [
-    [p['name'], text.short(p['flops']), nbytes(p['bytes']), *took(p['seconds'])]
+    [
+      p['name'], text.short(p['flops']), nbytes(p['bytes']),
+      *took(p['seconds']), bar(p['low'], p['high']), p['source'],
+    ]
     for p in (*time['parts'], *time['update'])
-  ]
+  ]  # fmt: skip
   rows.append(['network, not hidden', '', '', *took(time['network_exposed'])])
-  rows.append(['step', '', '', *took(time['step'])])
-  columns = ('', 'FLOP', 'bytes', 'time', 'share')
-  return 'time of a step, as the machine allows', columns, rows
+  rows.append(['step', '', '', *took(time['step']), bar(*time['step_range'])])
+  rows = [row + [''] * (7 - len(row)) for row in rows]
+  columns = ('', 'FLOP', 'bytes', 'time', 'share', 'best to worst', 'from')
+  known = plan['machine']
+  title = 'time of a step, by data sheets: what the machine allows'
+  if known:
+    title = f'time of a step, by what was measured on {known["name"]}'
+  return title, columns, rows
 
 
 def _compiled(plan):

@@ -79,6 +79,7 @@ def _facts(config, arguments) -> dict[str, Any]:
     'processes': processes.processes(),
     'jax': named,
     'engines': dispatch.named(),
+    'times': [dataclasses.astuple(row) for row in dispatch.rows()],
     'native': native.fingerprint(),
   }
 

@@ -54,7 +54,7 @@ class Step:
   def __init__(
     self,
     step: Callable[[Any, Any], tuple[Any, dict[str, jax.Array]]],
-    options: dict[str, str | bool],
+    options: dict[str, str | int],
     config: config_lib.Config,
     place: str,
     note: Callable[[str], None],

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support import released
 from zaya_jax.plan.cost import collectives as collectives_lib
-from zaya_jax.plan.cost import division
+from zaya_jax.plan.cost import division, network
 from zaya_jax.runtime import chips
 
 PARAMETERS = 8_840_488_784 + 256  # Layer 0 stores a vector it does not use.
@@ -22,6 +22,12 @@ def _layout(**sizes):
 def _list(shape, *words):
   config = released.parse(*words)
   return collectives_lib.plan(config, shape, chips.CHIPS['mi300x'])
+
+
+def _seconds(shape, chip, kind, total):
+  axes = ('replica',)
+  group = network.Group(shape.size(axes), shape.local(axes, chip.node))
+  return network.seconds(chip, None, kind, group, 1, total).seconds
 
 
 def _plan(shape, *words):
@@ -147,11 +153,9 @@ def test_context_gathers_512_values_a_token_and_layer():
 
 
 def test_network_by_hand():
-  chip, share = chips.CHIPS['mi300x'], collectives_lib.EFFICIENCY
-  latency = lambda halvings: collectives_lib.LATENCY * halvings
-  time = lambda shape, kind: collectives_lib.seconds(
-    shape, chip, kind, ('replica',), 1, 8e9
-  )
+  chip, share = chips.CHIPS['mi300x'], network.EFFICIENCY
+  latency = lambda halvings: network.LATENCY * halvings
+  time = lambda shape, kind: _seconds(shape, chip, kind, 8e9)
   # Eight devices: seven links of 64 GB/s carry seven eighths.
   node = time(_layout(replica=8), 'all-gather')
   assert node == pytest.approx(1e9 / 64e9 / share + latency(3))
@@ -198,11 +202,9 @@ def test_bytes_are_those_of_rings(n):
   chip, total = chips.CHIPS['h200'], 8e9
 
   def sent(kind):
-    took = collectives_lib.seconds(
-      _layout(replica=n), chip, kind, ('replica',), 1, total
-    )
-    latency = collectives_lib.LATENCY * np.log2(n)
-    return (took - latency) * 450e9 * collectives_lib.EFFICIENCY / (total / n)
+    took = _seconds(_layout(replica=n), chip, kind, total)
+    latency = network.LATENCY * np.log2(n)
+    return (took - latency) * 450e9 * network.EFFICIENCY / (total / n)
 
   x = np.random.default_rng(0).normal(size=(n, n, 3))
   whole = x.sum(0)

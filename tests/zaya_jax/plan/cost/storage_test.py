@@ -3,7 +3,9 @@
 
 import pytest
 
+from tests.support import curves, released
 from zaya_jax import config as config_lib
+from zaya_jax.bench.machine import known
 from zaya_jax.plan.cost import storage
 
 
@@ -37,3 +39,17 @@ def test_reads_by_hand(seq_len, record_tokens, records, pages):
 def test_small_vocabulary_takes_half():
   small, large = (reads(2**20, v)['bytes_per_step'] for v in (65_536, 65_537))
   assert 2 * small == large
+
+
+def test_a_measured_disk_and_link_count():
+  config = released.parse('--plan.devices=8')
+  mi300x = known.read('mi300x')
+  found = storage.reads(config, 2**20, mi300x)
+  # As it was published: 70,000 reads of a page in a second.
+  assert found['iops_limit'] == pytest.approx(storage.IOPS, rel=1e-3)
+  assert storage.copy_s(mi300x, 5.5e9) == pytest.approx(0.1)
+  fast = curves.machine(
+    storage=[curves.point(4096, 1e-6, 'scattered read', 16)]
+  )
+  assert storage.reads(config, 2**20, fast)['iops_limit'] == 1_000_000
+  assert storage.copy_s(fast, 1e9) is None

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support import released
 from zaya_jax.plan.cost import collectives as collectives_lib
-from zaya_jax.plan.cost import division, timing
+from zaya_jax.plan.cost import division, rates, timing
 from zaya_jax.runtime import chips
 
 TOKENS = 16_384
@@ -22,7 +22,9 @@ FLOPS, BANDWIDTH = 0.56 * 1307.4e12, 4.33e12
 @pytest.fixture(scope='module')
 def times():
   config = released.parse('--plan.devices=1024')
-  return timing.plan(config, division.make(config), chips.CHIPS['mi300x'], [])
+  return timing.plan(
+    config, division.make(config), rates.Rates(chips.CHIPS['mi300x']), []
+  )
 
 
 @pytest.mark.parametrize(
@@ -70,7 +72,9 @@ def test_passes_over_memory_take_their_bytes(times, name, moved):
 def test_each_pass_reads_the_weights_of_a_device(remat, owners, passes):
   words = f'--model.remat={remat}', f'--mesh.expert={owners}'
   config = released.parse('--plan.devices=4', *words)
-  found = timing.plan(config, division.make(config), chips.CHIPS['h200'], [])
+  found = timing.plan(
+    config, division.make(config), rates.Rates(chips.CHIPS['h200']), []
+  )
   (part,) = [part for part in found.parts if part.name == 'experts']
   # float32, from which a bfloat16 copy is written and read.
   assert part.bytes == passes * 8 * 40 * 16 / owners * 3 * 2048**2
@@ -86,12 +90,11 @@ def test_update_moves_parts_alone(times):
 
 
 def test_longer_of_flops_and_bytes_counts():
-  config = released.parse('--plan.devices=1024', '--plan.efficiency=0.5')
   chip = dataclasses.replace(
     chips.CHIPS['h200'], peak=100.0, achievable=0.5, bandwidth=10.0, nic=1.0
   )
   seconds = lambda flops, moved: (
-    timing._part(config, chip, 'part', flops, moved).seconds
+    timing._part(rates.Rates(chip, None, 0.5), 'part', flops, moved).seconds
   )
   assert seconds(flops=500.0, moved=20.0) == 2 * 10.0
   assert seconds(flops=50.0, moved=200.0) == 2 * 20.0
@@ -112,7 +115,12 @@ def test_half_the_efficiency_doubles_the_work():
   config = released.parse('--plan.devices=8')
   slow = released.parse('--plan.devices=8', '--plan.efficiency=0.5')
   fast, slow = (
-    timing.plan(c, division.make(c), chips.CHIPS['h200'], [])
+    timing.plan(
+      c,
+      division.make(c),
+      rates.Rates(chips.CHIPS['h200'], None, c.plan.efficiency),
+      [],
+    )
     for c in (config, slow)
   )
   assert slow.step == pytest.approx(2 * fast.step)
@@ -121,11 +129,13 @@ def test_half_the_efficiency_doubles_the_work():
 @pytest.mark.parametrize('name, share', [('forward', 1), ('backward', 2)])
 def test_messages_hide_behind_their_pass_and_no_further(name, share):
   config = released.parse('--plan.devices=1024')
-  shape, chip = division.make(config), chips.CHIPS['mi300x']
+  shape = division.make(config)
+  chip = rates.Rates(chips.CHIPS['mi300x'])
   alone = timing.plan(config, shape, chip, [])
   late = collectives_lib.Collective(
-    what='gradients', kind='reduce-scatter', axes=('replica',), count=1,
-    bytes=1.0, seconds=2 * alone.compute, local=8, size=8, hidden=name,
+    what='gradients', kind='reduce-scatter', axes=('replica',), count=10**9,
+    bytes=1.0, seconds=2 * alone.compute, low=0.0, high=0.0, source='',
+    local=8, size=8, hidden=name,
   )  # fmt: skip
   times = timing.plan(config, shape, chip, [late])
   hidden = alone.compute * share / 3
@@ -133,3 +143,17 @@ def test_messages_hide_behind_their_pass_and_no_further(name, share):
     name: pytest.approx(hidden)
   }
   assert times.exposed == pytest.approx(alone.compute * 2 - hidden)
+
+
+def test_the_last_message_of_a_pass_is_not_hidden():
+  config = released.parse('--plan.devices=1024')
+  shape = division.make(config)
+  chip = rates.Rates(chips.CHIPS['mi300x'])
+  four = collectives_lib.Collective(
+    what='gradients', kind='reduce-scatter', axes=('replica',), count=4,
+    bytes=1.0, seconds=8e-3, low=8e-3, high=8e-3, source='',
+    local=8, size=8, hidden='backward',
+  )  # fmt: skip
+  times = timing.plan(config, shape, chip, [four])
+  assert times.exposed == pytest.approx(2e-3)
+  assert times.hidden['backward'] == pytest.approx(6e-3)

@@ -34,8 +34,8 @@ def test_memory_that_is_missing_is_said(capsys):
 
 @pytest.mark.parametrize(
   'tokens, words',
-  [(8e12, '2.4 days'), (3e11, '2.1 hours'), (1e10, '4.3 minutes'),
-   (1e8, '2.57 s')],
+  [(8e12, '2.4 days'), (3e11, '2.2 hours'), (1e10, '4.3 minutes'),
+   (1e8, '2.58 s')],
 )  # fmt: skip
 def test_budget_is_told_in_its_unit(tokens, words, capsys):
   words = words.split()

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""--plan.search and --plan.parameters: finds, shows, and compiles the best."""
+
+from typing import Any
+
+from zaya_jax import config as config_lib
+from zaya_jax.plan import search, sizes
+from zaya_jax.plan.compile import rocm
+from zaya_jax.plan.show import choices as show
+
+_HINT = (
+  'The best are not compiled; --plan.compile=rocm compiles three for MI300X, '
+  'minutes each.'
+)
+
+
+def make(config: config_lib.Config) -> dict[str, Any]:
+  """What was found, after it was printed.
+
+  Raises:
+    UsageError: if nothing fits, both are asked for, or a picture is.
+    CompileError: if one of the best does not compile.
+  """
+  if '.svg' in config.output:
+    raise config_lib.UsageError(
+      f'--output={config.output}: there is a picture of a single plan only; '
+      'name a .json file.'
+    )
+  if config.plan.parameters:
+    if config.plan.search:
+      raise config_lib.UsageError(
+        '--plan.search and --plan.parameters are two questions; find sizes '
+        'first, then the mesh of the one you take.'
+      )
+    found = {**sizes.find(config), 'grid': sizes.GRID}
+    show.show_sizes(found)
+    return found
+  found = {**search.find(config), 'hint': _HINT}
+  if config.plan.compile == 'rocm':
+    for row in found['rows'][: search.COMPILED]:
+      row['compiled'] = rocm.compile_step(search.chosen(config, row))
+  show.show_search(found)
+  return found
