@@ -53,6 +53,7 @@ _MODES = {
   'plan': 'zaya_jax.plan.planner:main',
   'bench': 'zaya_jax.bench.mode:main',
   'preflight': 'zaya_jax.preflight.mode:main',
+  'contact': 'zaya_jax.preflight.contact.mode:main',
   'report': 'zaya_jax.report.mode:main',
   'ledger': 'zaya_jax.data.ledger.mode:main',
   'rehearse': 'zaya_jax.aegis.rehearsal.mode:main',

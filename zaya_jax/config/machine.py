@@ -127,10 +127,16 @@ class BenchConfig(fields.Section, prefix='bench.'):
     'bfloat16', 'Dtype of matrices and activations.'
   )
   repeats: int = field(20, 'Timed calls; the median is reported.', minimum=1)
+  check: bool = field(
+    False,
+    'Compares the results of every engine with their meaning instead of timing '
+    'it, one JSON object a line; exit code 3 if one is wrong.',
+  )
   minutes: float = field(
     2.0,
-    'Minutes for each measurement of the machine; the same command goes on '
-    'with what is left in --output.',
+    'Minutes for each measurement of the machine, where the same command goes '
+    'on with what is left in --output, and for each operation of '
+    '--bench.check.',
     minimum=0.01,
   )
   max_bytes: int = field(
@@ -175,6 +181,23 @@ class PreflightConfig(fields.Section, prefix='preflight.'):
     '',
     'Result of --mode=bench --bench.op=machine on a good node of the same '
     'kind: short runs are compared with it.',
+  )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ContactConfig(fields.Section, prefix='contact.'):
+  """The first hour on a new machine (--mode=contact)."""
+
+  minutes: float = field(
+    60.0,
+    'Minutes for all stages, divided among them; 5 are enough to try it on a '
+    'CPU.',
+    minimum=1.0,
+  )
+  go_on: bool = field(
+    False,
+    'Goes on with the next stage where the node is unfit or a kernel is wrong, '
+    'to have all in one archive.',
   )
 
 

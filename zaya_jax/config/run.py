@@ -25,6 +25,7 @@ _MODES = Literal[
   'plan',
   'bench',
   'preflight',
+  'contact',
   'supervise',
   'report',
   'ledger',
@@ -111,6 +112,7 @@ class Config(fields.Section, prefix=''):
   plan: machine.PlanConfig = machine.PlanConfig()
   bench: machine.BenchConfig = machine.BenchConfig()
   preflight: machine.PreflightConfig = machine.PreflightConfig()
+  contact: machine.ContactConfig = machine.ContactConfig()
   aegis: aegis_lib.AegisConfig = aegis_lib.AegisConfig()
   log: training.LogConfig = training.LogConfig()
   report: modes.ReportConfig = modes.ReportConfig()
