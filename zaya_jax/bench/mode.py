@@ -55,9 +55,7 @@ def main(config: config_lib.Config) -> int:
   return exit_codes.DONE
 
 
-def _check(
-  config: config_lib.Config, chosen: list[registry.Operation]
-) -> int:
+def _check(config: config_lib.Config, chosen: list[registry.Operation]) -> int:
   """Compares, prints a row for each comparison, and writes --output."""
   found, shown = [], rows_lib.Rows()
   for operation in {op.name: op for op in chosen}.values():

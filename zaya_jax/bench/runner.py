@@ -20,6 +20,8 @@ def rows(
 ) -> Iterator[dict[str, Any]]:
   """One row for each engine and peer, forward and with gradients.
 
+  Of an operation whose engine is named (--ops.*) that engine alone.
+
   Yields:
     op, case, engine, pass ('forward', 'both'), and either 'skipped', the reason
     in words, or ms, the quartiles low_ms and high_ms, tflops, gbps, of_limit
@@ -28,7 +30,12 @@ def rows(
   """
   args, kwargs = case.arguments(np.random.default_rng(0), jnp.dtype(dtype))
   args = jax.tree.map(jnp.asarray, args)
-  runs = {engine.name: operation.run for engine in operation.engines}
+  named = dispatch.named().get(operation.name, 'auto')
+  runs = {
+    engine.name: operation.run
+    for engine in operation.engines
+    if named in ('auto', engine.name)
+  }
   runs |= peers.PEERS.get(operation.name, {})
   passes = ('forward', 'both') if case.gradients else ('forward',)
   for name, run in runs.items():

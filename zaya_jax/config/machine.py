@@ -156,6 +156,11 @@ class BenchConfig(fields.Section, prefix='bench.'):
         f'--bench.op={",".join(self.op)} names {of_machine[0]} of the machine '
         f'and the operation {others[0]}; measure one kind at a time.'
       )
+    if of_machine and self.check:
+      raise fields.UsageError(
+        f'--bench.check compares operations, and --bench.op={of_machine[0]} is '
+        'a measurement of the machine; name operations, or leave it away.'
+      )
 
   @property
   def measurements(self) -> tuple[str, ...]:

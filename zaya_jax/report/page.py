@@ -85,8 +85,10 @@ def write(page: Page, place: pathlib.Path) -> None:
   """
   place.parent.mkdir(parents=True, exist_ok=True)
   source, beside = plotly(), place.with_name(_PLOTLY)
-  if source and not page.alone and not (
-    beside.exists() and beside.stat().st_size == source.stat().st_size
+  if (
+    source
+    and not page.alone
+    and not (beside.exists() and beside.stat().st_size == source.stat().st_size)
   ):
     durable.replace(beside, source.read_bytes())
   durable.replace(place, render(page).encode('utf-8', 'replace'))

@@ -42,8 +42,12 @@ def main(config: config_lib.Config) -> int:
   contact = Contact(config)
   try:
     contact.run()
-  finally:
+  except config_lib.UsageError:  # The page is another machine's.
+    raise
+  except BaseException:
     contact.finish()
+    raise
+  contact.finish()
   outcomes = [entry['outcome'] for entry in contact.entries.values()]
   return next(
     (code for name, code in _CODES.items() if name in outcomes),
@@ -70,7 +74,11 @@ class Contact:
     stages_known = known.get('stages', {}) if config.resume else {}
     self.entries: dict[str, dict[str, Any]] = stages_known
     (self._root / 'logs').mkdir(parents=True, exist_ok=True)
-    text = config.to_flagfile()
+    # Of what is planned and measured.
+    model = dataclasses.replace(config, mode='train', run_dir='', output='')
+    text = dataclasses.replace(
+      model, contact=config_lib.ContactConfig()
+    ).to_flagfile()
     durable.replace(self._root / 'flags', text.encode())
 
   def run(self) -> None:
@@ -102,10 +110,16 @@ class Contact:
       _say(f'{stage.name}: done before: {known["said"]}')
       return True
     _say(f'{stage.name}: {stage.about} ...')
-    began, ended, over = time.monotonic(), [], False
+    ended, over = [], False
+    began = time.monotonic()
+    left = 60 * self._config.contact.minutes - (began - self._began)
+    until = began + stage.share * left
+    done = known['done'] if known and not again else ()
     for command in stage.commands:
-      left = 60 * self._config.contact.minutes - (began - self._began)
-      left -= time.monotonic() - began
+      if command.name in done:
+        ended.append(child.Ended(name=command.name, code=0, seconds=0.0))
+        continue
+      left = until - time.monotonic()
       over = left < _LEAST_S
       if over:
         break
@@ -113,17 +127,15 @@ class Contact:
       if ended[-1].code not in (exit_codes.DONE, exit_codes.UNUSABLE):
         _say(f'{ended[-1].name} {ended[-1].words}: {ended[-1].last}')
     verdict = verdicts.Verdict(outcome='late', said='no time was left')
-    if not over:
-      verdict = stage.judge(self._root, ended)
-    if verdict.outcome == 'late':
-      again_words = 'The same command goes on where it was.'
-      verdict = dataclasses.replace(verdict, advice=(again_words,))
-    self._keep(stage.name, verdict, time.monotonic() - began)
+    if ended or not over:
+      verdict = _in_time(stage.judge(self._root, ended), over)
+    seconds = time.monotonic() - began
+    finished = [one.name for one in ended if one.code == exit_codes.DONE]
+    self._keep(stage.name, verdict, seconds, finished)
+    if stage.name == 'device':  # Without it nothing can follow.
+      return verdict.outcome == 'right'
     stops = stage.stops and verdict.outcome == 'wrong'
-    # Without a device nothing can follow.
-    return not stops or (
-      self._config.contact.go_on and stage.name != 'device'
-    )
+    return not stops or self._config.contact.go_on
 
   def _command(self, command: stages.Command, left: float) -> child.Ended:
     return child.run(
@@ -135,10 +147,11 @@ class Contact:
       tell=_say,
     )
 
-  def _keep(self, name, verdict, seconds) -> None:
+  def _keep(self, name, verdict, seconds, done) -> None:
     now = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
     self.entries[name] = {
       **dataclasses.asdict(verdict),
+      'done': done,
       'seconds': round(seconds, 1),
       'date': now.isoformat(),
     }
@@ -161,6 +174,17 @@ class Contact:
         )
     self._device = found
     self._write()
+
+
+def _in_time(verdict: verdicts.Verdict, over: bool) -> verdicts.Verdict:
+  """The verdict; what is right so far is late if there was no time for all."""
+  if over and verdict.outcome == 'right':
+    said = f'{verdict.said}; no time was left for the rest'
+    verdict = dataclasses.replace(verdict, outcome='late', said=said)
+  if verdict.outcome != 'late':
+    return verdict
+  advice = (*verdict.advice, 'The same command goes on where it was.')
+  return dataclasses.replace(verdict, advice=advice)
 
 
 def _say(words: str) -> None:

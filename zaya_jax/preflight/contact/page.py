@@ -80,7 +80,10 @@ def _table(key, title, caption, columns, rows) -> figures.Figure:
 
 
 def _checks(root) -> figures.Figure:
-  path, columns = root / 'preflight.json', ('name', 'outcome', 'found', 'wanted')
+  path, columns = (
+    root / 'preflight.json',
+    ('name', 'outcome', 'found', 'wanted'),
+  )
   checks = json.loads(path.read_text())['checks'] if path.exists() else []
   order = ('fault', 'warning', 'not checked', 'fit')
   checks.sort(key=lambda c: order.index(c['outcome']))
@@ -105,7 +108,9 @@ def _kernels(root) -> figures.Figure:
       groups.setdefault(key, []).append(row)
   table = []
   for key, mine in groups.items():
-    count = lambda outcome, mine=mine: sum(r['outcome'] == outcome for r in mine)
+    count = lambda outcome, mine=mine: sum(
+      r['outcome'] == outcome for r in mine
+    )
     errors = [row['error'] for row in mine if row['error'] is not None]
     worst = round(max(errors), 3) if errors else '-'
     outcomes = [count(o) for o in ('right', 'wrong', 'failed', 'left out')]
@@ -132,7 +137,10 @@ def _engines(root) -> figures.Figure:
     'allows, over this time.',
     _COLUMNS,
     [
-      [*(row[name] for name in _COLUMNS[:4]), *(cell(row[n]) for n in _COLUMNS[4:])]
+      [
+        *(row[name] for name in _COLUMNS[:4]),
+        *(cell(row[n]) for n in _COLUMNS[4:]),
+      ]
       for row in rows
     ],
   )

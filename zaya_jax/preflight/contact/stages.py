@@ -49,15 +49,15 @@ class Stage:
     about: what it does.
     commands: in their order.
     judge: what came of them, from the folder and how each has ended.
+    share: of the time that it and all stages after it have.
     stops: whether nothing after it makes sense where it finds a fault.
   """
 
   name: str
   about: str
   commands: tuple[Command, ...]
-  judge: Callable[
-    [pathlib.Path, Sequence[child.Ended]], verdicts.Verdict
-  ]
+  judge: Callable[[pathlib.Path, Sequence[child.Ended]], verdicts.Verdict]
+  share: float = 1.0
   stops: bool = False
 
 
@@ -115,27 +115,31 @@ def after(
     Stage(
       name='kernels',
       about='every engine against its meaning',
-      commands=_of_each('check', root, device, 0.30 * seconds),
+      commands=_of_each('check', root, device, 0.25 * seconds),
       judge=verdicts.kernels,
+      share=0.35,
       stops=True,
     ),
     Stage(
       name='engines',
       about='how fast every engine is',
-      commands=_of_each('time', root, device, 0.20 * seconds),
+      commands=_of_each('time', root, device, 0.15 * seconds),
       judge=verdicts.engines,
+      share=0.3,
     ),
     Stage(
       name='machine',
       about='memory, products, collectives, transfers, disk',
-      commands=(_machine(root, device, 0.25 * seconds),),
+      commands=(_machine(root, device, 0.2 * seconds),),
       judge=verdicts.machine,
+      share=0.55,
     ),
     Stage(
       name='plan',
       about='what the model needs and takes here',
       commands=(_plan(config, root, device),),
       judge=verdicts.plan,
+      share=0.25,
     ),
     Stage(
       name='training',
@@ -156,7 +160,9 @@ def _of_each(kind, root, device, seconds) -> tuple[Command, ...]:
     if kind == 'check':
       words += ['--bench.check', f'--bench.minutes={max(each, 1) / 60:.4f}']
     elif device['platform'] == 'cpu':  # Kernels are interpreted there.
-      words += [f'--bench.case={_smallest(name)}', '--bench.repeats=3']
+      last = registry.operation(name).engines[-1].name
+      words += [f'--ops.{name}={last}', '--bench.repeats=3']
+      words += [f'--bench.case={_smallest(name)}']
     found.append(
       Command(
         name=f'{kind}_{name}',
@@ -174,7 +180,7 @@ def _smallest(name: str) -> str:
 
 
 def _machine(root, device, seconds) -> Command:
-  words = ['--mode=bench', '--bench.op=machine', f'--flagfile={root}/flags']
+  words = [f'--flagfile={root}/flags', '--mode=bench', '--bench.op=machine']
   words += [f'--output={root}/machine.json', f'--run_dir={root}']
   words += [f'--bench.minutes={seconds / 6 / 60:.4f}']
   if device['platform'] == 'cpu':
@@ -185,12 +191,12 @@ def _machine(root, device, seconds) -> Command:
 
 
 def _plan(config, root, device) -> Command:
-  words = ['--mode=plan', f'--flagfile={root}/flags']
+  words = [f'--flagfile={root}/flags', '--mode=plan']
   words += [f'--plan.chip={_chip(device["chip"])}']
-  words += [f'--plan.devices={device["devices"]}', '--run_dir=']
+  words += [f'--plan.devices={device["devices"]}']
   words += [f'--output={root}/plan.json,{root}/plan.svg']
-  if hasattr(config.plan, 'machine'):
-    words += [f'--plan.machine={root}/machine.json']
+  if hasattr(config, 'machine') and (root / 'machine.json').exists():
+    words += [f'--machine={root}/machine.json']
   return Command(name='plan', words=(*_MAIN, *words), limit_s=120)
 
 
@@ -213,7 +219,7 @@ def _training(config, root, device) -> tuple[Command, ...]:
   here = [f'--run_dir={root}/training/device']
   cpu = [f'--run_dir={root}/training/cpu', '--data.input=']
   cpu += [f'--data.dir={root}/training/device/data']
-  limit_s = 0.15 * 60 * config.contact.minutes + 2 * _START_S
+  limit_s = 0.2 * 60 * config.contact.minutes + 2 * _START_S
   return (
     Command(
       name='training_device', words=(*_MAIN, *words, *here), limit_s=limit_s

@@ -31,9 +31,7 @@ class Verdict:
   advice: tuple[str, ...] = ()
 
 
-def preflight(
-  root: pathlib.Path, ended: Sequence[child.Ended]
-) -> Verdict:
+def preflight(root: pathlib.Path, ended: Sequence[child.Ended]) -> Verdict:
   """Whether the node is fit."""
   path = root / 'preflight.json'
   if not path.exists() or ended[0].code not in (0, 3):
@@ -165,6 +163,8 @@ def plan(root: pathlib.Path, ended: Sequence[child.Ended]) -> Verdict:
     f'a step of {found["tokens"]["step"]:,} tokens takes {time["step"]:.3g} s '
     f'and {memory["total"] / 1e9:.3g} of {memory["capacity"] / 1e9:.3g} GB'
   )
+  if memory['total'] > memory['capacity']:
+    said += ': it does not fit'
   return Verdict(outcome='right', said=said)
 
 
@@ -175,7 +175,7 @@ def training(root: pathlib.Path, ended: Sequence[child.Ended]) -> Verdict:
       outcome='not checked',
       said='configs/quickstart.flags is not there: start in a clone',
     )
-  if any(one.code != 0 for one in ended):
+  if len(ended) < 2 or any(one.code != 0 for one in ended):
     return _unfinished(ended)
   found = losses.compare(
     losses.read(root / 'training/device'), losses.read(root / 'training/cpu')
