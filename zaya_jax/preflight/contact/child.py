@@ -79,7 +79,7 @@ def run(
           break
         if now - told >= _TELL_S:
           told = now
-          tell(f'{name}, {now - began:.0f} s: {_last(err) or _last(out)}')
+          tell(f'{name}, {now - began:.0f} s: {_newest(out, err)}')
         time.sleep(0.05)
     finally:
       late = process.poll() is None
@@ -101,6 +101,12 @@ def _end(process: subprocess.Popen) -> None:
       return
     except subprocess.TimeoutExpired:  # It waits for a device.
       pass
+
+
+def _newest(*paths: pathlib.Path) -> str:
+  """The last line of the file that was written last."""
+  by_time = sorted(paths, key=lambda path: path.stat().st_mtime_ns)
+  return next((line for p in reversed(by_time) if (line := _last(p))), '')
 
 
 def _last(path: pathlib.Path) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from zaya_jax.preflight.links import schedule
 
 Link = schedule.Link
-LIMIT = 0.7  # Of the rate of the others. Half a port, or half a card, is 0.5.
+LIMIT = 0.6  # Of the rate of the others. Half a port, or half a card, is 0.5.
 
 
 def shares(rates: Mapping[Link, float]) -> dict[Link, float]:

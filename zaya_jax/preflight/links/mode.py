@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """--mode=preflight in several processes: each node, and the links between.
 
-What is slow is measured again, as often as PASSES, all beside all: the best
-share counts. So a node that others use for a moment is not blamed.
+What is slow is measured again, all beside all, PASSES times or for LONG_S: the
+best share counts. So a node that others use for a moment is not blamed.
 """
 
 import dataclasses
@@ -10,6 +10,7 @@ import json
 import platform
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from zaya_jax import config as config_lib
@@ -19,7 +20,7 @@ from zaya_jax.preflight import examine, judge, table
 from zaya_jax.preflight.links import blame, measure, schedule
 from zaya_jax.runtime import processes, session
 
-PASSES = 4
+PASSES, LONG_S = 8, 90.0
 _LIMIT_S = 60.0  # The first collective sets up connections.
 _FIRST_S = 3.0  # In which process 0 says what hangs, before others end it.
 _LINK, _NODE = 'Look at cable, port and switch.', 'Take the node out.'
@@ -98,7 +99,7 @@ class _Across:
   def _nodes(self) -> None:
     best: dict[str, dict[int, float]] = {}
     faults: dict[int, str] = {}
-    for _ in range(PASSES):
+    for _ in self._passes():
       for noun, found in self._meter.nodes().items():
         faults |= {p: one.fault for p, one in found.items() if one.fault}
         shares = blame.shares_of_nodes({p: f.rate for p, f in found.items()})
@@ -118,7 +119,7 @@ class _Across:
 
   def _links(self, kind: str, pairs: list[measure.Link]) -> None:
     best: dict[measure.Link, float] = {}
-    for _ in range(PASSES):
+    for _ in self._passes():
       found = self._meter.links(pairs)
       wrong = {pair: one.fault for pair, one in found.items() if one.fault}
       _keep(best, blame.shares({p: one.rate for p, one in found.items()}))
@@ -147,6 +148,13 @@ class _Across:
       )
     elif not slow and not wrong:
       self._fit(kind, best.values())
+
+  def _passes(self) -> Iterator[int]:
+    """As many as there is time for, by the clock of process 0."""
+    until = time.monotonic() + LONG_S
+    for number in range(PASSES):
+      if processes.first_says(lambda: time.monotonic() < until):
+        yield number
 
   def _is_within(self, pair: measure.Link) -> bool:
     return self._names[pair[0]] == self._names[pair[1]]
