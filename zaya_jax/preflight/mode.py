@@ -23,9 +23,9 @@ def main(config: config_lib.Config) -> int:
   """
   if rank.find(config.distributed, os.environ).processes > 1:
     # Imports jax, of which rules alone have no need.
-    from zaya_jax.preflight.links import mode as links_mode
+    from zaya_jax.preflight import across
 
-    return links_mode.main(config)
+    return across.main(config)
   start = time.monotonic()
   node, checks = examine.this_node(config)
   if not node.tags() & {'gpu'}:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which node or link of many is slow, by measuring them beside each other."""
+"""Links between processes: which are measured when, and who is slow."""

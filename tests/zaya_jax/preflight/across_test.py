@@ -13,7 +13,8 @@ import pytest
 
 from zaya_jax import config as config_lib
 from zaya_jax.bench.sweep import limit
-from zaya_jax.preflight.links import measure, mode
+from zaya_jax.preflight import across as across_lib
+from zaya_jax.preflight.links import measure
 
 COUNT = 4
 
@@ -62,7 +63,7 @@ class Meter:
 @pytest.fixture
 def across():
   names = list(Meter._names)
-  found = mode._Across(config_lib.Config(), names, 60.0, time.monotonic())
+  found = across_lib._Across(config_lib.Config(), names, 60.0, time.monotonic())
   found._meter = Meter()
   return found
 
@@ -82,7 +83,7 @@ def test_slow_link_is_named_after_it_was_slow_each_time(across):
   across._meter.rates = {(1, 2): 0.4}
   named = 'link between nodes of process 1 (n1) and process 2 (n2)'
   assert faults(across.run([])) == {named: '0.40 of the others'}
-  assert across._meter.asked == mode.PASSES
+  assert across._meter.asked == across_lib.PASSES
 
 
 def test_link_that_is_slow_at_times_is_not(across):
@@ -108,7 +109,7 @@ def test_wrong_values_are_a_fault_of_the_link(across):
 
 
 def test_one_link_is_not_checked_and_never_fit(monkeypatch):
-  across = mode._Across(config_lib.Config(), ['n0', 'n1'], 60.0, 0.0)
+  across = across_lib._Across(config_lib.Config(), ['n0', 'n1'], 60.0, 0.0)
   across._meter = Meter(2)
   outcomes = {c.name: c.outcome for c in across.run([])}
   assert outcomes['link between nodes'] == 'not checked'
@@ -125,7 +126,7 @@ def test_who_hangs_is_named(
   across, monkeypatch, capsys, missing, waiting, said
 ):
   told = []
-  monkeypatch.setattr(mode.session, 'fail', told.append)
+  monkeypatch.setattr(across_lib.session, 'fail', told.append)
   across._meter.doing, across._meter.waiting = [(0, 2), (1, 3)], waiting
   error = limit.HungError('it did not end')
   error.missing = missing
