@@ -3,7 +3,9 @@
 
 Small and awkward inputs are compared with the reference in float64, on the CPU.
 Those of ZAYA1-8B, for which that takes too long, with the operation's last
-engine, plain XLA, in float32 on the device.
+engine, plain XLA, in float32 on the device; but for an operation that chooses,
+as among thousands of tokens some have two classes that are equal but for
+rounding.
 """
 
 import contextlib
@@ -23,6 +25,8 @@ from zaya_jax.bench.sweep import clock
 
 # That of training on accelerators first: the time may not suffice for all.
 DTYPES = ('bfloat16', 'float32')
+# At the sizes of ZAYA1-8B: sums are longer than those that tolerances are for.
+_LONGER = 3.0
 Row = dict[str, Any]
 Program = Callable[[Any], Any]
 
@@ -125,6 +129,13 @@ class _Wanted:
     self._operation = operation
 
   @functools.cached_property
+  def chooses(self) -> bool:
+    """Whether some result is a whole number."""
+    run = functools.partial(self._operation.reference, **self.kwargs)
+    leaves = jax.tree.leaves(jax.eval_shape(run, *self.args))
+    return any(jnp.issubdtype(leaf.dtype, jnp.integer) for leaf in leaves)
+
+  @functools.cached_property
   def values(self) -> list[np.ndarray]:
     if not self.case.zaya:
       return expected(self._operation, self.case, self.dtype)
@@ -142,6 +153,12 @@ class _Wanted:
 
 def _compare(operation, engine, wanted) -> tuple[str, str, float | None]:
   """Outcome, why, and the error."""
+  if wanted.case.zaya and wanted.chooses:
+    return 'left out', 'some of so many choices are ties', None
+  try:
+    values = wanted.values
+  except Exception as fault:  # Of the memory, most likely.
+    return 'left out', f'the reference does not run: {_words(fault)}', None
   # Of GPUs: products in float32 would be in TF32 otherwise.
   exact: contextlib.AbstractContextManager = contextlib.nullcontext()
   if wanted.dtype == 'float32':
@@ -151,16 +168,20 @@ def _compare(operation, engine, wanted) -> tuple[str, str, float | None]:
       run = program(operation.run, wanted.case, wanted.kwargs)
       found = evaluate(run, wanted.args)
     limit = wanted.case.tolerance[wanted.dtype]
-    worst = error(found, wanted.values, limit)
+    limit *= _LONGER if wanted.case.zaya else 1.0
+    worst = error(found, values, limit)
   except dispatch.UnsupportedError as unsupported:
     return 'left out', str(unsupported), None
   except Exception as fault:  # Of a compiler, a driver or the memory.
-    words = f'{type(fault).__name__}: {fault}'.splitlines()[0]
-    return 'failed', words[:300], None
+    return 'failed', _words(fault), None
   if worst <= 1:
     return 'right', '', worst
   said = f'an error of {worst * limit:.2g} of the largest value, {limit:g}'
   return 'wrong', f'{said} is allowed', worst
+
+
+def _words(fault: Exception) -> str:
+  return f'{type(fault).__name__}: {fault}'.splitlines()[0][:300]
 
 
 def _engines(operation) -> list[dispatch.Engine]:

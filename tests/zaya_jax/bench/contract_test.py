@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Comparisons with the meaning: what is wrong, fails or is left out is said."""
 
+import dataclasses
 import json
 
 import jax.numpy as jnp
@@ -78,6 +79,35 @@ def test_wrong_gradient_alone_is_seen():
   assert set(outcomes(contract.rows(broken, clock.Budget(99))).values()) == {
     'wrong'
   }
+
+
+def zaya(**changes):
+  """The operation, on inputs of ZAYA1-8B; its last engine is the reference."""
+  known = operation()
+  case = dataclasses.replace(known.cases[0], zaya=True, gradients=())
+  named = {'reference': _fail, **changes}
+  return dataclasses.replace(known, cases=(case,), **named)
+
+
+def test_large_inputs_are_compared_with_the_last_engine():
+  large = zaya(reference=lambda x: x)
+  budget = clock.Budget(1000)
+  found = outcomes(contract.rows(large, budget, ('five',)))
+  assert found['good', 'bfloat16'] == 'right'
+  assert found['bad', 'bfloat16'] == 'wrong'
+
+
+def test_choices_of_many_tokens_are_not_compared():
+  chooses = zaya(reference=lambda x: jnp.argmax(x))
+  found = outcomes(contract.rows(chooses, clock.Budget(1000), ('five',)))
+  assert set(found.values()) == {'left out'}
+
+
+def test_reference_that_does_not_run_is_no_fault_of_an_engine():
+  known = operation(reference=_fail)
+  rows = list(contract.rows(known, clock.Budget(1000)))
+  assert {row['outcome'] for row in rows} == {'left out'}
+  assert 'the reference does not run: RuntimeError' in rows[0]['said']
 
 
 def test_named_engine_is_compared_alone():
