@@ -91,6 +91,12 @@ def test_link_that_is_slow_at_times_is_not(across):
   assert not faults(across.run([])) and across._meter.asked == 3
 
 
+def test_share_that_counts_is_the_best(across):
+  across._meter.rates = {(1, 2): [0.5, 0.2]}
+  [found] = faults(across.run([])).values()
+  assert found == '0.50 of the others'
+
+
 def test_slow_node_is_named(across):
   across._meter.rates = {(0, 2): 0.2, (1, 2): 0.1, (2, 3): 0.3, 3: 0.5}
   found = faults(across.run([]))
