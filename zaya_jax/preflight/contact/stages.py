@@ -213,7 +213,7 @@ def _training(config, root, device) -> tuple[Command, ...]:
   steps = 50 if config.contact.minutes >= _LONG else 20
   count = device['devices']
   words = ['--mode=train', f'--flagfile={QUICKSTART}', f'--num_steps={steps}']
-  words += ['--log.every=1', '--eval.every=0', '--prompt=']
+  words += ['--log.every=1', '--eval.every=0', '--eval.batches=8', '--prompt=']
   if 8 % count:  # Rows of the preset.
     words += [f'--data.batch_size={count}']
   here = [f'--run_dir={root}/training/device']

@@ -146,7 +146,9 @@ def machine(root: pathlib.Path, ended: Sequence[child.Ended]) -> Verdict:
       best = max(p.rate for p in section.points)
       scale = 1e12 if section.unit == 'TFLOP/s' else 1e9
       said.append(f'{noun} {best / scale:.4g} {section.unit}')
-  words = ', '.join(said)
+  words = f'best rates: {", ".join(said)}'
+  if missing := sum(len(part.missing) for part in found.sections.values()):
+    words += f'; the time did not suffice for {missing} curves'
   if ended[0].code is None:
     return Verdict(outcome='late', said=f'{words}; {ended[0].words}')
   return Verdict(outcome='right', said=words)

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a stage has shown, of files as its commands write them."""
 
+import dataclasses
 import json
 
 import pytest
 
+from zaya_jax.bench.machine import file
+from zaya_jax.bench.sweep import record
 from zaya_jax.preflight.contact import child, verdicts
 
 DEVICE = {
@@ -149,6 +152,21 @@ def test_stage_that_was_cut_off_is_late_or_failed(root):
   failed = verdicts.machine(root, [ended('machine', 1, 'boom')])
   assert failed.outcome == 'failed' and 'boom' in failed.said
   assert failed.advice == ('See logs/machine.err.',)
+
+
+def test_best_rates_and_what_is_missing_are_said(root):
+  point = record.Point(
+    case='triad', devices=1, size=1, work=6e9, seconds=2.0, low=2.0, high=2.0,
+    samples=1, calls=1,
+  )  # fmt: skip
+  part = file.section('GB/s', points=(point,), missing=('add x 1',))
+  machine = file.Machine(chip='c', platform='gpu', devices=1, processes=1)
+  known = dataclasses.replace(machine, sections={'memory': part})
+  file.write(str(root / 'machine.json'), known)
+  found = verdicts.machine(root, [ended('machine')])
+  assert found.outcome == 'right' and 'memory 3 GB/s' in found.said
+  assert 'did not suffice for 1 curves' in found.said
+  assert verdicts.machine(root, [ended('machine', None)]).outcome == 'late'
 
 
 def test_training_without_the_repository_is_not_checked(root):
