@@ -179,6 +179,22 @@ def test_slow_link_of_four_processes_is_named(tmp_path):
 
 
 @pytest.mark.long  # Many processes.
+def test_slow_process_of_four_is_named(tmp_path):
+  output = tmp_path / 'found.json'
+  program = ('tests.support.slow_link', '2')
+  codes, said = end(start([f'--output={output}'], program))
+  assert codes == COUNT * [3], said[0]
+  checks = json.loads(output.read_text())['checks']
+  faults = [c['name'] for c in checks if c['outcome'] == 'fault']
+  assert {name.partition(' of process ')[0] for name in faults} == {
+    'memory',
+    'product',
+    'every link within a node',
+  }
+  assert all(' of process 2 (' in name for name in faults)
+
+
+@pytest.mark.long  # Many processes.
 def test_clean_runs_under_load_are_fit():
   busy = [
     subprocess.Popen([sys.executable, '-c', 'while True: pass'])
