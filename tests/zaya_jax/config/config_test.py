@@ -44,7 +44,7 @@ BOUNDS = {
     model.head_dim model.vocab_size data.record_tokens data.seq_len
     distributed.heartbeat_timeout_s report.tokens""",
   # Where -1 says that another place decides.
-  (-1, None): 'distributed.process eval.num_fewshot',
+  (-1, None): 'contact.minutes distributed.process eval.num_fewshot',
   # Shares.
   (0, 1): """
     data.bad_rows
