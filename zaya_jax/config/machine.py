@@ -197,7 +197,7 @@ class ContactConfig(fields.Section, prefix='contact.'):
     60.0,
     'Minutes for all stages, divided among them; 5 are enough to try it on a '
     'CPU.',
-    minimum=1.0,
+    minimum=0.5,
   )
   go_on: bool = field(
     False,

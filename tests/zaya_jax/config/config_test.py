@@ -44,7 +44,7 @@ BOUNDS = {
     model.head_dim model.vocab_size data.record_tokens data.seq_len
     distributed.heartbeat_timeout_s report.tokens""",
   # Where -1 says that another place decides.
-  (-1, None): 'contact.minutes distributed.process eval.num_fewshot',
+  (-1, None): 'distributed.process eval.num_fewshot',
   # Shares.
   (0, 1): """
     data.bad_rows
@@ -53,6 +53,7 @@ BOUNDS = {
   (0, 0.9): 'data.val_fraction',
   (0.01, 1): 'plan.efficiency',
   (0.01, None): 'bench.minutes',
+  (0.5, None): 'contact.minutes',
   (2**12, 2**32): 'bench.max_bytes',
   (0, 65_535): 'aegis.port report.port',
   (0, 2**32 - 1): 'seed',
