@@ -17,12 +17,13 @@ ROCM := .venv-rocm
 # pyenv runs another version than its global one only when told so.
 python := $(if $(filter python3.%,$(name)),PYENV_VERSION=$(name:python%=%)) $(PYTHON)
 
-.PHONY: help quickstart test test-long test-newest mutants lint format parity \
+.PHONY: help quickstart first-contact test test-long test-newest mutants lint format parity \
   store-test cluster-test rehearsal rocm-venv rocm-kernels plan-1024 bazel-test bazel-test-all notebooks docs \
   lock clean
 
 help:
 	@echo 'make quickstart  train a small ZAYA1 model on real text, about 3 minutes'
+	@echo 'make first-contact  the first hour on a new GPU: docs/mi300x.md'
 	@echo 'make test        all tests that need no PyTorch, 7 minutes'
 	@echo 'make test-long   the rest: many processes, many trials, more mutants'
 	@echo 'make test-newest a part of the tests with the newest jax, by python3.12'
@@ -49,10 +50,18 @@ extra = $(if $(wildcard $(NVIDIA)),cuda13,$(if $(wildcard $(AMD)),rocm7-local))
 plugins = $(wildcard $(VENV)/lib/python*/site-packages/jax_cuda* \
   $(VENV)/lib/python*/site-packages/jax_rocm*)
 
+say_plugin = $(if $(extra),$(if $(plugins),,echo 'The GPU is not used; for it, \
+  run $(VENV)/bin/python -m pip install "jax[$(extra)]" (docs/install.md).'))
+
 quickstart: $(VENV)/.core
-	@$(if $(extra),$(if $(plugins),,echo 'The GPU is not used; for it, run \
-	  $(VENV)/bin/python -m pip install "jax[$(extra)]" (docs/install.md).'))
+	@$(say_plugin)
 	@$(VENV)/bin/python -m zaya_jax.main --flagfile=configs/quickstart.flags
+
+# Repeated, it goes on where it was: make first-contact ARGS=--contact.minutes=20
+first-contact: $(VENV)/.core
+	@$(say_plugin)
+	@$(VENV)/bin/python -m zaya_jax.main --mode=contact \
+	  --flagfile=configs/zaya1_8b.flags --run_dir=runs/first-contact $(ARGS)
 
 # Two processes: most of the time one core compiles. A file stays in one of
 # them, since its tests share what they have compiled; tests/conftest.py says

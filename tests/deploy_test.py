@@ -106,7 +106,8 @@ def sbatch(tmp_path):
     f'exec {sys.executable} {fake_srun.__file__} "$@"',
     'scontrol': f'echo "$@" >> {tmp_path}/scontrol',
     'squeue': 'echo "${JOB_STATE:-RUNNING}"',
-    'task': 'shift 2; exec bash -c "$1"',
+    'task': 'shift 2; [[ $1 == --mode=preflight ]] && { echo "$@" >> '
+    f'{tmp_path}/checks; exit "$UNFIT"; }}; exec bash -c "$1"',
   }
   for name, line in commands.items():
     (folder / name).write_text(f'#!/bin/bash\n{line}\n')
@@ -192,6 +193,17 @@ def test_array_of_jobs_prepares_in_parts(tmp_path, env, part):
     *part,
   ]  # fmt: skip
   config_lib.Config.parse(words)
+
+
+@pytest.mark.parametrize('unfit', ['0', '3', '75'])
+def test_batch_job_trains_only_on_nodes_that_are_fit(sbatch, tmp_path, unfit):
+  check = {'ZAYA_PREFLIGHT': '--preflight.devices=8 --preflight.ports=8'}
+  code, told = sbatch(f'touch {tmp_path}/trained', UNFIT=unfit, **check)
+  assert code == int(unfit) and ('requeue' in told) == (unfit == '75')
+  assert (tmp_path / 'trained').exists() == (unfit == '0')
+  lines = (tmp_path / 'checks').read_text().splitlines()
+  assert lines == 4 * [f'--mode=preflight {check["ZAYA_PREFLIGHT"]}']
+  config_lib.Config.parse(lines[0].split())
 
 
 def test_batch_job_is_not_queued_for_ever(sbatch):

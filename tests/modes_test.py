@@ -16,8 +16,10 @@ MPIRUN['OMPI_COMM_WORLD_LOCAL_SIZE'] = '2'
 
 
 @pytest.mark.parametrize('environment', [SRUN, MPIRUN])
-@pytest.mark.parametrize('mode', sorted(set(main._MODES) - {'train'}))
-def test_only_training_has_several_processes(
+@pytest.mark.parametrize(
+  'mode', sorted(set(main._MODES) - {'train', 'preflight'})
+)
+def test_only_training_and_preflight_have_several_processes(
   monkeypatch, capsys, mode, environment
 ):
   ran = []

@@ -53,6 +53,7 @@ _MODES = {
   'plan': 'zaya_jax.plan.planner:main',
   'bench': 'zaya_jax.bench.mode:main',
   'preflight': 'zaya_jax.preflight.mode:main',
+  'contact': 'zaya_jax.preflight.contact.mode:main',
   'report': 'zaya_jax.report.mode:main',
   'ledger': 'zaya_jax.data.ledger.mode:main',
   'rehearse': 'zaya_jax.aegis.rehearsal.mode:main',
@@ -99,10 +100,10 @@ def _about(args: Sequence[str]) -> str:
 
 def _check_alone(config: config_lib.Config) -> None:
   """Refuses several processes where each would write the same output."""
-  if config.mode == 'train':
-    return
+  if config.mode in ('train', 'preflight'):
+    return  # Of all processes together; so are the collectives of a bench.
   if config.mode == 'bench' and config.bench.measurements == ('collectives',):
-    return  # Of all processes together.
+    return
   # Those of a plan need not be there: only a launcher can have started them.
   planned = config.mode == 'plan'
   place = config_lib.DistributedConfig() if planned else config.distributed

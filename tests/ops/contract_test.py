@@ -9,14 +9,12 @@ import functools
 import itertools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ops import case as case_lib
 from ops import dispatch, registry
+from zaya_jax.bench import contract
 
-DTYPES = ('float32', 'bfloat16')
 # Of triton, the second of a kind: as another case in another number.
 SECOND = {
   'attention-wide_numbers_come_again',
@@ -33,7 +31,7 @@ def _table():
     operation = registry.operation(name)
     cases = [case for case in operation.cases if not case.zaya]
     for engine in operation.engines:
-      for case, dtype in itertools.product(cases, DTYPES):
+      for case, dtype in itertools.product(cases, contract.DTYPES):
         # Interpreted programs take seconds to compile, by tiles to run. They
         # differ little by type, and small shapes have several tiles.
         more = dtype == 'bfloat16' and case is not cases[0]
@@ -49,70 +47,22 @@ def _table():
         )
 
 
-def program(run, case, kwargs):
-  """A function: arguments -> the outputs, then the gradients."""
-
-  @jax.jit
-  def both(args):
-    run_case = functools.partial(run, **kwargs)
-    out, vjp = case_lib.vjp(run_case, case.gradients, args)
-    rng = np.random.default_rng(1)
-    cotangent = jax.tree.map(
-      lambda a: jnp.asarray(rng.standard_normal(a.shape), a.dtype), out
-    )
-    return out, vjp(cotangent) if case.gradients else ()
-
-  return both
-
-
-def evaluate(program, args):
-  """NumPy float64."""
-  found = jax.tree.leaves(program(args))
-  return [np.asarray(leaf, np.float64) for leaf in found]
-
-
-def arguments(case, dtype):
-  """NumPy's: jax would compile for each shape how to take it over."""
-  return case.arguments(np.random.default_rng(0), jnp.dtype(dtype))
-
-
-@functools.cache
-def expected(operation, case, dtype):
-  """In float64, of the same rounded inputs."""
-  args, _ = arguments(case, dtype)
-  with jax.enable_x64(True):
-    return evaluate(_in_float64(operation, case), jax.tree.map(_double, args))
-
-
-@functools.cache
-def _in_float64(operation, case):
-  """Compiled once for inputs that were rounded to any type."""
-  _, kwargs = arguments(case, DTYPES[0])
-  if 'dtype' in kwargs:
-    kwargs = {**kwargs, 'dtype': jnp.dtype('float64')}
-  return program(operation.reference, case, kwargs)
-
-
-def _double(x):
-  x = np.asarray(x)
-  return x.astype('float64') if jnp.issubdtype(x.dtype, jnp.floating) else x
-
-
 @pytest.mark.parametrize(('operation', 'engine', 'case', 'dtype'), [*_table()])
 def test_engine_is_the_reference(operation, engine, case, dtype, request):
   if engine == 'hip':
     request.getfixturevalue('emulated')
   if engine == 'hopper':
     request.getfixturevalue('plain')
-  args, kwargs = arguments(case, dtype)
+  args, kwargs = contract.arguments(case, dtype)
   with dispatch.use(**{operation.name: engine}):
     try:
-      found = evaluate(program(operation.run, case, kwargs), args)
+      run = contract.program(operation.run, case, kwargs)
+      found = contract.evaluate(run, args)
     except dispatch.UnsupportedError as error:
       # Said, not computed wrong; below is who must compute how much.
       assert f'--ops.{operation.name}={engine} cannot run here: ' in str(error)
       return
-  wanted = expected(operation, case, dtype)
+  wanted = contract.expected(operation, case, dtype)
   for got, want in zip(found, wanted, strict=True):
     assert got.shape == want.shape
     bound = case.tolerance[dtype] * max(np.abs(want).max(initial=0), 1e-30)
@@ -126,7 +76,7 @@ def test_every_engine_takes_most_cases(name, emulated, plain):
   for engine in operation.engines:
     taken = 0
     for case in (c for c in operation.cases if not c.zaya):
-      args, kwargs = arguments(case, 'bfloat16')
+      args, kwargs = contract.arguments(case, 'bfloat16')
       with dispatch.use(**{name: engine.name}):
         run = functools.partial(operation.run, **kwargs)
         try:

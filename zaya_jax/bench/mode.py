@@ -16,22 +16,30 @@ import rich.table
 from ops import case as case_lib
 from ops import dispatch, registry
 from zaya_jax import config as config_lib
-from zaya_jax.bench import operations, runner
+from zaya_jax.bench import contract, operations, runner
 from zaya_jax.bench.machine import mode as machine_mode
+from zaya_jax.bench.sweep import clock
+from zaya_jax.config import exit_codes
+from zaya_jax.runtime import rows as rows_lib
 
 _COLUMNS = ('engine', 'pass', 'ms', 'TFLOP/s', 'GB/s', 'of limit', 'MB')
 
 
-def main(config: config_lib.Config) -> None:
+def main(config: config_lib.Config) -> int:
   """Times what --bench.* names; writes --output, if it is given, as JSON.
+
+  Returns:
+    The exit code: 3 if --bench.check finds an engine that is wrong.
 
   Raises:
     UsageError: if an operation or a case has another name.
   """
   if config.bench.measurements:
     machine_mode.main(config, operations)
-    return
+    return exit_codes.DONE
   chosen = _choose(config.bench)
+  if config.bench.check:
+    return _check(config, [op for op, _ in chosen])
   device = jax.devices()[0]
   console = rich.console.Console(highlight=False)
   console.print(f'{device.device_kind} ({dispatch.platform()})')
@@ -43,17 +51,36 @@ def main(config: config_lib.Config) -> None:
     )
     console.print(_table(f'{operation.name} {case.name}', rows))
     found += rows
-  if config.output:
-    result = {
-      'device': device.device_kind,
-      'platform': dispatch.platform(),
-      'versions': {'jax': jax.__version__},
-      'dtype': config.bench.dtype,
-      'rows': found,
-    }
-    with open(config.output, 'w') as file:
-      json.dump(result, file, indent=2)
-    print(f'wrote {config.output}', file=sys.stderr)
+  _write(config.output, found, dtype=config.bench.dtype)
+  return exit_codes.DONE
+
+
+def _check(config: config_lib.Config, chosen: list[registry.Operation]) -> int:
+  """Compares, prints a row for each comparison, and writes --output."""
+  found, shown = [], rows_lib.Rows()
+  for operation in {op.name: op for op in chosen}.values():
+    budget = clock.Budget(60 * config.bench.minutes)
+    for row in contract.rows(operation, budget, config.bench.case):
+      shown.print(row)
+      found.append(row)
+  _write(config.output, found)
+  wrong = any(row['outcome'] == 'wrong' for row in found)
+  return exit_codes.UNUSABLE if wrong else exit_codes.DONE
+
+
+def _write(path: str, rows: list[dict[str, Any]], **more: str) -> None:
+  if not path:
+    return
+  result = {
+    'device': jax.devices()[0].device_kind,
+    'platform': dispatch.platform(),
+    'versions': {'jax': jax.__version__},
+    **more,
+    'rows': rows,
+  }
+  with open(path, 'w') as file:
+    json.dump(result, file, indent=2)
+  print(f'wrote {path}', file=sys.stderr)
 
 
 def _choose(

@@ -19,13 +19,20 @@ def rows(
 ) -> Iterator[dict[str, Any]]:
   """One row for each engine and peer, forward and with gradients.
 
+  Of an operation whose engine is named (--ops.*) that engine alone.
+
   Yields:
     op, case, engine, pass ('forward', 'both'), and either 'skipped', the reason
     in words, or ms, the quartiles low_ms and high_ms, tflops, gbps, of_limit
     (of the time that the chip needs at least; None where that is unknown), and
     temporary_mb.
   """
-  runs = {engine.name: operation.run for engine in operation.engines}
+  named = dispatch.named().get(operation.name, 'auto')
+  runs = [
+    engine.name
+    for engine in operation.engines
+    if named in ('auto', engine.name)
+  ]
   peer = peers.PEERS.get(operation.name, {})
   passes = ('forward', 'both') if case.gradients else ('forward',)
   for name in (*runs, *peer):

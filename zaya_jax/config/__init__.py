@@ -28,6 +28,7 @@ GuardConfig = training.GuardConfig
 LogConfig = modes.LogConfig
 OptimConfig = training.OptimConfig
 BenchConfig = machine.BenchConfig
+ContactConfig = machine.ContactConfig
 DistributedConfig = machine.DistributedConfig
 MeshConfig = machine.MeshConfig
 OpsConfig = machine.OpsConfig

@@ -138,10 +138,16 @@ class BenchConfig(fields.Section, prefix='bench.'):
     'bfloat16', 'Dtype of matrices and activations.'
   )
   repeats: int = field(20, 'Timed calls; the median is reported.', minimum=1)
+  check: bool = field(
+    False,
+    'Compares the results of every engine with their meaning instead of timing '
+    'it, one JSON object a line; exit code 3 if one is wrong.',
+  )
   minutes: float = field(
     2.0,
-    'Minutes for each measurement of the machine; the same command goes on '
-    'with what is left in --output.',
+    'Minutes for each measurement of the machine, where the same command goes '
+    'on with what is left in --output, and for each operation of '
+    '--bench.check.',
     minimum=0.01,
   )
   max_bytes: int = field(
@@ -160,6 +166,11 @@ class BenchConfig(fields.Section, prefix='bench.'):
       raise fields.UsageError(
         f'--bench.op={",".join(self.op)} names {of_machine[0]} of the machine '
         f'and the operation {others[0]}; measure one kind at a time.'
+      )
+    if of_machine and self.check:
+      raise fields.UsageError(
+        f'--bench.check compares operations, and --bench.op={of_machine[0]} is '
+        'a measurement of the machine; name operations, or leave it away.'
       )
 
   @property
@@ -186,6 +197,23 @@ class PreflightConfig(fields.Section, prefix='preflight.'):
     '',
     'Result of --mode=bench --bench.op=machine on a good node of the same '
     f'kind, or {", ".join(MACHINES)}: short runs are compared with it.',
+  )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ContactConfig(fields.Section, prefix='contact.'):
+  """The first hour on a new machine (--mode=contact)."""
+
+  minutes: float = field(
+    60.0,
+    'Minutes for all stages, divided among them; 5 are enough to try it on a '
+    'CPU.',
+    minimum=0.5,
+  )
+  go_on: bool = field(
+    False,
+    'Goes on with the next stage where the node is unfit or a kernel is wrong, '
+    'to have all in one archive.',
   )
 
 

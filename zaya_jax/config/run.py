@@ -26,6 +26,7 @@ _MODES = Literal[
   'plan',
   'bench',
   'preflight',
+  'contact',
   'supervise',
   'report',
   'ledger',
@@ -119,6 +120,7 @@ class Config(fields.Section, prefix=''):
   plan: machine_lib.PlanConfig = machine_lib.PlanConfig()
   bench: machine_lib.BenchConfig = machine_lib.BenchConfig()
   preflight: machine_lib.PreflightConfig = machine_lib.PreflightConfig()
+  contact: machine_lib.ContactConfig = machine_lib.ContactConfig()
   aegis: aegis_lib.AegisConfig = aegis_lib.AegisConfig()
   log: modes.LogConfig = modes.LogConfig()
   report: modes.ReportConfig = modes.ReportConfig()

@@ -1,18 +1,60 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks as a table, and the verdict in one line."""
+"""Checks as a table, the verdict in one line, and both as JSON."""
 
+import dataclasses
+import json
 import sys
+import time
 from collections.abc import Sequence
+from typing import Any
 
 import rich.box
 import rich.console
 import rich.table
 
+from zaya_jax.config import exit_codes
 from zaya_jax.preflight import judge
+from zaya_jax.runtime import durable
 
 _COLUMNS = ('check', 'outcome', 'found', 'wanted', 'what to do')
 _STYLES = {'fault': 'red', 'warning': 'yellow', 'not checked': 'dim'}
 _WIDTH = 160  # Columns in a pipe or a file; a terminal has its own.
+
+
+def conclude(
+  output: str,
+  name: str,
+  checks: Sequence[judge.Check],
+  start: float,
+  **more: Any,
+) -> int:
+  """Prints the table and the verdict, which is the last line; writes JSON.
+
+  Args:
+    output: of --output; '': none is written.
+    name: of the node.
+    checks: of it.
+    start: of the command, by the monotonic clock.
+    **more: for the JSON.
+
+  Returns:
+    The exit code.
+  """
+  show(checks)
+  is_fit = all(check.outcome != 'fault' for check in checks)
+  if output:
+    content = {
+      'node': name,
+      'fit': is_fit,
+      'verdict': verdict(checks),
+      'seconds': round(time.monotonic() - start, 1),
+      'checks': [dataclasses.asdict(check) for check in checks],
+      **more,
+    }
+    text = json.dumps(content, indent=1)
+    durable.replace(output, f'{text}\n'.encode())
+  print(f'{name} is {verdict(checks)}.', flush=True)
+  return exit_codes.DONE if is_fit else exit_codes.UNUSABLE
 
 
 def show(checks: Sequence[judge.Check]) -> None:

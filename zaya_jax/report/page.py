@@ -37,6 +37,7 @@ class Page:
     lacks: what a reader should know, a sentence each.
     details: (title, text), folded away at the end.
     live: whether the page will be written again.
+    alone: whether plotly is in the page, which can be sent without it then.
     footer: the last line.
   """
 
@@ -48,12 +49,14 @@ class Page:
   lacks: Sequence[str] = ()
   details: Sequence[tuple[str, str]] = ()
   live: bool = False
+  alone: bool = False
   footer: str = ''
 
 
 def render(page: Page) -> str:
   """The page as HTML."""
   template, style, script, script_hash = _parts()
+  plotly_text = _plotly_text() if page.alone else ''
   return template.render(
     vars(page)
     | {
@@ -68,6 +71,8 @@ def render(page: Page) -> str:
       'style': style,
       'script': script,
       'script_hash': script_hash,
+      'plotly': plotly_text if page.alone else '',
+      'plotly_hash': _hash(plotly_text) if page.alone else '',
     }
   )
 
@@ -80,8 +85,10 @@ def write(page: Page, place: pathlib.Path) -> None:
   """
   place.parent.mkdir(parents=True, exist_ok=True)
   source, beside = plotly(), place.with_name(_PLOTLY)
-  if source and not (
-    beside.exists() and beside.stat().st_size == source.stat().st_size
+  if (
+    source
+    and not page.alone
+    and not (beside.exists() and beside.stat().st_size == source.stat().st_size)
   ):
     durable.replace(beside, source.read_bytes())
   durable.replace(place, render(page).encode('utf-8', 'replace'))
@@ -111,7 +118,7 @@ def plotly() -> pathlib.Path | None:
 
 @functools.cache
 def _parts():
-  """Template, style, script and the script's hash: no other inline one runs."""
+  """Template, style, script and the script's hash."""
   environment = jinja2.Environment(
     loader=jinja2.FileSystemLoader(_HERE), autoescape=True
   )
@@ -124,10 +131,23 @@ def _parts():
     for name in ('page.css', 'plots.js', 'page.js')
   )
   script = ''.join(scripts)
-  digest = hashlib.sha256(script.encode()).digest()
   return (
     environment.get_template('page.html'),
     markupsafe.Markup(style),
     markupsafe.Markup(script),
-    f'sha256-{base64.b64encode(digest).decode()}',
+    _hash(script),
   )
+
+
+def _plotly_text() -> markupsafe.Markup:
+  """The library, as it may stand in a page; '' where it is not installed."""
+  source = plotly()
+  text = source.read_text('utf-8') if source else ''
+  # In a string of JavaScript the same, and no end of the script.
+  return markupsafe.Markup(text.replace('</script', '<\\/script'))
+
+
+def _hash(script: str) -> str:
+  """Of an inline script: no other one runs."""
+  digest = hashlib.sha256(script.encode()).digest()
+  return f'sha256-{base64.b64encode(digest).decode()}'

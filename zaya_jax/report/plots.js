@@ -111,7 +111,8 @@ function lines(choice, logSteps) {
     shapes, showlegend: choice.traces.length > 1 || marks.length > 0,
     xaxis: axis(choice.x_title, {
       rangemode: 'tozero', ...whole,
-      ...(logSteps && choice.x_title === 'step' ? logarithmic(all('x')) : {}),
+      ...(choice.log_x || (logSteps && choice.x_title === 'step') ?
+        logarithmic(all('x')) : {}),
     }),
     yaxis: axis(choice.y_title, {
       exponentformat: 'power', minexponent: 4, ...scale,

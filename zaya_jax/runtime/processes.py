@@ -49,6 +49,17 @@ def first_says(compute: Callable[[], Any]) -> Any:
   return json.loads(client().blocking_key_value_get(key, FOREVER_MS))
 
 
+def largest(mine: float) -> float:
+  """The largest number that a process names; all wait for all."""
+  if processes() == 1:
+    return mine
+  key = f'zaya/largest/{next(_turns)}'
+  client().key_value_set(f'{key}/{process()}', json.dumps(mine))
+  # One process alone reads them all.
+  of = lambda i: client().blocking_key_value_get(f'{key}/{i}', FOREVER_MS)
+  return first_says(lambda: max(json.loads(of(i)) for i in range(processes())))
+
+
 def all_say(said: Any) -> list[Any]:
   """What each process says, by their numbers; all wait for all.
 

@@ -54,6 +54,7 @@ BOUNDS = {
   (0, 0.9): 'data.val_fraction',
   (0.01, 1): 'plan.efficiency',
   (0.01, None): 'bench.minutes',
+  (0.5, None): 'contact.minutes',
   (2**12, 2**32): 'bench.max_bytes',
   (0, 65_535): 'aegis.port report.port',
   (0, 2**32 - 1): 'seed',

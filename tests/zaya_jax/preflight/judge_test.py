@@ -6,7 +6,7 @@ import pathlib
 import pytest
 
 from tests.support import nodes
-from zaya_jax.preflight import errors, mode, rules, table
+from zaya_jax.preflight import errors, examine, rules, table
 
 SAID = {'devices': nodes.GPUS, 'ports': 9}
 KINDS = {'nvidia': nodes.h100, 'rocm': nodes.mi300x}
@@ -16,7 +16,7 @@ KFD = '/sys/class/kfd/kfd/topology/nodes'
 
 
 def _examine(node, said=SAID):
-  return mode.examine(node, said, run_dir='/')
+  return examine.examine(node, said, run_dir='/')
 
 
 def _wrong(node, said=SAID):

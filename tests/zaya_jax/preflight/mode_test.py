@@ -10,7 +10,7 @@ import pytest
 from tests.support import nodes
 from zaya_jax import main
 from zaya_jax.aegis.supervisor import hooks
-from zaya_jax.preflight import mode
+from zaya_jax.preflight import examine
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_unfit_node_ends_with_3_and_its_last_line_says_why(
   node = nodes.h100()
   clocks = nodes.answer('1980', gpu6='1200')
   node.programs[nodes.query('clocks.max.sm')] = clocks
-  monkeypatch.setattr(mode.node_lib, 'Node', lambda machine: node)
+  monkeypatch.setattr(examine.node_lib, 'Node', lambda machine: node)
   output = tmp_path / 'found.json'
   code, out, _ = call('--preflight.devices=8', f'--output={output}')
   assert code == 3

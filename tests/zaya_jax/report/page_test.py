@@ -153,6 +153,22 @@ def test_library_is_copied_once_and_mended(run, tmp_path):
   assert library.stat().st_size == page.plotly().stat().st_size
 
 
+def test_page_that_is_sent_alone_has_the_library_and_only_its_hash(
+  run, tmp_path
+):
+  made = overview.make(overview.read([str(run)]))
+  page.write(dataclasses.replace(made, alone=True), tmp_path / 'a.html')
+  assert [path.name for path in tmp_path.iterdir()] == ['a.html']
+  found = pages.Parsed((tmp_path / 'a.html').read_text())
+  assert 'plotly.min.js' not in found.links
+  scripts = [s for s in found.scripts if s and not s.startswith('{')]
+  assert len(scripts) == 2 and len(scripts[0]) > 1e6
+  for script in scripts:
+    digest = hashlib.sha256(script.encode()).digest()
+    assert f"'sha256-{base64.b64encode(digest).decode()}'" in found.policy
+  assert found.policy.count('sha256-') == 2
+
+
 def test_full_disk_leaves_nothing_behind(run, tmp_path, monkeypatch):
   made = overview.make(overview.read([str(run)]))
 

@@ -44,10 +44,14 @@ class Group:
 
   Args:
     devices: of all processes.
+    agree: of the seconds that each process has taken, those that all go on
+      with; default: those of process 0.
   """
 
-  def __init__(self, devices: Sequence[jax.Device]):
-    self.size = len(devices)
+  def __init__(
+    self, devices: Sequence[jax.Device], agree: clock.Agree | None = None
+  ):
+    self.size, self._agree = len(devices), agree or _first_says
     self.mesh = jax.make_mesh(
       (self.size,),
       ('d',),
@@ -65,12 +69,12 @@ class Group:
 
   @functools.cached_property
   def launch_s(self) -> float:
-    """Seconds of a program without a collective, by the clock of process 0."""
+    """Seconds of a program without a collective, as all agree."""
     mine = 0.0
     if self.takes_part:
       nothing = kinds.Kind(call=lambda x, n: x, factor=float, terms=None)
       mine = clock.launch(self._program(nothing, self.size, 1)[0])
-    return processes.first_says(lambda: mine)
+    return self._agree(mine)
 
   def measure(
     self, name: str, size: int, expected_s: float | None, repeats: int
@@ -102,7 +106,7 @@ class Group:
       repeats=repeats,
       launch_s=self.launch_s,
       expected_s=expected_s,
-      agree=lambda mine: processes.first_says(lambda: mine),
+      agree=self._agree,
     )
     if self.takes_part and kind.in_place:
       get = None
@@ -167,6 +171,10 @@ class Group:
       y = jax.block_until_ready(compiled(x, y))
 
     return run, lambda: y
+
+
+def _first_says(mine: float) -> float:
+  return processes.first_says(lambda: mine)
 
 
 def counts(devices: int) -> list[int]:

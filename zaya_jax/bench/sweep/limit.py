@@ -22,9 +22,14 @@ _SPREAD_S = 2.0  # In which all processes that live have noticed.
 
 
 class HungError(RuntimeError):
-  """A measurement that did not end in time."""
+  """A measurement that did not end in time.
+
+  Attributes:
+    missing: the processes that have not begun it or do not answer.
+  """
 
   exit_code = exit_codes.STOPPED
+  missing: tuple[int, ...] = ()
 
 
 class Limit:
@@ -58,22 +63,23 @@ class Limit:
     _post(f'{key}/late')
     if processes.processes() > 1:
       time.sleep(_SPREAD_S)
-    self._end(
-      HungError(
-        f'{what} did not end within {self._seconds:g} s in process '
-        f'{processes.process()} of {processes.processes()} ({_who(key)}); see '
-        'what its devices and links say, then repeat the command.'
-      )
+    missing, why = _who(key)
+    error = HungError(
+      f'{what} did not end within {self._seconds:g} s in process '
+      f'{processes.process()} of {processes.processes()} ({why}); see '
+      'what its devices and links say, then repeat the command.'
     )
+    error.missing = missing
+    self._end(error)
 
 
-def _who(key: str) -> str:
-  """Which processes have not come so far, or do not answer."""
+def _who(key: str) -> tuple[tuple[int, ...], str]:
+  """The processes that have not come so far, or do not answer; in words."""
   if absent := _absent(key):
-    return f'process {absent} has not begun it'
+    return absent, f'process {_listed(absent)} has not begun it'
   if silent := _absent(f'{key}/late'):
-    return f'process {silent} does not answer'
-  return 'all processes wait for their devices'
+    return silent, f'process {_listed(silent)} does not answer'
+  return (), 'all processes wait for their devices'
 
 
 def _post(key: str) -> None:
@@ -81,13 +87,17 @@ def _post(key: str) -> None:
     processes.client().key_value_set(f'{key}/{processes.process()}', '')
 
 
-def _absent(key: str) -> str:
+def _absent(key: str) -> tuple[int, ...]:
   """The processes that have not posted a key."""
-  return ', '.join(
-    str(p)
+  return tuple(
+    p
     for p in range(processes.processes())
     if p != processes.process() and not _is_there(f'{key}/{p}')
   )
+
+
+def _listed(numbers: tuple[int, ...]) -> str:
+  return ', '.join(map(str, numbers))
 
 
 def _is_there(key: str) -> bool:

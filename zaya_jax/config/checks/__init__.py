@@ -66,6 +66,7 @@ _MODES = {
   'plan': _Mode(reads=('machine',), ends=('.json', '.svg')),
   'bench': _Mode(ends=('.json',)),
   'preflight': _Mode(reads=('preflight.machine',), ends=('.json',)),
+  'contact': _Mode(needs=(_RUN,)),
   'report': _Mode(needs=(_READ,), reads=(_READ,), ends=('.html',)),
   'ledger': _Mode(needs=(_READ,), reads=(_READ,), ends=('.toml',)),
   'rehearse': _Mode(needs=(('recipe',),)),
