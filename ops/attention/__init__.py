@@ -22,7 +22,7 @@ ENGINES = (
     'triton',
     triton.attention,
     triton.unsupported,
-    platforms=('cuda',),
+    platforms=dispatch.GPUS,
     slower=dispatch.wide,
   ),
   dispatch.Engine('xla', xla.attention),

@@ -107,7 +107,7 @@ _ENGINES = (
     'triton',
     lambda: triton.OF_ROWS,
     _unsupported,
-    platforms=('cuda',),
+    platforms=dispatch.GPUS,
     slower=dispatch.wide,
   ),
   dispatch.Engine('xla', lambda: None),

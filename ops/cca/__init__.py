@@ -11,7 +11,7 @@ ENGINES = (
     'hopper', hopper.cca_prologue, hopper.unsupported, platforms=('cuda',)
   ),
   dispatch.Engine(
-    'triton', triton.cca_prologue, triton.unsupported, platforms=('cuda',)
+    'triton', triton.cca_prologue, triton.unsupported, platforms=dispatch.GPUS
   ),
   dispatch.Engine('xla', reference.cca_prologue),
 )

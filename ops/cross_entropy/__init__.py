@@ -17,7 +17,7 @@ ENGINES = (
     'triton',
     triton.linear_cross_entropy,
     api.unsupported,
-    platforms=('cuda',),
+    platforms=dispatch.GPUS,
     slower=dispatch.wide,
   ),
   dispatch.Engine('xla', xla.linear_cross_entropy),

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 
 from ops import dispatch
-from ops.experts import api, few, hip, hopper, triton, xla
+from ops.experts import api, few, hip, hopper, ragged, triton, xla
 from ops.experts import sink as sink_lib
 from ops.experts.sorting import permute, sort_by_expert
 
@@ -27,9 +27,10 @@ ENGINES = (
     'triton',
     triton.expert_mlp,
     triton.unsupported,
-    platforms=('cuda',),
+    platforms=dispatch.GPUS,
     slower=dispatch.wide,
   ),
+  dispatch.Engine('ragged', ragged.expert_mlp, ragged.unsupported, ()),
   dispatch.Engine('xla', xla.expert_mlp, xla.unsupported),
 )
 

@@ -44,9 +44,10 @@ struct bf16 {
   uint16_t bits;
   __device__ static __forceinline__ bf16 of(float x) {
     uint32_t u = bits_of<uint32_t>(x);
-    // Infinity stays; a NaN must not become infinity by rounding.
-    uint32_t nearest = u + 0x7fffu + (u >> 16 & 1u), nan = u | 0x400000u;
-    return {uint16_t(((u & 0x7fffffffu) > 0x7f800000u ? nan : nearest) >> 16)};
+    // Infinity stays; a NaN must not become infinity by rounding. Of MI300X
+    // these are 4 instructions: it has none of its own for bfloat16.
+    uint32_t nearest = u + 0x7fffu + (u >> 16 & 1u);
+    return {uint16_t((x != x ? 0x7fc00000u : nearest) >> 16)};
   }
 };
 struct f16 {

@@ -21,7 +21,7 @@ ENGINES = (
     'triton',
     triton.newton_schulz,
     triton.unsupported,
-    platforms=('cuda',),
+    platforms=dispatch.GPUS,
     slower=api.slower,
   ),
   dispatch.Engine('xla', reference.newton_schulz),

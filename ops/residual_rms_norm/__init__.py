@@ -10,7 +10,10 @@ from ops.residual_rms_norm import hip, reference, triton
 ENGINES = (
   dispatch.Engine('hip', hip.residual_rms_norm, hip.unsupported, ('rocm',)),
   dispatch.Engine(
-    'triton', triton.residual_rms_norm, triton.unsupported, platforms=('cuda',)
+    'triton',
+    triton.residual_rms_norm,
+    triton.unsupported,
+    platforms=dispatch.GPUS,
   ),
   dispatch.Engine('xla', reference.residual_rms_norm),
 )

@@ -11,7 +11,7 @@ ENGINES = (
     'triton',
     triton.router,
     triton.unsupported,
-    platforms=('cuda',),
+    platforms=dispatch.GPUS,
     slower=triton.slower,
   ),
   dispatch.Engine('xla', xla.router),
