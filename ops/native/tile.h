@@ -62,10 +62,8 @@ __device__ __forceinline__ int place(int row, int piece) {
 __device__ __forceinline__ int row_of(int r) { return 8 * (r / 4) + r % 4; }
 template <class T>
 __device__ __forceinline__ bits4 four_of(const float (&values)[4]) {
-  bits4 bits;
-  ZAYA_UNROLL
-  for (int r = 0; r < 4; ++r) bits[r] = T::of(values[r]).bits;
-  return bits;
+  uint64_t high = T::two(values[2], values[3]);
+  return bits_of<bits4>(high << 32 | T::two(values[0], values[1]));
 }
 template <class T>
 __device__ __forceinline__ bits4 four_of(const f32x16& sums, int group) {
@@ -76,7 +74,8 @@ __device__ __forceinline__ bits4 four_of(const f32x16& sums, int group) {
 // Behind the end of n, of 8, 16, ..., the last 8 come again: they are loaded,
 // computed and stored, the same twice, without branches.
 __device__ __forceinline__ int within(int i, int n) {
-  return i < n ? i : n - 8 + i % 8;
+  int again = n - 8 + (i & 7);
+  return i < n ? i : again;
 }
 
 // The part of the tile that this thread's wave computes. Of the first 128

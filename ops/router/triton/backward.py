@@ -10,11 +10,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import triton as plgpu
 
 from ops.router import api
 from ops.router.triton import numbers
 from ops.triton import launch, tiles
+from ops.triton.backend import plgpu
 
 _PARTS = jnp.bfloat16
 

@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import triton as plgpu
 
 from ops.router import api
 from ops.router.triton import numbers
 from ops.triton import launch, tiles
+from ops.triton.backend import plgpu
 
 
 def tile(r: int) -> tiles.Tile:

@@ -44,8 +44,8 @@ MUTANTS = {
     'return wave.column == 0;',
   ),
   'channels behind the last': (
-    'return i < n ? i : n - 8 + i % 8;',
-    'return i < n ? i : n - 8;',
+    'again = n - 8 + (i & 7);',
+    'again = n - 8;',
   ),
   'another expert': ('w += size_t(item.expert) * depth * columns;', ''),
   'rows without an expert': ('item.expert < tiles.experts;', 'true;'),

@@ -47,8 +47,9 @@ def compile_step(
 
   Returns:
     seconds and host_bytes that it took; arguments and temporary, bytes of a
-    device; what `hlo.read` returns; rematerialized, how often the compiler
-    warned that it would gather an array whole to divide it anew.
+    device; what `hlo.read` returns; asked and engines of
+    `rocm_child.compile_step`; rematerialized, how often the compiler warned
+    that it would gather an array whole to divide it anew.
 
   Raises:
     UsageError: if there is no such environment, or the step refuses the mesh.
