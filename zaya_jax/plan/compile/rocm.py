@@ -11,6 +11,7 @@ import pathlib
 import subprocess
 from typing import Any
 
+from ops.experts import ragged
 from zaya_jax import config as config_lib
 from zaya_jax.config import exit_codes
 from zaya_jax.plan.compile import contracts
@@ -84,7 +85,7 @@ def compile_step(
       'JAX_PLATFORMS': 'cpu',
       'JAX_TRACEBACK_FILTERING': 'off',  # So that the error is what ends it.
       'LD_LIBRARY_PATH': str(home / 'stubs'),
-      'XLA_FLAGS': ' '.join(_FLAGS.read_text().split()),
+      'XLA_FLAGS': ' '.join(_flags(config)),
     },
   )
   if not done.returncode:
@@ -94,6 +95,11 @@ def compile_step(
   if done.returncode == config_lib.UsageError.exit_code:
     raise config_lib.UsageError(last)
   raise CompileError(f'--plan.compile=rocm failed: {last}')
+
+
+def _flags(config):
+  more = [ragged.FLAG] if config.ops.experts == 'ragged' else []
+  return [*_FLAGS.read_text().split(), *more]
 
 
 def compare(plan: dict[str, Any], compiled: dict[str, Any]) -> dict[str, Any]:

@@ -86,7 +86,9 @@ def test_operations_that_are_no_kernels_are_told():
 def test_kernels_in_triton_have_their_names():
   text = """ENTRY %main (p: f32[8]) -> f32[8] {
   %p = f32[8]{0} parameter(0)
-  ROOT %c = f32[8]{0} custom-call(%p), custom_call_target="__gpu$xla.gpu.triton", metadata={op_name="jit(step)/while/body/cca_prologue/cca_forward/pallas_call"}
+  ROOT %c = f32[8]{0} custom-call(%p), \
+custom_call_target="__gpu$xla.gpu.triton", \
+metadata={op_name="jit(step)/while/body/cca_prologue/cca_forward/pallas_call"}
 }
 """
   assert hlo.read(text)['kernels'] == {
