@@ -11,7 +11,7 @@ ENGINES = (
   dispatch.Engine(
     'hopper', hopper.cca_prologue, hopper.unsupported, platforms=('cuda',)
   ),
-  backend.engine(triton.cca_prologue, triton.unsupported),
+  backend.engine(triton.cca_prologue, triton.unsupported, dispatch.wide),
   dispatch.Engine('xla', reference.cca_prologue),
 )
 

@@ -110,12 +110,11 @@ def engines(chosen: Iterable[Any]) -> lint.Finding:
     chosen: pairs of operation and engine, of `dispatch.choices`.
   """
   names = {op: name for op, name in chosen if op in OPERATIONS}
-  loops = [
-    f'{op} {name}' for op, name in sorted(names.items()) if name == 'xla'
-  ]
+  runs = [f'{op} {name}' for op, name in sorted(names.items())]
+  loops = [run for run in runs if run.endswith(' xla')]
   return lint.Finding(
     rule=f'{", ".join(OPERATIONS)} are kernels',
-    value=', '.join(loops) or ', '.join(map(' '.join, names)),
+    value=', '.join(loops or runs),
     good=not loops,
     advice='Build the library (make rocm-kernels), or see why: --ops.* in the '
     'log.',

@@ -78,7 +78,8 @@ def test_grouped_products_that_are_others_are_told():
 
 def test_operations_that_are_no_kernels_are_told():
   chosen = [('attention', 'triton'), ('experts', 'hip'), ('router', 'xla')]
-  assert calls.engines(chosen).good
+  rule = calls.engines(chosen)
+  assert rule.good and rule.value == 'attention triton, experts hip'
   rule = calls.engines([*chosen, ('cca', 'xla')])
   assert not rule.good and rule.value == 'cca xla'
 
