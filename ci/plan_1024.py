@@ -13,6 +13,7 @@ import time
 
 from zaya_jax import config as config_lib
 from zaya_jax.plan import phases, planner
+from zaya_jax.plan.compile import calls
 
 CONFIGS = pathlib.Path(__file__).parents[1] / 'configs'
 SECONDS, GIGABYTES = 180, 8
@@ -24,7 +25,7 @@ def main() -> int:
   for name, config in phases.kinds(recipe()).items():
     found = planner.compile_step(config, planner.make(config))
     most = max(most, found['host_bytes'] / 1e9)
-    broken += show(name, found)
+    broken += show(name, found, config.model.num_layers)
   seconds = time.monotonic() - start
   print(
     f'together {seconds:.0f} s of {SECONDS}, {most:.2f} GB of {GIGABYTES} GB '
@@ -45,7 +46,7 @@ def recipe() -> config_lib.Config:
   )
 
 
-def show(name, found) -> int:
+def show(name, found, layers) -> int:
   """Prints a run; returns how many contracts are broken."""
   print(
     f'ZAYA1-8B on 1,024 MI300X, phase {name}: compiled in '
@@ -58,8 +59,13 @@ def show(name, found) -> int:
   for rule in found['contracts']:
     mark = 'ok    ' if rule['good'] else 'BROKEN'
     print(f'  {mark}  {rule["rule"]}: {rule["value"]}')
-  ours = [name for name in found['kernels'] if name.startswith('zaya_ops')]
-  print(f'  {", ".join(ours) or "no kernels in HIP: make rocm-kernels"}')
+  counts = calls.counted(found['kernels'])
+  print(f'  calls in a step of {layers} layers:')
+  for kernel, count in sorted(counts.items()):
+    each = f', {count // layers} a layer' if count % layers == 0 else ''
+    print(f'    {kernel} {count:,}{each}')
+  if not any(name.startswith('zaya_ops') for name in counts):
+    print('  no kernels in HIP: make rocm-kernels')
   print(flush=True)
   return sum(not rule['good'] for rule in found['contracts'])
 

@@ -18,6 +18,7 @@ from typing import Any
 import jax
 
 PLATFORMS = ('cpu', 'cuda', 'rocm')
+GPUS = ('cuda', 'rocm')
 
 _named: dict[str, str] = {}
 _target: list[str] = []

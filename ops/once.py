@@ -14,7 +14,9 @@ def once(made: Any) -> Any:
   XLA:CUDA (of jax 0.11.2) has a product or a kernel write right into the stack
   of a loop, and runs it once more for whoever else reads the result: attention,
   CCA, the experts' first product and the projections all ran twice. Behind a
-  barrier they run once, and what is saved is copied.
+  barrier they run once, and what is saved is copied. XLA:ROCm (of jax 0.10.2)
+  runs each once by itself: a compiled step is held to that
+  (`zaya_jax.plan.compile.calls`).
 
   Args:
     made: arrays, in any tree.

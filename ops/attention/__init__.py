@@ -6,6 +6,7 @@ import jax
 from ops import dispatch
 from ops.attention import cudnn, hopper, triton, xla
 from ops.attention.cached import attention as cached_attention
+from ops.triton import backend
 
 __all__ = ('ENGINES', 'attention', 'cached_attention')
 
@@ -18,13 +19,7 @@ ENGINES = (
     slower=hopper.slower,
   ),
   dispatch.Engine('cudnn', cudnn.attention, cudnn.unsupported, ('cuda',)),
-  dispatch.Engine(
-    'triton',
-    triton.attention,
-    triton.unsupported,
-    platforms=('cuda',),
-    slower=dispatch.wide,
-  ),
+  backend.engine(triton.attention, triton.unsupported, dispatch.wide),
   dispatch.Engine('xla', xla.attention),
 )
 

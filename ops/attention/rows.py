@@ -16,6 +16,7 @@ import jax.numpy as jnp
 
 from ops import dispatch
 from ops.attention import api, triton
+from ops.triton import backend
 
 
 class Saved(NamedTuple):
@@ -103,12 +104,6 @@ def _whole(*_) -> str:
 _ENGINES = (
   dispatch.Engine('hopper', lambda: None, _whole, platforms=('cuda',)),
   dispatch.Engine('cudnn', lambda: None, _whole, platforms=('cuda',)),
-  dispatch.Engine(
-    'triton',
-    lambda: triton.OF_ROWS,
-    _unsupported,
-    platforms=('cuda',),
-    slower=dispatch.wide,
-  ),
+  backend.engine(lambda: triton.OF_ROWS, _unsupported, dispatch.wide),
   dispatch.Engine('xla', lambda: None),
 )

@@ -5,14 +5,13 @@ import jax
 
 from ops import dispatch
 from ops.cca import hopper, reference, triton
+from ops.triton import backend
 
 ENGINES = (
   dispatch.Engine(
     'hopper', hopper.cca_prologue, hopper.unsupported, platforms=('cuda',)
   ),
-  dispatch.Engine(
-    'triton', triton.cca_prologue, triton.unsupported, platforms=('cuda',)
-  ),
+  backend.engine(triton.cca_prologue, triton.unsupported, dispatch.wide),
   dispatch.Engine('xla', reference.cca_prologue),
 )
 

@@ -5,6 +5,7 @@ import jax
 
 from ops import dispatch
 from ops.cross_entropy import api, hopper, triton, xla
+from ops.triton import backend
 
 ENGINES = (
   dispatch.Engine(
@@ -13,13 +14,7 @@ ENGINES = (
     hopper.unsupported,
     platforms=('cuda',),
   ),
-  dispatch.Engine(
-    'triton',
-    triton.linear_cross_entropy,
-    api.unsupported,
-    platforms=('cuda',),
-    slower=dispatch.wide,
-  ),
+  backend.engine(triton.linear_cross_entropy, api.unsupported, dispatch.wide),
   dispatch.Engine('xla', xla.linear_cross_entropy),
 )
 

@@ -6,9 +6,10 @@ from typing import Any
 import jax
 
 from ops import dispatch
-from ops.experts import api, few, hip, hopper, triton, xla
+from ops.experts import api, few, hip, hopper, ragged, triton, xla
 from ops.experts import sink as sink_lib
 from ops.experts.sorting import permute, sort_by_expert
+from ops.triton import backend
 
 __all__ = (
   'expert_mlp',
@@ -23,13 +24,8 @@ ENGINES = (
   dispatch.Engine(
     'hopper', hopper.expert_mlp, hopper.unsupported, platforms=('cuda',)
   ),
-  dispatch.Engine(
-    'triton',
-    triton.expert_mlp,
-    triton.unsupported,
-    platforms=('cuda',),
-    slower=dispatch.wide,
-  ),
+  backend.engine(triton.expert_mlp, triton.unsupported, dispatch.wide),
+  dispatch.Engine('ragged', ragged.expert_mlp, ragged.unsupported, ()),
   dispatch.Engine('xla', xla.expert_mlp, xla.unsupported),
 )
 

@@ -5,8 +5,8 @@
 
 namespace {
 
-using tile::Across, tile::kTile, tile::least, tile::Shared, tile::tiles_of,
-    tile::Wave;
+using tile::Across, tile::kTile, tile::Shared, tile::tiles_of,
+    tile::Wave, tile::within;
 
 struct DWeights {
   const uint16_t *x, *dy;
@@ -14,7 +14,8 @@ struct DWeights {
   uint16_t* d_w;
 };
 
-// Both operands lie across the depth, which is the rows of the expert.
+// Both operands lie across the depth, which is the rows of the expert. What is
+// multiplied is dy^T x: so a lane has consecutive columns of a row.
 template <class T>
 __device__ __forceinline__ void d_weights(DWeights at, int experts, int height,
                                           int width, Shared& shared) {
@@ -25,27 +26,27 @@ __device__ __forceinline__ void d_weights(DWeights at, int experts, int height,
   column *= kTile;
   int first = at.starts[expert], depth = at.starts[expert + 1] - first;
   Wave wave;
+  bool wanted = row + wave.column < height;
   f32x16 sums[4][2] = {};
   if (depth > 0) {
     Across x(at.x + size_t(first) * height +
-                 least(row + Across::row(), height - 8),
+                 within(row + Across::row(), height),
              height, depth);
     Across dy(at.dy + size_t(first) * width +
-                  least(column + Across::row(), width - 8),
+                  within(column + Across::row(), width),
               width, depth);
-    tile::accumulate<T>(x, dy, depth, row + wave.row < height, shared, sums);
+    tile::accumulate<T>(dy, x, depth, wanted, shared, sums);
   }
+  if (!wanted) return;
   uint16_t* d_w = at.d_w + size_t(expert) * height * width;
   ZAYA_UNROLL
-  for (int i = 0; i < 4; ++i)
-    ZAYA_UNROLL
-    for (int r = 0; r < 16; ++r)
-      ZAYA_UNROLL
-      for (int j = 0; j < 2; ++j) {
-        int y = row + wave.row_of(i, r), x = column + wave.column_of(j);
-        if (y < height && x < width)
-          d_w[size_t(y) * width + x] = T::of(sums[i][j][r]).bits;
-      }
+  for (int step = 0; step < 32; ++step) {
+    int j = step / 16, i = step / 4 % 4, group = step % 4;
+    int y = within(row + wave.column_of(j), height);
+    int x = within(column + wave.row_of(i, 4 * group), width);
+    *(ZAYA_GLOBAL bits4*)(d_w + size_t(y) * width + x) =
+        tile::four_of<T>(sums[i][j], group);
+  }
 }
 
 }  // namespace

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products of sorted tokens with the matrix of each one's expert, forward and
 // back: `Products` of ops/experts/api.py, in the same names. Tiles of rows are
-// those of ops/experts/sorting.py; a tile has rows of one expert.
+// those of ops/experts/sorting.py; a tile has rows of one expert. They are the
+// columns of what is multiplied, W^T x^T: so a lane has consecutive channels.
 #include "handler.h"
 #include "tile.h"
 
 namespace {
 
 using tile::Across, tile::Along, tile::kTile, tile::least, tile::Shared,
-    tile::tiles_of, tile::Wave;
+    tile::tiles_of, tile::Wave, tile::within;
 
 struct Tiles {
   const int *expert, *first, *end, *live;  // live: how many are not empty.
@@ -26,7 +27,7 @@ struct Item {
   }
   // Whether this wave has a row of its own; others only carry.
   __device__ __forceinline__ bool wants(const Wave& wave) const {
-    return first + wave.row < end;
+    return first + wave.column < end;
   }
 };
 
@@ -42,9 +43,13 @@ __device__ __forceinline__ bool find(const Tiles& tiles, int columns,
   return item.first < item.end;
 }
 
-// A tile has 128 columns of gate and the same of up: a wave 32 and 32, so that
+// A tile has 128 channels of gate and the same of up: a wave 64 and 64, so that
 // a lane has both factors of what it writes.
 constexpr int kHalf = kTile / 2;
+
+__device__ __forceinline__ void put(uint16_t* to, bits4 bits) {
+  *(ZAYA_GLOBAL bits4*)to = bits;
+}
 
 struct Up {
   const uint16_t *x, *gate_up;
@@ -64,28 +69,34 @@ __device__ __forceinline__ void up(Up at, Tiles tiles, int width, int inner,
       return at.x + size_t(at.order[item.row(i)]) * width;
     });
     int row = Across::row();
-    int column = item.column * kHalf + row / 64 * 32 + row % 32;
-    column = least(column, inner - 8) + row / 32 % 2 * inner;
-    Across w(at.gate_up + size_t(item.expert) * width * 2 * inner + column,
+    int channel = item.column * kHalf + row / 128 * 64 + row % 64;
+    channel = within(channel, inner) + row / 64 % 2 * inner;
+    Across w(at.gate_up + size_t(item.expert) * width * 2 * inner + channel,
              2 * inner, width);
-    tile::accumulate<T>(x, w, width, item.wants(wave), shared, sums);
+    tile::accumulate<T>(w, x, width, item.wants(wave), shared, sums);
   }
-  int column = item.column * kHalf + wave.column / 2 + wave.lane % 32;
-  if (column >= inner || !item.wants(wave)) return;
+  if (!item.wants(wave)) return;
   ZAYA_UNROLL
-  for (int i = 0; i < 4; ++i)
+  for (int step = 0; step < 16; ++step) {
+    int j = step / 8, i = step / 4 % 2, group = step % 4;
+    size_t row = item.row(wave.column_of(j));
+    int channel = wave.row_of(i, 4 * group) - wave.row / 2;
+    channel = within(item.column * kHalf + channel, inner);
+    float a[4], by_gate[4], by_up[4];
     ZAYA_UNROLL
-    for (int r = 0; r < 16; ++r) {
-      size_t row = item.row(wave.row_of(i, r));
-      float gate = sums[i][0][r], up = sums[i][1][r];
+    for (int r = 0; r < 4; ++r) {
+      float gate = sums[i][j][4 * group + r], up = sums[i + 2][j][4 * group + r];
       float root = rsqrtf(1 + __expf(-gate)), sigmoid = root * root;
-      float silu = gate * sigmoid;
-      at.a[row * inner + column] = T::of(silu * up).bits;
-      if (!at.slopes) continue;
-      uint16_t* slopes = at.slopes + row * 2 * inner + column;
-      slopes[0] = T::of(up * (sigmoid * (1 + gate - silu))).bits;
-      slopes[inner] = T::of(silu).bits;
+      by_up[r] = gate * sigmoid;
+      by_gate[r] = up * (sigmoid * (1 + gate - by_up[r]));
+      a[r] = by_up[r] * up;
     }
+    put(at.a + row * inner + channel, tile::four_of<T>(a));
+    if (!at.slopes) continue;
+    uint16_t* slopes = at.slopes + row * 2 * inner + channel;
+    put(slopes, tile::four_of<T>(by_gate));
+    put(slopes + inner, tile::four_of<T>(by_up));
+  }
 }
 
 // W of an expert as [depth, columns]; turned: as [columns, depth].
@@ -99,14 +110,13 @@ __device__ __forceinline__ void rows_sum(const uint16_t* x, const uint16_t* w,
   w += size_t(item.expert) * depth * columns;
   Along rows(depth, [&](int i) { return x + size_t(item.row(i)) * depth; });
   if constexpr (turned) {
-    Along matrix(depth, [&](int j) {
-      return w + size_t(least(column + j, columns - 1)) * depth;
+    Along matrix(depth, [&](int i) {
+      return w + size_t(within(column + i, columns)) * depth;
     });
-    tile::accumulate<T>(rows, matrix, depth, wanted, shared, sums);
+    tile::accumulate<T>(matrix, rows, depth, wanted, shared, sums);
   } else {
-    Across matrix(w + least(column + Across::row(), columns - 8), columns,
-                  depth);
-    tile::accumulate<T>(rows, matrix, depth, wanted, shared, sums);
+    Across matrix(w + within(column + Across::row(), columns), columns, depth);
+    tile::accumulate<T>(matrix, rows, depth, wanted, shared, sums);
   }
 }
 
@@ -126,23 +136,17 @@ __device__ __forceinline__ void matmul(Matmul at, Tiles tiles, int depth,
   if (item.has_expert)
     rows_sum<T, turned>(at.x, at.w, item, depth, columns, shared, sums);
   if (!item.wants(wave)) return;
-  // All at once, before stores that they could wait for.
-  int target[4][16];
+  // Both at once, before stores that they could wait for.
+  int target[2];
   ZAYA_UNROLL
-  for (int i = 0; i < 4; ++i)
-    ZAYA_UNROLL
-    for (int r = 0; r < 16; ++r)
-      target[i][r] = at.order[item.row(wave.row_of(i, r))];
+  for (int j = 0; j < 2; ++j)
+    target[j] = at.order[item.row(wave.column_of(j))];
   ZAYA_UNROLL
-  for (int j = 0; j < 2; ++j) {
-    int column = item.column * kTile + wave.column_of(j);
-    if (column >= columns) continue;
-    ZAYA_UNROLL
-    for (int i = 0; i < 4; ++i)
-      ZAYA_UNROLL
-      for (int r = 0; r < 16; ++r)
-        at.y[size_t(target[i][r]) * columns + column] =
-            T::of(sums[i][j][r]).bits;
+  for (int step = 0; step < 32; ++step) {
+    int j = step / 16, i = step / 4 % 4, group = step % 4;
+    int channel = item.column * kTile + wave.row_of(i, 4 * group);
+    put(at.y + size_t(target[j]) * columns + within(channel, columns),
+        tile::four_of<T>(sums[i][j], group));
   }
 }
 
@@ -161,33 +165,37 @@ __device__ __forceinline__ void d_up(DUp at, Tiles tiles, int width, int inner,
   if (item.has_expert)
     rows_sum<T, true>(at.dy, at.down, item, width, inner, shared, sums);
   if (!item.wants(wave)) return;
-  // The next 16 slopes are on their way while these are used; a step is half of
-  // what there is for the sums of an MFMA.
-  uint16_t slopes[2][16];
+  // The next 32 slopes are on their way while these are used; a step has the
+  // sums of an MFMA, each for both halves.
+  bits4 slopes[2][8];
   // Offsets have 32 bits from the first row on, which is the same for all: 64
   // would not stay in registers.
   size_t first = size_t(item.first) * 2 * inner;
-  auto place = [&](const uint16_t* base, int step, int r) {
-    unsigned row = item.row(wave.row_of(step / 4, r)) - item.first;
-    int column = item.column * kTile + wave.column_of(step / 2 % 2);
-    unsigned bytes = (row * (2 * inner) + least(column, inner - 1)) * 2;
-    base += first + step % 2 * inner;
-    return (ZAYA_GLOBAL uint16_t*)((ZAYA_GLOBAL char*)base + bytes);
+  auto place = [&](const uint16_t* base, int step, int part) {
+    unsigned row = item.row(wave.column_of(step / 4)) - item.first;
+    int channel = item.column * kTile + wave.row_of(step % 4, part / 2 * 4);
+    unsigned bytes = (row * (2 * inner) + within(channel, inner)) * 2;
+    base += first + part % 2 * inner;
+    return (ZAYA_GLOBAL bits4*)((ZAYA_GLOBAL char*)base + bytes);
   };
   auto read = [&](int step) {
     ZAYA_UNROLL
-    for (int r = 0; r < 16; ++r)
-      slopes[step % 2][r] = *place(at.slopes, step, r);
+    for (int part = 0; part < 8; ++part)
+      slopes[step % 2][part] = *place(at.slopes, step, part);
   };
   read(0);
   ZAYA_UNROLL
-  for (int step = 0; step < 16; ++step) {
-    if (step < 15) read(step + 1);
+  for (int step = 0; step < 8; ++step) {
+    if (step < 7) read(step + 1);
     ZAYA_UNROLL
-    for (int r = 0; r < 16; ++r) {
-      float slope = float_of(T{slopes[step % 2][r]});
-      *place(at.dh, step, r) =
-          T::of(sums[step / 4][step / 2 % 2][r] * slope).bits;
+    for (int part = 0; part < 8; ++part) {
+      bits4 slope = slopes[step % 2][part];
+      float dh[4];
+      ZAYA_UNROLL
+      for (int r = 0; r < 4; ++r)
+        dh[r] = sums[step % 4][step / 4][part / 2 * 4 + r] *
+                float_of(T{uint16_t(slope[r])});
+      *place(at.dh, step, part) = tile::four_of<T>(dh);
     }
   }
 }

@@ -42,11 +42,23 @@ __device__ __forceinline__ To bits_of(From from) {
 struct bf16 {
   typedef uint16_t Word;
   uint16_t bits;
-  __device__ static __forceinline__ bf16 of(float x) {
+  // In the upper half. Infinity stays; a NaN must not become infinity by
+  // rounding. MI300X needs 4 instructions: it has none of its own for bfloat16.
+  __device__ static __forceinline__ uint32_t nearest(float x) {
     uint32_t u = bits_of<uint32_t>(x);
-    // Infinity stays; a NaN must not become infinity by rounding.
-    uint32_t nearest = u + 0x7fffu + (u >> 16 & 1u), nan = u | 0x400000u;
-    return {uint16_t(((u & 0x7fffffffu) > 0x7f800000u ? nan : nearest) >> 16)};
+    return x != x ? 0x7fc00000u : u + 0x7fffu + (u >> 16 & 1u);
+  }
+  __device__ static __forceinline__ bf16 of(float x) {
+    return {uint16_t(nearest(x) >> 16)};
+  }
+  // Both in a word, by one instruction more; clang by itself takes three.
+  __device__ static __forceinline__ uint32_t two(float low, float high) {
+    uint32_t a = nearest(low), b = nearest(high);
+#if defined(__HIP_DEVICE_COMPILE__)
+    return __builtin_amdgcn_perm(b, a, 0x07060302u);
+#else
+    return a >> 16 | (b & 0xffff0000u);
+#endif
   }
 };
 struct f16 {

@@ -57,16 +57,35 @@ __device__ __forceinline__ int place(int row, int piece) {
   return (row ^ (row >> 3 & 1)) * kStage + (piece ^ (row >> 1 & 3)) * 8;
 }
 
-// Of what one MFMA gives, a lane has 4 times 4 rows of a column.
+// Of what one MFMA gives, a lane has 4 times 4 rows of a column. Where rows of
+// A are consecutive in the result, 4 are one store of 8 bytes: see `four_of`.
 __device__ __forceinline__ int row_of(int r) { return 8 * (r / 4) + r % 4; }
+template <class T>
+__device__ __forceinline__ bits4 four_of(const float (&values)[4]) {
+  uint64_t high = T::two(values[2], values[3]);
+  return bits_of<bits4>(high << 32 | T::two(values[0], values[1]));
+}
+template <class T>
+__device__ __forceinline__ bits4 four_of(const f32x16& sums, int group) {
+  const float values[4] = {sums[4 * group], sums[4 * group + 1],
+                           sums[4 * group + 2], sums[4 * group + 3]};
+  return four_of<T>(values);
+}
+// Behind the end of n, of 8, 16, ..., the last 8 come again: they are loaded,
+// computed and stored, the same twice, without branches.
+__device__ __forceinline__ int within(int i, int n) {
+  int again = n - 8 + (i & 7);
+  return i < n ? i : again;
+}
 
-// The part of the tile that this thread's wave computes.
+// The part of the tile that this thread's wave computes. Of the first 128
+// columns each SIMD has one wave, and one of the others.
 struct Wave {
   int lane, row, column;
   __device__ __forceinline__ Wave()
       : lane(threadIdx.x % kWave),
-        row(threadIdx.x / kWave / 4 * kRows),
-        column(threadIdx.x / kWave % 4 * kColumns) {}
+        row(threadIdx.x / kWave % 2 * kRows),
+        column(threadIdx.x / kWave / 2 * kColumns) {}
   // Of sums[i][j][r].
   __device__ __forceinline__ int row_of(int i, int r) const {
     return row + 32 * i + 4 * (lane / 32) + tile::row_of(r);

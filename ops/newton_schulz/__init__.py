@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from ops import dispatch
 from ops.newton_schulz import api, hip, hopper, reference, triton
 from ops.newton_schulz import coefficients as coefficients_lib
+from ops.triton import backend
 
 ENGINES = (
   dispatch.Engine('hip', hip.newton_schulz, hip.unsupported, ('rocm',)),
@@ -17,13 +18,7 @@ ENGINES = (
     platforms=('cuda',),
     slower=api.slower,
   ),
-  dispatch.Engine(
-    'triton',
-    triton.newton_schulz,
-    triton.unsupported,
-    platforms=('cuda',),
-    slower=api.slower,
-  ),
+  backend.engine(triton.newton_schulz, triton.unsupported, api.slower),
   dispatch.Engine('xla', reference.newton_schulz),
 )
 

@@ -16,12 +16,12 @@ import functools
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import triton as plgpu
 
 from ops import dispatch
 from ops.newton_schulz import api
 from ops.triton import launch
 from ops.triton import tiles as tiles_lib
+from ops.triton.backend import plgpu
 
 
 def unsupported(x: jax.Array, *, dtype: jnp.dtype, **_) -> str | None:

@@ -6,12 +6,11 @@ import jax.numpy as jnp
 
 from ops import dispatch
 from ops.residual_rms_norm import hip, reference, triton
+from ops.triton import backend
 
 ENGINES = (
   dispatch.Engine('hip', hip.residual_rms_norm, hip.unsupported, ('rocm',)),
-  dispatch.Engine(
-    'triton', triton.residual_rms_norm, triton.unsupported, platforms=('cuda',)
-  ),
+  backend.engine(triton.residual_rms_norm, triton.unsupported),
   dispatch.Engine('xla', reference.residual_rms_norm),
 )
 

@@ -10,11 +10,11 @@ import functools
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import triton as plgpu
 
 from ops import dispatch
 from ops.residual_rms_norm import api
 from ops.triton import launch
+from ops.triton.backend import plgpu
 
 # Of a row in one thread: 16 bytes at once in float32, 8 in bfloat16. With
 # fewer, narrow rows are read in pieces of 2 and 4 bytes (65,536 rows of 512 on

@@ -5,15 +5,10 @@ import jax
 
 from ops import dispatch
 from ops.router import triton, xla
+from ops.triton import backend
 
 ENGINES = (
-  dispatch.Engine(
-    'triton',
-    triton.router,
-    triton.unsupported,
-    platforms=('cuda',),
-    slower=triton.slower,
-  ),
+  backend.engine(triton.router, triton.unsupported, triton.slower),
   dispatch.Engine('xla', xla.router),
 )
 

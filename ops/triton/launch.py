@@ -5,9 +5,9 @@ from collections.abc import Callable
 from typing import Any
 
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import triton as plgpu
 
 from ops import dispatch
+from ops.triton.backend import plgpu
 
 
 def kernel_call(

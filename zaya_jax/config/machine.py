@@ -93,8 +93,8 @@ class OpsConfig:
   router: Literal['auto', 'triton', 'xla'] = field(
     'auto', 'Router: from the tokens to the choice of each.'
   )
-  experts: Literal['auto', 'hip', 'hopper', 'triton', 'xla'] = field(
-    'auto', 'SwiGLU experts.'
+  experts: Literal['auto', 'hip', 'hopper', 'triton', 'ragged', 'xla'] = field(
+    'auto', 'SwiGLU experts. ragged: grouped products of hipBLASLt, on ROCm.'
   )
   cross_entropy: Literal['auto', 'hopper', 'triton', 'xla'] = field(
     'auto', 'Output head and cross-entropy.'

@@ -9,7 +9,7 @@ from zaya_jax import config as config_lib
 from zaya_jax.model import flops as flops_lib
 from zaya_jax.parallel import placement
 from zaya_jax.plan import choices, phases
-from zaya_jax.plan.compile import contracts, rocm
+from zaya_jax.plan.compile import calls, contracts, rocm
 from zaya_jax.plan.cost import (
   auto,
   division,
@@ -129,6 +129,7 @@ def compile_step(
   if config.mesh.context > 1:
     most = contracts.EXPOSED_CONTEXT
   kept.append(contracts.exposed(compiled, most))
+  kept.append(calls.engines(compiled['engines']))
   return {
     **compiled,
     'compare': rocm.compare(plan, compiled),

@@ -12,9 +12,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import triton as plgpu
 
 from ops.attention import api
+from ops.triton.backend import plgpu
 
 _LOG2_E = math.log2(math.e)
 

@@ -15,9 +15,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import triton as plgpu
 
 from ops.cca import reference
+from ops.triton.backend import plgpu
 
 
 @dataclasses.dataclass(frozen=True)

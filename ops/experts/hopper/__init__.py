@@ -17,14 +17,15 @@ from ops.experts.hopper import places as places_lib
 from ops.experts.hopper import products, rows
 from ops.hopper import warp_groups
 from ops.once import once
+from ops.triton import backend
 
 
 def unsupported(x_TD, expert_T, gate_up, down) -> str | None:
   """Why it cannot run."""
   del expert_T
-  return warp_groups.unavailable() or api.unsupported(
-    x_TD, gate_up, down, 'bfloat16', 'float16'
-  )
+  # Rows are moved by kernels in Triton.
+  missing = warp_groups.unavailable() or backend.unavailable()
+  return missing or api.unsupported(x_TD, gate_up, down, 'bfloat16', 'float16')
 
 
 def expert_mlp(*inputs: Any) -> Any:

@@ -14,9 +14,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import triton as plgpu
 
 from ops.triton import launch
+from ops.triton.backend import plgpu
 
 # Programs whose counts are summed at a time, if there are as many: each turn of
 # that loop waits for memory.

@@ -10,9 +10,9 @@ import functools
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import triton as plgpu
 
 from ops.triton import launch
+from ops.triton.backend import plgpu
 
 _NUMBERS = 8192  # Of a program: 8 loads of 16 bytes of each of its threads.
 _COLUMNS, _WARPS = 512, 4

@@ -14,11 +14,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import triton as plgpu
 
 from ops.experts.triton import programs
 from ops.experts.triton.programs import at, block
 from ops.triton import launch, tiles
+from ops.triton.backend import plgpu
 
 _LOG2_E = 1.4426950408889634
 

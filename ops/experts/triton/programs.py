@@ -15,10 +15,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import triton as plgpu
 
 from ops.experts import sorting
 from ops.triton import launch
+from ops.triton.backend import plgpu
 from ops.triton.tiles import Tile
 
 

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import triton as plgpu
 
 from ops import dispatch
 from ops.router import api
 from ops.router.triton import numbers
 from ops.triton import launch, tiles
+from ops.triton.backend import plgpu
 
 _PARTS = jnp.bfloat16
 # Of a program. If its tile has fewer it takes several, one after another, so

@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import triton as plgpu
 
 from ops.router import api
 from ops.router.triton import numbers
 from ops.triton import launch, tiles
+from ops.triton.backend import plgpu
 
 # From so many tokens on matrix units read both sides from shared memory, and
 # what was computed takes registers, of which wide parts leave too few for all

@@ -5,9 +5,9 @@ import math
 
 import jax
 import jax.numpy as jnp
-from jax.experimental.pallas import triton as plgpu
 
 from ops import dispatch
+from ops.triton.backend import plgpu
 
 _LOG2_E = math.log2(math.e)
 

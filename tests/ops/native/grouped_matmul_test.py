@@ -40,18 +40,22 @@ MUTANTS = {
     '[expert + 1] - first + 1;',
   ),
   'waves without rows': (
-    'return first + wave.row < end;',
-    'return wave.row == 0;',
+    'return first + wave.column < end;',
+    'return wave.column == 0;',
+  ),
+  'channels behind the last': (
+    'again = n - 8 + (i & 7);',
+    'again = n - 8;',
   ),
   'another expert': ('w += size_t(item.expert) * depth * columns;', ''),
   'rows without an expert': ('item.expert < tiles.experts;', 'true;'),
   'gate is up': (
-    'sums[i][0][r], up = sums[i][1][r]',
-    'sums[i][1][r], up = sums[i][0][r]',
+    'sums[i][j][4 * group + r], up = sums[i + 2][j][4 * group + r]',
+    'sums[i + 2][j][4 * group + r], up = sums[i][j][4 * group + r]',
   ),
   'place of the token': (
-    'at.order[item.row(wave.row_of(i, r))]',
-    'item.row(wave.row_of(i, r))',
+    'at.order[item.row(wave.column_of(j))];',
+    'item.row(wave.column_of(j));',
   ),
 }
 

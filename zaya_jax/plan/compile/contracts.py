@@ -10,6 +10,7 @@ import re
 from typing import Any
 
 from zaya_jax import config as config_lib
+from zaya_jax.plan.compile import calls
 from zaya_jax.plan.cost import collectives as collectives_lib
 from zaya_jax.plan.cost import division, lint
 from zaya_jax.runtime import chips as chips_lib
@@ -43,6 +44,7 @@ def check(
     _dense(config, layout, compiled['arrays']),
     _rematerialized(compiled),
     _peak(compiled, chip.memory),
+    *calls.check(compiled),
   ]
   if layout.sizes['context'] > 1 and config.mesh.context_mode == 'ring':
     found.append(_ring(compiled['messages']))

@@ -216,8 +216,11 @@ def _kernel(operation: str, line: str) -> str | None:
   if operation == 'fusion':
     return 'fusion'
   if operation == 'custom-call':
+    target = _TARGET.search(line)[1]
+    if target.endswith('gpu.triton'):  # '.../attention_forward/pallas_call'.
+      return ' '.join(['triton', *_scope(line).split('/')[-2:-1]])
     # Ours have the path of their library in their names.
-    return re.sub(':.*:', ' ', _TARGET.search(line)[1])
+    return re.sub(':.*:', ' ', target)
   return operation if operation in ('sort', 'dot', 'convolution') else None
 
 

@@ -11,6 +11,7 @@ import pathlib
 import subprocess
 from typing import Any
 
+from ops.experts import ragged
 from zaya_jax import config as config_lib
 from zaya_jax.config import exit_codes
 from zaya_jax.plan.compile import contracts
@@ -47,8 +48,9 @@ def compile_step(
 
   Returns:
     seconds and host_bytes that it took; arguments and temporary, bytes of a
-    device; what `hlo.read` returns; rematerialized, how often the compiler
-    warned that it would gather an array whole to divide it anew.
+    device; what `hlo.read` returns; asked and engines of
+    `rocm_child.compile_step`; rematerialized, how often the compiler warned
+    that it would gather an array whole to divide it anew.
 
   Raises:
     UsageError: if there is no such environment, or the step refuses the mesh.
@@ -83,7 +85,7 @@ def compile_step(
       'JAX_PLATFORMS': 'cpu',
       'JAX_TRACEBACK_FILTERING': 'off',  # So that the error is what ends it.
       'LD_LIBRARY_PATH': str(home / 'stubs'),
-      'XLA_FLAGS': ' '.join(_FLAGS.read_text().split()),
+      'XLA_FLAGS': ' '.join(_flags(config)),
     },
   )
   if not done.returncode:
@@ -93,6 +95,11 @@ def compile_step(
   if done.returncode == config_lib.UsageError.exit_code:
     raise config_lib.UsageError(last)
   raise CompileError(f'--plan.compile=rocm failed: {last}')
+
+
+def _flags(config):
+  more = [ragged.FLAG] if config.ops.experts == 'ragged' else []
+  return [*_FLAGS.read_text().split(), *more]
 
 
 def compare(plan: dict[str, Any], compiled: dict[str, Any]) -> dict[str, Any]:

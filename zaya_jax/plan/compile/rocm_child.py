@@ -20,7 +20,7 @@ import jax
 from ops import dispatch
 from zaya_jax import config as config_lib
 from zaya_jax.parallel import mesh
-from zaya_jax.plan.compile import hlo
+from zaya_jax.plan.compile import calls, hlo
 from zaya_jax.train import traced as traced_lib
 
 _TARGET = pathlib.Path(__file__).with_name('mi300x.txtpb')
@@ -50,7 +50,8 @@ def compile_step(
     platform: theirs.
 
   Returns:
-    arguments and temporary, bytes of a device, and what `hlo.read` returns.
+    arguments and temporary, bytes of a device; what `hlo.read` returns; asked,
+    of `calls.asked`, and engines, pairs of an operation and its engine.
   """
   device_mesh = mesh.make_mesh(config.mesh, devices)
   with jax.set_mesh(device_mesh):
@@ -60,6 +61,8 @@ def compile_step(
   return {
     'arguments': memory.argument_size_in_bytes,
     'temporary': memory.temp_size_in_bytes,
+    'asked': calls.asked(traced.jaxpr),
+    'engines': [(c.op, c.engine) for c in dispatch.choices()],
     **hlo.read(compiled.as_text()),
   }
 

@@ -195,7 +195,7 @@ def _plan(config, root, device) -> Command:
   words += [f'--plan.chip={_chip(device["chip"])}']
   words += [f'--plan.devices={device["devices"]}']
   words += [f'--output={root}/plan.json,{root}/plan.svg']
-  if hasattr(config, 'machine') and (root / 'machine.json').exists():
+  if (root / 'machine.json').exists():
     words += [f'--machine={root}/machine.json']
   return Command(name='plan', words=(*_MAIN, *words), limit_s=120)
 

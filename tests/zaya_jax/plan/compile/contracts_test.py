@@ -2,6 +2,7 @@
 """What a compiled step keeps to; and for each rule a step that breaks it."""
 
 import contextlib
+import dataclasses
 import functools
 import os
 import tempfile
@@ -18,7 +19,7 @@ from tests.support import tiny
 from zaya_jax import config as config_lib
 from zaya_jax.parallel import partition, placement
 from zaya_jax.plan import planner
-from zaya_jax.plan.compile import contracts, rocm, rocm_child
+from zaya_jax.plan.compile import calls, contracts, rocm, rocm_child
 from zaya_jax.plan.cost import division
 from zaya_jax.runtime import chips
 
@@ -235,6 +236,18 @@ def test_bytes_that_nothing_hides_are_limited(late, good):
 def test_rocm_hides_the_ring():
   config = _config(context=4, context_mode='ring')
   assert not _broken(config, rocm.compile_step(config))
+
+
+@pytest.mark.long
+@ROCM
+def test_rocm_makes_grouped_products_of_ragged_ones():
+  config = dataclasses.replace(
+    _config(dtype='bfloat16'), ops=config_lib.OpsConfig(experts='ragged')
+  )
+  compiled = rocm.compile_step(config)
+  assert not _broken(config, compiled)
+  # Two forward, two of rows and two of matrices back, in each of 3 layers.
+  assert calls.counted(compiled['kernels'])[calls.GROUPED] == 18
 
 
 @pytest.mark.long  # `make plan-1024` compiles such a step, too.

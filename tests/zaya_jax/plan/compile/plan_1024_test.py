@@ -28,7 +28,10 @@ def _fake(monkeypatch, **changes):
     return {
       'seconds': 20.0, 'host_bytes': 1.1e9, 'contracts': [RULE],
       'compare': {'all-gather': [2e9, 1e9], 'new': [0, 5]},
-      'kernels': {'fusion': {}, 'zaya_ops experts_up': {}}, **changes,
+      'kernels': {
+        'fusion': {}, 'zaya_ops experts_up': {'launches': 80},
+        'triton cross_entropy_softmax': {'launches': 64},
+      }, **changes,
     }  # fmt: skip
 
   monkeypatch.setattr(planner, 'compile_step', compile_step)
@@ -48,7 +51,8 @@ def test_both_lengths_are_compiled_for_as_many_tokens(
   shown = capsys.readouterr().out
   assert '-50.0%' in shown and 'ok      peak: 81 GB' in shown
   assert '1.10 GB of 8 GB of this machine' in shown
-  assert '\n  zaya_ops experts_up\n' in shown
+  assert '\n    zaya_ops experts_up 80, 2 a layer\n' in shown
+  assert '\n    triton cross_entropy_softmax 64\n' in shown
 
 
 @pytest.mark.parametrize(
