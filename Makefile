@@ -131,7 +131,8 @@ rocm-kernels: $(ROCM)/.compiler
 
 rocm_python = $(abspath $(ROCM))/bin/python
 
-# As in CI: at most 3 minutes and 8 GB, and each contract of the step holds.
+# As in CI: at most 10 minutes of CPU time and 8 GB, and each contract of the
+# step holds.
 plan-1024: $(VENV)/.core $(ROCM)/.compiler
 	@PYTHONPATH=. $(VENV)/bin/python ci/plan_1024.py
 

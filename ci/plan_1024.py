@@ -4,9 +4,11 @@
     make plan-1024
 
 No GPU is needed. Ends with 1 if a contract of the compiled step is broken, or
-if all together take longer, or more memory of this machine, than they may.
+if all together take more CPU time or memory of this machine than they may. The
+time on the clock, which other programs lengthen, is told alone.
 """
 
+import os
 import pathlib
 import sys
 import time
@@ -16,22 +18,28 @@ from zaya_jax.plan import phases, planner
 from zaya_jax.plan.compile import calls
 
 CONFIGS = pathlib.Path(__file__).parents[1] / 'configs'
-SECONDS, GIGABYTES = 180, 8
+SECONDS, GIGABYTES = 600, 8  # Of CPU time, of memory.
 
 
 def main() -> int:
   """Prints one block for each run; returns the exit code."""
-  start, most, broken = time.monotonic(), 0.0, 0
+  start, begin, most, broken = time.monotonic(), cpu_seconds(), 0.0, 0
   for name, config in phases.kinds(recipe()).items():
     found = planner.compile_step(config, planner.make(config))
     most = max(most, found['host_bytes'] / 1e9)
     broken += show(name, found, config.model.num_layers)
-  seconds = time.monotonic() - start
+  clock, seconds = time.monotonic() - start, cpu_seconds() - begin
   print(
-    f'together {seconds:.0f} s of {SECONDS}, {most:.2f} GB of {GIGABYTES} GB '
-    'of this machine'
+    f'together {clock:.0f} s, {seconds:.0f} s of CPU time of {SECONDS} s, '
+    f'{most:.2f} GB of {GIGABYTES} GB of this machine'
   )
   return int(broken > 0 or seconds > SECONDS or most > GIGABYTES)
+
+
+def cpu_seconds() -> float:
+  """CPU time of this process and of those that it has waited for."""
+  took = os.times()
+  return took.user + took.system + took.children_user + took.children_system
 
 
 def recipe() -> config_lib.Config:

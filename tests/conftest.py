@@ -42,11 +42,12 @@ os.environ['XLA_FLAGS'] = ' '.join(
     *xla.fast_compile(),
   ]
 )
-# What took a second to compile is kept for later tests of this process, and for
+# What took long to compile is kept for later tests of this process, and for
 # those that they start; programs of the user are not to be found here.
 programs = tempfile.mkdtemp(prefix='zaya_programs_')
 atexit.register(shutil.rmtree, programs, ignore_errors=True)
 os.environ['JAX_COMPILATION_CACHE_DIR'] = programs
+os.environ['JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS'] = '0.1'
 # What runs of tests leave in the home of their user goes with them.
 os.environ['XDG_STATE_HOME'] = os.path.join(programs, 'state')
 # Nobody reads where in the source an operation of a test's program was made.

@@ -119,10 +119,11 @@ class ResidualMerge(nnx.Module):
       eps: added to the mean square.
       taken: weights and places of the branch's rows, of `moe.Experts.weighed`.
     """
+    vectors: Any = [self._vector(name) for name in _VECTORS]
     return ops.residual_rms_norm(
       branch_BLD,
       x_BLD,
-      *(self._vector(name) for name in _VECTORS),
+      *vectors,
       scale_D,
       *taken,
       eps=eps,
@@ -144,7 +145,9 @@ def merge(
   )
 
 
-def affine(x_BLD: jax.Array, scale: nnx.Param, bias: nnx.Param) -> jax.Array:
+def affine(
+  x_BLD: jax.Array, scale: jax.Array | nnx.Param, bias: jax.Array | nnx.Param
+) -> jax.Array:
   """(x + bias) * scale in float32: the bias is added first."""
   x = x_BLD.astype(jnp.float32) + bias[...][None, None]
   return x * scale[...][None, None]

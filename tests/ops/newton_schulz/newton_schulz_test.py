@@ -146,9 +146,10 @@ def test_float16_is_more_accurate_than_bfloat16():
 @pytest.mark.parametrize('engine', ['xla', 'triton'])
 def test_float16_does_not_overflow(engine):
   x = 6e4 * jnp.sign(matrix((24, 40))).astype(jnp.float16)
+  # The norm is in the first product; interpreted, each takes long to compile.
   with dispatch.use(newton_schulz=engine):
-    found = run(x, dtype=jnp.float16)
-  wanted = specification(x, 5)
+    found = run(x, dtype=jnp.float16, steps=3)
+  wanted = specification(x, 3)
   close.assert_close(found.astype(jnp.float32), wanted, close.BFLOAT16)
 
 
@@ -169,18 +170,21 @@ def test_last_product_does_not_read_where_it_writes(steps, monkeypatch):
   assert bool(copied) == (steps < 3)
 
 
-@pytest.mark.parametrize('size', [1e-6, 1e15])
 @pytest.mark.parametrize(
   'form',
   quick.only(itertools.product((3, 5), (False, True)), (3, False), (5, True)),
 )
-def test_norm_is_multiplied_into_products(size, form):
+def test_norm_is_multiplied_into_products(form):
   steps, gram_form = form
-  x = jnp.stack([matrix((8, 20)), 3 * matrix((8, 20), 1)]) * size
-  options = {'steps': steps, 'gram': gram_form}
-  with dispatch.use(newton_schulz='triton'):
-    found = run(x, **options)
-  close.assert_close(found, run(x, **options), close.FLOAT32 * 4**steps)
+  found, wanted = (
+    jax.jit(lambda x: ops.newton_schulz(x, steps=steps, gram=gram_form))
+    for _ in range(2)
+  )
+  for size in (1e-6, 1e15):
+    x = jnp.stack([matrix((8, 20)), 3 * matrix((8, 20), 1)]) * size
+    with dispatch.use(newton_schulz='triton'):
+      y = found(x)
+    close.assert_close(y, wanted(x), close.FLOAT32 * 4**steps)
 
 
 @pytest.mark.parametrize('stack', [3, 4, 5])

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The router in Triton: how exact, mistakes that show, what is refused."""
 
+import functools
 import math
 
 import jax
@@ -13,7 +14,13 @@ from ops import dispatch
 from ops.router import api, reference, triton
 from ops.router.triton import backward, forward, numbers, weights
 from tests.support.ops import plain_router
-from tests.support.ops.router_inputs import arguments, differ, outputs
+from tests.support.ops.router_inputs import (
+  arguments,
+  differ,
+  outputs,
+  program,
+  traced_anew,
+)
 
 
 def test_error_function_is_that_of_float64():
@@ -99,14 +106,12 @@ def test_parts_are_the_plain_ones_bit_for_bit(monkeypatch):
 
 def test_weights_of_any_size_are_exact():
   """Powers of two follow the weights, so that float16 is wide enough."""
-  args, kwargs = arguments('bfloat16')
+  args, _ = arguments('bfloat16')
   for index in (6, 8, 10):
     args[index] *= 300
   args[7] += 1000
-  with dispatch.use(router='xla'):
-    wanted = outputs(ops.router, args, kwargs)
-  with dispatch.use(router='triton'):
-    found = outputs(ops.router, args, kwargs)
+  wanted = outputs(program('xla'), args)
+  found = outputs(program('triton'), args)
   assert not differ(found, wanted) & {'choice', 'weight', 'probs', 'state'}
 
 
@@ -114,11 +119,12 @@ def test_parameters_of_16_bits_are_those_numbers_in_float32():
   """As a model has them that only predicts."""
   args, kwargs = arguments('bfloat16')
   half = [*args[:2], *(w.astype(jnp.bfloat16) for w in args[2:])]
+  run = jax.jit(functools.partial(ops.router, **kwargs))
   with dispatch.use(router='triton'):
-    found = ops.router(*half, **kwargs)
+    found = run(*half)
     whole = [*args[:2], *(w.astype(jnp.float32) for w in half[2:])]
-    wanted = ops.router(*whole, **kwargs)
-    other = ops.router(*args, **kwargs)
+    wanted = run(*whole)
+    other = run(*args)
   jax.tree.map(np.testing.assert_array_equal, found, wanted)
   assert not np.array_equal(found[2], other[2])
 
@@ -150,12 +156,11 @@ def _one_program_of_all(monkeypatch):
 )
 def test_mistakes_of_the_kernels_show(mistake, shows, monkeypatch):
   args, kwargs = arguments('bfloat16')
-  with dispatch.use(router='xla'):
-    wanted = outputs(ops.router, args, kwargs)
+  wanted = outputs(program('xla'), args)
+  assert not differ(outputs(program('triton'), args), wanted)
+  mistake(monkeypatch)
   with dispatch.use(router='triton'):
-    assert not differ(outputs(ops.router, args, kwargs), wanted)
-    mistake(monkeypatch)
-    assert shows <= differ(outputs(ops.router, args, kwargs), wanted)
+    assert shows <= differ(outputs(traced_anew(kwargs), args), wanted)
 
 
 def test_wide_tiles_go_through_memory(monkeypatch):
@@ -181,12 +186,12 @@ def _only_the_last_tile(monkeypatch):
 def test_a_program_of_two_tiles_adds_both(monkeypatch):
   args, kwargs = arguments('bfloat16')
   sums = {'d_eda', 'd_out', 'd_fc1_bias', 'd_fc2_bias', 'd_down_bias'}
+  wanted = outputs(program('triton'), args)
+  monkeypatch.setitem(backward._TOKENS, 'cpu', 32)
   with dispatch.use(router='triton'):
-    wanted = outputs(ops.router, args, kwargs)
-    monkeypatch.setitem(backward._TOKENS, 'cpu', 32)
-    assert not differ(outputs(ops.router, args, kwargs), wanted)
+    assert not differ(outputs(traced_anew(kwargs), args), wanted)
     _only_the_last_tile(monkeypatch)
-    assert differ(outputs(ops.router, args, kwargs), wanted) == sums
+    assert differ(outputs(traced_anew(kwargs), args), wanted) == sums
 
 
 def test_what_is_refused():

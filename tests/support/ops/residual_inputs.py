@@ -18,10 +18,15 @@ def arguments():
 
 def outputs_and_gradients(run, args, kwargs):
   """Both results, then the gradients of all arguments."""
-  out, vjp = jax.vjp(lambda *args: run(*args, **kwargs), *args)
-  rng = np.random.default_rng(1)
-  draw = lambda a: jnp.asarray(rng.standard_normal(a.shape), a.dtype)
-  return [*out, *vjp(jax.tree.map(draw, out))]
+
+  @jax.jit  # Traced anew for each call: a test may have changed `run`.
+  def both(args):
+    out, vjp = jax.vjp(lambda *args: run(*args, **kwargs), *args)
+    rng = np.random.default_rng(1)
+    draw = lambda a: jnp.asarray(rng.standard_normal(a.shape), a.dtype)
+    return [*out, *vjp(jax.tree.map(draw, out))]
+
+  return both(args)
 
 
 def differ(found, wanted):

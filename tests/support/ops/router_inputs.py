@@ -7,7 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+import ops
 from ops import case as case_lib
+from ops import dispatch
 from ops.router import cases
 
 CASE = next(c for c in cases.CASES if c.name == '2x16x24-32x17')
@@ -24,19 +26,34 @@ def arguments(dtype):
   return [jnp.asarray(a) for a in args], kwargs
 
 
-def outputs(run, args, kwargs):
+def outputs(run, args):
   """The results, then the gradients, by `NAMES`."""
+  return dict(zip(NAMES, run(args), strict=True))
+
+
+@functools.cache
+def program(engine):
+  """`traced_anew` for bfloat16 by an engine: compiled here, for all tests.
+
+  So call it before a mistake is made.
+  """
+  args, kwargs = arguments('bfloat16')
+  with dispatch.use(router=engine):
+    return traced_anew(kwargs).lower(args).compile()
+
+
+def traced_anew(kwargs):
+  """A function: arguments -> what `outputs` names."""
 
   @jax.jit
   def both(args):
-    out, vjp = case_lib.vjp(
-      functools.partial(run, **kwargs), CASE.gradients, args
-    )
+    run = functools.partial(ops.router, **kwargs)
+    out, vjp = case_lib.vjp(run, CASE.gradients, args)
     rng = np.random.default_rng(1)
     draw = lambda a: jnp.asarray(rng.standard_normal(a.shape), a.dtype)
     return [*out, *vjp(jax.tree.map(draw, out))]
 
-  return dict(zip(NAMES, both(args), strict=True))
+  return both
 
 
 def differ(found, wanted):

@@ -13,7 +13,7 @@ import safetensors.numpy
 
 from pipelines import tokenizer as tokenizer_lib
 from pipelines.shards import manifest
-from tests.support import tuning
+from tests.support import compiled, tuning
 from tests.support.tuning import conversations, tune
 from zaya_jax import config as config_lib
 from zaya_jax import main
@@ -21,6 +21,11 @@ from zaya_jax.inference import generate
 from zaya_jax.inference import load as load_lib
 from zaya_jax.model import zaya
 from zaya_jax.train import gradients
+
+
+@pytest.fixture(scope='module', autouse=True)
+def compiled_once():
+  yield from compiled.once()
 
 
 @pytest.fixture(scope='module')
@@ -190,7 +195,9 @@ def test_loss_is_the_mean_over_what_counts(mutant):
     num_experts=2, d_expert=8, d_router=4, vocab_size=11, dtype='float32',
     tie_embeddings=False, head_bias=True,
   )  # fmt: skip
-  params, buffers = zaya.init(model, jax.random.key(0))
+  params, buffers = jax.jit(zaya.init, static_argnums=0)(
+    model, jax.random.key(0)
+  )
   bias = np.linspace(-1, 1, 11).astype(np.float32)
   params |= {'head': np.zeros_like(params['head']), 'head_bias': bias}
   rng = np.random.default_rng(0)

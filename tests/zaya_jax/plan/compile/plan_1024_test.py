@@ -3,6 +3,8 @@
 
 import importlib.util
 import pathlib
+import subprocess
+import sys
 
 import pytest
 
@@ -63,7 +65,21 @@ def test_broken_contracts_and_limits_fail(changes, script, monkeypatch):
   assert script.main() == 1
 
 
-def test_time_is_limited(script, monkeypatch):
+def _took(monkeypatch, script, seconds):
+  """The exit code if all together take so many seconds of CPU time."""
   _fake(monkeypatch)
-  monkeypatch.setattr(script, 'SECONDS', 0)
-  assert script.main() == 1
+  now = iter([10.0, 10.0 + seconds])
+  monkeypatch.setattr(script, 'cpu_seconds', lambda: next(now))
+  return script.main()
+
+
+def test_cpu_time_is_limited(script, monkeypatch):
+  assert _took(monkeypatch, script, script.SECONDS) == 0
+  assert _took(monkeypatch, script, script.SECONDS + 1) == 1
+
+
+def test_time_of_children_counts(script):
+  before = script.cpu_seconds()
+  program = 'import time\nwhile time.process_time() < 0.2: pass'
+  subprocess.run([sys.executable, '-S', '-c', program], check=True)
+  assert script.cpu_seconds() > before + 0.1
