@@ -119,16 +119,9 @@ class ResidualMerge(nnx.Module):
       eps: added to the mean square.
       taken: weights and places of the branch's rows, of `moe.Experts.weighed`.
     """
-    vectors: Any = [self._vector(name) for name in _VECTORS]
-    return ops.residual_rms_norm(
-      branch_BLD,
-      x_BLD,
-      *vectors,
-      scale_D,
-      *taken,
-      eps=eps,
-      dtype=branch_BLD.dtype,
-    )
+    vectors = [self._vector(name) for name in _VECTORS]
+    arrays: list[Any] = [branch_BLD, x_BLD, *vectors, scale_D, *taken]
+    return ops.residual_rms_norm(*arrays, eps=eps, dtype=branch_BLD.dtype)
 
   def _vector(self, name):
     vector = getattr(self, name)[...]
