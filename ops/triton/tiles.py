@@ -54,7 +54,7 @@ TABLE: dict[str, dict[str, Tile]] = {
     # Of the router m tokens and n hidden channels, by its width.
     'router_128': Tile(64, 64, 128, 4, 1),
     'router_256': Tile(128, 32, 256, 8, 1),
-    'router_back_128': Tile(64, 32, 128, 8, 2),
+    'router_back_128': Tile(32, 64, 128, 4, 1),
     'router_back_256': Tile(128, 32, 256, 8, 1),
   },
   'rocm': {

@@ -212,13 +212,11 @@ class Reporter:
     """
     self.flush()
     row = self._recorder.row(step, self._tokens, values)
-    place = text.place('eval', step, self._config.num_steps)
+    at = text.place('eval', step, self._config.num_steps)
     best = self._best[_BEST] if self._best else math.inf
     if is_best := values.get(_BEST, math.nan) < best:
       self._best = row
-    self._console.line(
-      f'{place}  {text.eval_line(values, is_best)}', style='cyan'
-    )
+    self._console.line(f'{at}  {text.eval_line(values, is_best)}', style='cyan')
 
   def sample(self, step: int, prompt: str, continuation: str) -> None:
     """Shows what the model makes of `prompt` and writes it to samples/."""
@@ -263,7 +261,8 @@ class Reporter:
       data: what was read, a line for each phase.
     """
     self.flush()
-    lines = summary.closing(
+    self._console.end_bar()
+    for line in summary.closing(
       self._config,
       run_dir=str(self._run_dir),
       step=self._step,
@@ -271,9 +270,7 @@ class Reporter:
       best=self._best,
       checkpoint=checkpoint,
       data=data,
-    )
-    self._console.end_bar()
-    for line in lines:
+    ):
       self._console.line(line)
 
   def _advance(self, loss: float) -> None:

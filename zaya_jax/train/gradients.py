@@ -73,13 +73,10 @@ def each_and_sum(
       )
       return nats / tokens, load
 
-    loss, load, grads = _accumulate(
-      jax.value_and_grad(loss_fn, has_aux=True),
-      cast,
-      batch,
-      config.optim.parts,
-      sink=working.takes_sinks(config.model, cast),
-    )
+    grad_fn = jax.value_and_grad(loss_fn, has_aux=True)
+    sink = working.takes_sinks(config.model, cast)
+    parts = config.optim.parts
+    loss, load, grads = _accumulate(grad_fn, cast, batch, parts, sink)
     grads = partition.sum_gradients(grads, shapes)
     load = load._replace(sample=_from_all(load.sample))
     load = load._replace(tokens=mesh.total(load.tokens))

@@ -15,11 +15,6 @@ from ops.router.triton import numbers
 from ops.triton import launch, tiles
 from ops.triton.backend import plgpu
 
-# From so many tokens on matrix units read both sides from shared memory, and
-# what was computed takes registers, of which wide parts leave too few for all
-# else; so it is written and read again. Of fewer they read registers anyway.
-_WIDE = 64
-
 
 def tile(r: int) -> tiles.Tile:
   """That of a router width: `m` tokens, `n` hidden channels, `k` of a sum."""
@@ -43,11 +38,9 @@ def forward(inputs: api.Forward, eps: float) -> tuple[jax.Array, ...]:
     number,
     jax.ShapeDtypeStruct((tokens, x), jnp.float32),
     *(rows, rows, rows),
+    jax.ShapeDtypeStruct((tokens, 2 * r), jnp.float16),
   )
-  if size.m >= _WIDE:
-    again = jax.ShapeDtypeStruct((tokens, 2 * r), jnp.float16)
-    results = (*results, again)
-  found = launch.kernel_call(
+  *found, _ = launch.kernel_call(
     kernel,
     'router',
     (tokens // size.m,),
@@ -55,13 +48,13 @@ def forward(inputs: api.Forward, eps: float) -> tuple[jax.Array, ...]:
     warps=size.warps,
     stages=size.stages,
   )(*flat)
-  return tuple(found[:6])
+  return tuple(found)
 
 
 def _forward(inputs, results, size, eps):
   wide, previous, down_bias, eda, bias1, bias2, *rest = inputs
   balance, fc1, fc2, out, factors = rest
-  choice, weight, probs, state, z1, z2, *again = results
+  choice, weight, probs, state, z1, z2, again = results
   r = previous.shape[1]
   row = pl.program_id(0) * size.m + jnp.arange(size.m, dtype=jnp.int32)
   column = jnp.arange(r, dtype=jnp.int32)
@@ -77,17 +70,12 @@ def _forward(inputs, results, size, eps):
   numbers.store(state, row, column, mixed)
   rms = jax.lax.rsqrt(jnp.sum(mixed * mixed, axis=1) / r + eps)
   scaled = mixed * (rms * 2.0 ** api.unit_power(r))[:, None]
-  unit = numbers.parts(scaled, jnp.float16)
-  if again:
-    numbers.store_parts(again[0], row, column, unit)
-    numbers.wait_for_writes()
+  numbers.store_parts(again, row, column, numbers.parts(scaled, jnp.float16))
+  numbers.wait_for_writes()
 
   def chunk(i, sums):
     hidden = i * size.n + jnp.arange(size.n, dtype=jnp.int32)
-    if again:
-      z = numbers.dot_again(again[0], row, fc1, hidden, size.k)
-    else:
-      z = numbers.dot(unit, numbers.load_parts(fc1, column, hidden))
+    z = numbers.dot_again(again, row, fc1, hidden, size.k)
     z = z * factor1 + plgpu.load(bias1.at[hidden])[None]
     numbers.store(z1, row, hidden, z)
     a = numbers.parts(numbers.gelu(z) * factor_a, jnp.float16)

@@ -44,7 +44,8 @@ def wait_for_writes():
 def dot_again(ref, row, weight_ref, hidden, k):
   """`dot` of both parts that this program wrote to `ref` with a matrix.
 
-  They lie side by side.
+  They lie side by side. What was computed multiplies from registers, of which
+  wide parts leave too few for all else; what was read, from shared memory.
 
   Args:
     ref: [T, 2R], written before `wait_for_writes`.

@@ -12,7 +12,7 @@ import pytest
 import ops
 from ops import dispatch
 from ops.router import api, reference, triton
-from ops.router.triton import backward, forward, numbers, weights
+from ops.router.triton import backward, numbers, weights
 from tests.support.ops import plain_router
 from tests.support.ops.router_inputs import (
   arguments,
@@ -161,20 +161,6 @@ def test_mistakes_of_the_kernels_show(mistake, shows, monkeypatch):
   mistake(monkeypatch)
   with dispatch.use(router='triton'):
     assert shows <= differ(outputs(traced_anew(kwargs), args), wanted)
-
-
-def test_wide_tiles_go_through_memory(monkeypatch):
-  args, kwargs = arguments('bfloat16')
-  with dispatch.use(router='triton'):
-    wanted = jax.jit(lambda *a: ops.router(*a, **kwargs))(*args)
-    monkeypatch.setattr(forward, '_WIDE', 16)
-    found = jax.jit(lambda *a: ops.router(*a, **kwargs))(*args)
-    jax.tree.map(np.testing.assert_array_equal, found, wanted)
-    store = numbers.store_parts
-    wrong = lambda ref, row, column, parts: store(ref, row, column, parts[::-1])
-    monkeypatch.setattr(numbers, 'store_parts', wrong)
-    found = jax.jit(lambda *a: ops.router(*a, **kwargs))(*args)
-    assert not np.array_equal(found[2], wanted[2])
 
 
 def _only_the_last_tile(monkeypatch):
