@@ -161,7 +161,8 @@ def after(biased, experts, times):
 def test_shift_spreads_tokens_at_any_scale(experts, skip, scale):
   biased = uneven(experts, scale, skip=skip)
   assert shares(biased, experts).max() > 1.5
-  found = shares(after(biased, experts, 10), experts)
+  # Of 64 experts whose probabilities are far apart the last one comes slowly.
+  found = shares(after(biased, experts, 20), experts)
   np.testing.assert_allclose(found, 1, atol=max(0.1, experts / 200))
 
 
