@@ -18,10 +18,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import triton as plgpu
 
 from ops import dispatch
-from ops.triton import launch
+from ops.triton import backend, launch
+from ops.triton.backend import plgpu
 
 _COLUMNS, _WARPS = 512, 4  # Of float32 16 bytes a thread.
 
@@ -43,6 +43,8 @@ _SIZES = {'cuda': _Sizes(64, 8), 'rocm': _Sizes(64, 8), 'cpu': _Sizes(8, 4)}
 
 def unsupported(tokens: int, width: int, places: int) -> str | None:
   """Why `sum_rows` cannot run on [T, D] and V, or None."""
+  if reason := backend.unavailable():
+    return reason
   if tokens == 0 or width == 0:
     return 'there is nothing to add'
   if (size := max(tokens, places) * width) >= 2**31:

@@ -90,7 +90,9 @@ def shift(biased_SX: jax.Array, num_experts: int) -> jax.Array:
 
   An expert would get its share, a token in E, if its bias fell by the margin
   over the best other class that this share of the tokens exceeds, and if no
-  other bias moved. All move, so each goes half of its way in a round. There is
+  other bias moved; half way on to the margin of the next token, so that none is
+  at the edge, where rounding would choose. All move, so each goes half of its
+  way in a round. There is
   no unit and no rate: it is right at any scale of the probabilities. What all
   biases have in common changes no choice among experts and is taken off.
 
@@ -111,7 +113,10 @@ def shift(biased_SX: jax.Array, num_experts: int) -> jax.Array:
     margin_SX = margins(biased_SX + moved_X[None])
     margin_SX = jnp.where(real_S1, margin_SX, -jnp.inf)
     ranked_ES = jnp.sort(margin_SX.T[:num_experts], axis=1, descending=True)
-    edge_E = jnp.take(ranked_ES, index, axis=1)
+    edge_E = (
+      jnp.take(ranked_ES, jnp.maximum(index - 1, 0), axis=1)
+      + jnp.take(ranked_ES, index, axis=1)
+    ) / 2
     half_E = jnp.where(jnp.isfinite(edge_E), edge_E / 2, 0)
     half_E -= jnp.mean(half_E)
     return moved_X - jnp.pad(half_E, (0, x - num_experts))

@@ -12,11 +12,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import triton as plgpu
 
 from ops.router import api
 from ops.router.triton import numbers
 from ops.triton import launch
+from ops.triton.backend import plgpu
 
 _ROWS, _WARPS = 32, 8  # Rows of a matrix that a program writes.
 

@@ -93,7 +93,7 @@ def test_load_counts_and_samples_what_counts():
   )
   found = router.measure(routes, bias, real, 2)
   np.testing.assert_array_equal(found.tokens, router.count(choice, 5, real))
-  expected = np.asarray(probs + bias)[:, ::2].reshape(6, 5)
+  expected = np.array(probs + bias[None, None])[:, ::2].reshape(6, 5)
   expected[5] = -np.inf  # Position 4 of the second row does not count.
   np.testing.assert_array_equal(found.sample, expected)
   assert router.measure(routes, bias, real, 0).sample.shape == (0, 5)

@@ -168,7 +168,7 @@ def test_shift_spreads_tokens_at_any_scale(experts, skip, scale):
 
 def test_shift_of_two_experts_is_the_median():
   # Of two, expert 0 must fall by the median of its margin over expert 1.
-  p = np.random.default_rng(0).uniform(0.2, 1, (1001, 1))
+  p = np.random.default_rng(0).uniform(0.2, 1, (1000, 1))
   found = shift(jnp.asarray(np.concatenate([p, 1 - p], axis=1)), 2)
   median = np.median(2 * p - 1)
   np.testing.assert_allclose(found, [-median / 2, median / 2], rtol=1e-5)

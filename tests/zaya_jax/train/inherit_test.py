@@ -35,6 +35,8 @@ def test_how_a_model_is_computed_is_said_by_the_run(name):
     'scan_layers': 'false',
     'init_std': 0.5,
     'temperature_init': 0.5,
+    'eda': False,
+    'residual_scaling': False,
   }[name]
   found = settings(f'--model.{name}={str(said).lower()}').model
   assert getattr(found, name) == said

@@ -55,6 +55,17 @@ def test_parts_one_after_another_on_several_devices():
   assert worst(first, first_of_one) < LEAF
 
 
+@pytest.mark.long
+def test_divided_tokens_move_the_bias_as_on_one_device():
+  sizes = {'balance': 'quantile', **meshes.SHAPES['all_but_zero']}
+  _, first, _ = meshes.run(meshes.config_of(**sizes), steps=1)
+  one = meshes.config_of(balance='quantile')
+  _, first_of_one, _ = meshes.run(one, steps=1)
+  assert worst(first, first_of_one) < LEAF
+  by_adam = alone()[1].buffers
+  assert worst(first.buffers, by_adam) > 0.01
+
+
 def halo_of_zeros(x, count, **kwargs):
   return 0 * LEFT(x, count, **kwargs)
 

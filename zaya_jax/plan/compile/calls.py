@@ -10,8 +10,6 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from jax.extend import core
-
 from zaya_jax.plan.cost import lint
 
 PRODUCTS, GROUPED = 'products', 'grouped products'
@@ -43,8 +41,8 @@ def asked(jaxpr: Any, times: int = 1) -> dict[str, int]:
   return dict(found)
 
 
-def kernel(equation: core.JaxprEqn) -> str | None:
-  """What an equation calls, by the name that `hlo.read` gives it."""
+def kernel(equation: Any) -> str | None:
+  """What a `JaxprEqn` calls, by the name that `hlo.read` gives it."""
   kind, params = equation.primitive.name, equation.params
   if kind == 'pallas_call':
     return f'triton {params["name"]}'

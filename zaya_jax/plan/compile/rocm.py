@@ -11,7 +11,6 @@ import pathlib
 import subprocess
 from typing import Any
 
-from ops.experts import ragged
 from zaya_jax import config as config_lib
 from zaya_jax.config import exit_codes
 from zaya_jax.plan.compile import contracts
@@ -98,8 +97,13 @@ def compile_step(
 
 
 def _flags(config):
-  more = [ragged.FLAG] if config.ops.experts == 'ragged' else []
-  return [*_FLAGS.read_text().split(), *more]
+  flags = _FLAGS.read_text().split()
+  if config.ops.experts != 'ragged':
+    return flags
+  # Imports jax, of which a plan without a compiler has no need.
+  from ops.experts import ragged
+
+  return [*flags, ragged.FLAG]
 
 
 def compare(plan: dict[str, Any], compiled: dict[str, Any]) -> dict[str, Any]:
