@@ -101,12 +101,12 @@ def test_messages_are_fused_up_to_what_saturates_links(
   class Device:
     device_kind = 'AMD Instinct MI300X'
 
+  config = config_lib.Config.parse(words.split())
+  # Before the flags, of which jax reads how many devices there are.
+  mesh = mesh_lib.make_mesh(config.mesh, jax.local_devices())
   monkeypatch.setenv('XLA_FLAGS', flags)
   monkeypatch.setattr(jax, 'devices', lambda: [Device])
-  config = config_lib.Config.parse(words.split())
-  with dispatch.compile_for('rocm'), jax.set_mesh(mesh_lib.make_mesh(
-    config.mesh, jax.local_devices()
-  )):  # fmt: skip
+  with dispatch.compile_for('rocm'), jax.set_mesh(mesh):
     found = step_lib.compiler_options(config)
   assert list(found.values()) == wanted
 
