@@ -48,6 +48,15 @@ def test_calls_are_counted_as_often_as_loops_run():
   assert not any(name.startswith('triton') for name in _asked('cpu'))
 
 
+@pytest.mark.parametrize('runs, good', [(2, True), (3, True), (4, False)])
+def test_one_kernel_may_run_half_as_often_again(runs, good):
+  name = 'triton cca_forward'
+  kernels = {**KERNELS, name: {'launches': runs, 'sites': 1}}
+  (found,) = calls.check({'kernels': kernels, 'asked': {**ASKED, name: 2}})[:1]
+  assert found.good is good
+  assert found.value == '25 of 26 calls' if runs == 2 else name in found.value
+
+
 def test_a_step_that_runs_what_it_asks_for_is_good():
   found = calls.check({'kernels': KERNELS, 'asked': ASKED})
   assert all(rule.good for rule in found)
