@@ -4,6 +4,7 @@
 import ast
 import json
 import math
+import statistics
 
 import jupytext
 import nbclient
@@ -35,6 +36,9 @@ RESULTS = {
   '05_a_whole_run': """dict(
     steps=steps, evals=evals, answers=answers, documents=documents,
     forged=forged, refused=refused, totals=totals)""",
+  '06_ablations': """dict(
+    score={v: s.tolist() for v, s in score.items()}, best=best,
+    gqa=difference('gqa'), wins=wins('gqa'), spread=spread)""",
 }
 FIGURES = {
   '01_train_zaya': 3,
@@ -42,6 +46,7 @@ FIGURES = {
   '03_muon': 2,
   '04_scale_on_a_laptop': 4,
   '05_a_whole_run': 2,
+  '06_ablations': 2,
 }
 
 
@@ -209,3 +214,18 @@ def test_a_whole_run(tmp_path):
   }
   assert tokens['mixed', 'python'] == tokens['mixed', 'sums']
   assert len(tokens) == 6
+
+
+@pytest.mark.long
+def test_ablations(tmp_path):
+  found = run('06_ablations', tmp_path)
+  score = found['score']
+  assert set(score) == {'cca', 'gqa', 'no eda'} == set(found['best'])
+  assert all(len(set(runs)) == 4 for runs in score.values())
+  by_seed = [g - c for g, c in zip(score['gqa'], score['cca'], strict=True)]
+  mean, half = found['gqa']
+  assert mean == pytest.approx(statistics.fmean(by_seed))
+  # Student's t of four, by its table.
+  assert half == pytest.approx(3.182 * statistics.stdev(by_seed) / 2, rel=1e-3)
+  assert found['spread'] == pytest.approx(statistics.stdev(by_seed))
+  assert mean > half > 0 and found['wins'] == 1

@@ -92,9 +92,9 @@ def shift(biased_SX: jax.Array, num_experts: int) -> jax.Array:
   over the best other class that this share of the tokens exceeds, and if no
   other bias moved; half way on to the margin of the next token, so that none is
   at the edge, where rounding would choose. All move, so each goes half of its
-  way in a round. There is
-  no unit and no rate: it is right at any scale of the probabilities. What all
-  biases have in common changes no choice among experts and is taken off.
+  way in a round. There is no unit and no rate: it is right at any scale of the
+  probabilities. What all biases have in common changes no choice among experts
+  and is taken off.
 
   Args:
     biased_SX: [S, X] probabilities with their bias; -inf where a token does
