@@ -30,7 +30,7 @@ def test_only_training_and_preflight_have_several_processes(
   assert main.main(['zaya_jax', f'--mode={mode}']) == 2
   error = capsys.readouterr().err
   assert f'--mode={mode} runs in one process, and this is one of 2' in error
-  assert main.main(['zaya_jax']) == 0
+  assert main.main(['zaya_jax', '--mode=train']) == 0
   monkeypatch.setenv('SLURM_STEP_NUM_TASKS', '1')  # A shell of salloc.
   monkeypatch.delenv('OMPI_COMM_WORLD_SIZE', raising=False)
   assert main.main(['zaya_jax', f'--mode={mode}']) == 0

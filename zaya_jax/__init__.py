@@ -36,6 +36,13 @@ _LAZY = {
 __all__ = [*_LAZY, 'train']
 
 
+def _command() -> None:
+  """What the command `zaya` runs: the same as `python -m zaya_jax.main`."""
+  import runpy
+
+  runpy.run_module('zaya_jax.main', run_name='__main__', alter_sys=True)
+
+
 def __getattr__(name: str) -> 'Any':
   """Imports what `_LAZY` names, or the package `train`, on first use."""
   if name == 'train':

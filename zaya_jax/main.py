@@ -2,6 +2,10 @@
 """The command line: flags to Config to the mode's own module.
 
     python -m zaya_jax.main --flagfile=configs/quickstart.flags [--name=value]
+    zaya generate --run_dir=runs/quickstart
+
+`zaya`, of an installed package, is the same program. A first word without
+dashes is the mode.
 
 The module of a mode, and jax with it, is imported only once the flags are
 known to be right. An error that knows its exit code (`config/exit_codes.py`)
@@ -60,7 +64,8 @@ _MODES = {
   'supervise': 'zaya_jax.aegis.mode:main',
 }
 _ROUTER = 'zaya_jax.inference.microscope:main'
-_HELP = ('--help', '-help', '-h', '--helpfull', '--helpshort')
+_HELP = ('--help', '-help', '-h', '--helpshort')
+_HELP_ALL = ('--helpfull', '-helpfull')
 
 
 def main(argv: Sequence[str]) -> int:
@@ -77,7 +82,7 @@ def main(argv: Sequence[str]) -> int:
     if about := _about(argv[1:]):
       print(about, flush=True)
       return exit_codes.DONE
-    config = config_lib.Config.parse(argv[1:])
+    config = config_lib.Config.parse(_mode_last(argv[1:]))
     _check_alone(config)
     checks.check(config)
   except config_lib.UsageError as error:
@@ -90,12 +95,38 @@ def _about(args: Sequence[str]) -> str:
   """What --help, --help=SECTION or --version prints; '' without them."""
   for arg in args:
     name, _, value = arg.partition('=')
+    if name in _HELP_ALL:
+      return help_lib.text(['all'])
     if name in _HELP:
       return help_lib.text([word for word in value.split(',') if word])
     if name == '--version':
       jax, python = metadata.version('jax'), sys.version.split()[0]
       return f'zaya_jax {config_lib.VERSION} (jax {jax}, Python {python})'
   return ''
+
+
+def _mode_last(args: Sequence[str]) -> list[str]:
+  """The flags, with a mode that is the first word behind those of flagfiles.
+
+  Raises:
+    UsageError: if the word is no mode, or a flag says the mode as well.
+  """
+  if not args:
+    raise config_lib.UsageError('No flags are given; --help says how to begin.')
+  word, *rest = args
+  if word.startswith('-'):
+    return list(args)
+  if word not in _MODES:
+    raise config_lib.UsageError(
+      f'{word!r} is not a mode; choose of {", ".join(_MODES)}, and write flags '
+      'as --name=value.'
+    )
+  for arg in rest:
+    if arg.partition('=')[0].lstrip('-') == 'mode':
+      raise config_lib.UsageError(
+        f'{word} and {arg} both say the mode; drop one.'
+      )
+  return [*rest, f'--mode={word}']
 
 
 def _check_alone(config: config_lib.Config) -> None:

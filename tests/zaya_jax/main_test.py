@@ -15,6 +15,7 @@ import pytest
 import zaya_jax
 from zaya_jax import config, main
 from zaya_jax.config import flags
+from zaya_jax.config import help as help_lib
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -51,13 +52,65 @@ def _program(*args):
 
 
 def test_help_lists_every_flag_and_exits_with_0():
-  done = _program('--help')
+  done = _program('--help=all')
   assert (done.returncode, done.stderr) == (0, '')
+  assert _program('--helpfull').stdout == done.stdout
   for title, _, settings in flags.sections(config.Config):
     assert f'\n{title}: ' in done.stdout
     for setting in settings:
       assert f'\n  --{setting.name}=' in done.stdout
   assert 'undefok' not in done.stdout
+
+
+def test_help_alone_fits_two_screens_and_names_the_modes():
+  done = _program('--help')
+  assert (done.returncode, done.stderr) == (0, '')
+  assert len(done.stdout.splitlines()) < 60
+  for mode in main._MODES:
+    assert f'\n  {mode} ' in done.stdout
+
+
+def test_no_flags_are_no_training():
+  done = _program()
+  assert (done.returncode, done.stdout) == (2, '')
+  assert done.stderr.endswith('No flags are given; --help says how to begin.\n')
+
+
+@pytest.mark.parametrize('first', [True, False])
+def test_a_first_word_is_the_mode_whatever_a_flagfile_says(
+  tmp_path, monkeypatch, first
+):
+  ran = []
+  monkeypatch.setattr(main, '_run', lambda config: ran.append(config.mode))
+  path = tmp_path / 'config.flags'
+  path.write_text('--mode=train\n--run_dir=run\n--data.input=stdlib\n')
+  words = ['plan'] if first else []
+  main.main(['zaya', *words, f'--flagfile={path}'])
+  assert ran == (['plan'] if first else ['train'])
+
+
+@pytest.mark.parametrize(
+  'words, sentence',
+  [
+    (['trian'], "'trian' is not a mode; choose of train, prepare"),
+    (['plan', '--mode=train'], 'plan and --mode=train both say the mode'),
+    (['plan', '-mode', 'train'], 'plan and -mode both say the mode'),
+    (['plan', 'word'], "'word' is not a flag"),
+  ],
+)
+def test_a_wrong_first_word_is_one_sentence(words, sentence, capsys):
+  assert main.main(['zaya', *words]) == 2
+  (line,) = capsys.readouterr().err.splitlines()
+  assert sentence in line
+
+
+def test_the_command_is_the_program():
+  script = 'import zaya_jax; zaya_jax._command()'
+  assert (
+    _python('-c', script, 'plan', '--help').stdout == help_lib.text() + '\n'
+  )
+  done = _python('-c', script, 'plam')
+  assert done.returncode == 2 and "'plam' is not a mode" in done.stderr
 
 
 @pytest.mark.parametrize('word', ['--help=optim', '--help=optim,model'])
@@ -73,7 +126,7 @@ def test_help_of_a_section_lists_its_flags_alone(word):
 def test_help_of_no_section_names_the_sections():
   done = _program('--help=modl')
   assert (done.returncode, done.stdout) == (2, '')
-  assert '--help=modl is not a section; choose of run, model, ' in done.stderr
+  assert '--help=modl is not a section; choose of all, run, ' in done.stderr
 
 
 def test_version_is_that_of_the_package():

@@ -57,7 +57,7 @@ def main(config: config_lib.Config) -> int:
 
 def _check(config: config_lib.Config, chosen: list[registry.Operation]) -> int:
   """Compares, prints a row for each comparison, and writes --output."""
-  found, shown = [], rows_lib.Rows()
+  found, shown = [], rows_lib.Rows(config.json)
   for operation in {op.name: op for op in chosen}.values():
     budget = clock.Budget(60 * config.bench.minutes)
     for row in contract.rows(operation, budget, config.bench.case):

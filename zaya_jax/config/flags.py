@@ -151,9 +151,14 @@ def _define(setting: Setting, values: absl_flags.FlagValues) -> None:
     name=setting.name,
     default=setting.field.default,
     help_string=setting.field.metadata['help'],
-    boolean=setting.kind is bool,
+    boolean=_is_switch(setting.kind),
   )
   absl_flags.DEFINE_flag(flag, values, module_name=__name__)
+
+
+def _is_switch(kind: Any) -> bool:
+  """Whether --name and --noname stand for --name=true and --name=false."""
+  return kind is bool or {'true', 'false'} <= {*typing.get_args(kind)}
 
 
 def _parser(kind: Any) -> _Parser:

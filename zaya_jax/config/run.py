@@ -91,6 +91,11 @@ class Config(fields.Section, prefix=''):
   prompt: str = field(
     '', 'Prompt of --mode=generate and of samples during training.'
   )
+  json: Literal['auto', 'true', 'false'] = field(
+    'auto',
+    'Prints results as JSON, one object a line, instead of tables; auto: where '
+    'stdout is no terminal.',
+  )
   drill: tuple[str, ...] = field(
     (),
     'For --mode=supervise: faults to inject into runs of a tiny model; all: '

@@ -28,7 +28,7 @@ def main(config: config_lib.Config) -> None:
   dirs = config.data.dir or (
     config.source or os.path.join(config.run_dir, 'data'),
   )
-  table = rows.Rows()
+  table = rows.Rows(config.json)
   for row in contents(config, mixture.parse(dirs)):
     table.print(row)
 

@@ -71,7 +71,7 @@ def main(config: config_lib.Config) -> None:
     'scores of equal windows compare.',
     file=sys.stderr,
   )
-  rows.Rows().print(result)
+  rows.Rows(config.json).print(result)
 
 
 def _numbers(nats: float, tokens: float, num_bytes: float) -> dict[str, Any]:
@@ -115,7 +115,7 @@ def _tasks(config: config_lib.Config, source: str) -> None:
     seed=config.seed,
   )
   print(harness.table(results), file=sys.stderr)
-  shown = rows.Rows()
+  shown = rows.Rows(config.json)
   for name, metrics in results['results'].items():
     numbers = {k: v for k, v in metrics.items() if _is_number(v)}
     # The harness writes METRIC,FILTER, where most have no filter.

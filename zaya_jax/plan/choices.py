@@ -7,6 +7,7 @@ from zaya_jax import config as config_lib
 from zaya_jax.plan import search, sizes
 from zaya_jax.plan.compile import rocm
 from zaya_jax.plan.show import choices as show
+from zaya_jax.runtime import rows
 
 _HINT = (
   'The best are not compiled; --plan.compile=rocm compiles three for MI300X, '
@@ -33,11 +34,11 @@ def make(config: config_lib.Config) -> dict[str, Any]:
         'first, then the mesh of the one you take.'
       )
     found = {**sizes.find(config), 'grid': sizes.GRID}
-    show.show_sizes(found)
+    show.show_sizes(found, rows.is_json(config.json))
     return found
   found = {**search.find(config), 'hint': _HINT}
   if config.plan.compile == 'rocm':
     for row in found['rows'][: search.COMPILED]:
       row['compiled'] = rocm.compile_step(search.chosen(config, row))
-  show.show_search(found)
+  show.show_search(found, rows.is_json(config.json))
   return found

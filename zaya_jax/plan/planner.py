@@ -3,6 +3,7 @@
 
 import json
 import pathlib
+import sys
 from typing import Any
 
 from zaya_jax import config as config_lib
@@ -28,6 +29,7 @@ from zaya_jax.plan.cost import (
 from zaya_jax.plan.show import phases as phases_show
 from zaya_jax.plan.show import picture, tables
 from zaya_jax.runtime import chips as chips_lib
+from zaya_jax.runtime import rows
 
 _DAY = 86_400
 
@@ -41,7 +43,7 @@ def main(config: config_lib.Config) -> None:
     CompileError: if the step does not compile.
   """
   config, compiles = config.in_steps(), config.plan.compile == 'rocm'
-  draw = picture.draw
+  as_json, draw = rows.is_json(config.json), picture.draw
   if config.plan.search or config.plan.parameters:
     plan, draw = choices.make(config), None
   elif config.recipe:
@@ -51,17 +53,26 @@ def main(config: config_lib.Config) -> None:
         name: compile_step(kind, make(kind))
         for name, kind in phases.kinds(config).items()
       }
-    phases_show.show(plan)
+    _show(phases_show.show, plan, as_json)
     draw = phases_show.draw
   else:
     plan = make(config)
     if compiles:
       plan['compiled'] = compile_step(config, plan)
-    tables.show(plan)
-  _write(config.output, plan, draw)
+    _show(tables.show, plan, as_json)
+  if wrote := _write(config.output, plan, draw):
+    print(wrote, file=sys.stderr if as_json else sys.stdout)
 
 
-def _write(output, plan, draw) -> None:
+def _show(show, plan, as_json) -> None:
+  """The plan as tables, or whole in one line."""
+  if as_json:
+    print(json.dumps(plan))
+  else:
+    show(plan)
+
+
+def _write(output, plan, draw) -> str:
   """The plan as JSON and as a picture, by the ends of paths."""
   outputs = [pathlib.Path(p) for p in output.split(',') if p]
   for path in outputs:
@@ -71,8 +82,7 @@ def _write(output, plan, draw) -> None:
     partial = path.with_name(f'{path.name}.partial')
     partial.write_text(text, encoding='utf-8')
     partial.replace(path)
-  if outputs:
-    print('wrote', ', '.join(map(str, outputs)))
+  return f'wrote {", ".join(map(str, outputs))}' if outputs else ''
 
 
 def make(config: config_lib.Config) -> dict[str, Any]:

@@ -9,19 +9,26 @@ from typing import Any
 _LONG = 40  # Letters of a text that gets a line of its own.
 
 
+def is_json(choice: str) -> bool:
+  """Whether results are printed for programs: what --json, or stdout, says."""
+  return choice == 'true' or choice == 'auto' and not sys.stdout.isatty()
+
+
 class Rows:
   """Prints rows one by one, as they come.
 
   Args:
+    json: of --json.
     leave_out: keys that only JSON has, for a narrow terminal.
   """
 
-  def __init__(self, leave_out: Collection[str] = ()):
-    self._leave_out, self._widths = leave_out, {}
+  def __init__(self, json: str = 'auto', leave_out: Collection[str] = ()):
+    self._is_json, self._widths = is_json(json), {}
+    self._leave_out = leave_out
 
   def print(self, row: Mapping[str, Any]) -> None:
     """Prints one row, whole in JSON and rounded on a terminal."""
-    if not sys.stdout.isatty():
+    if self._is_json:
       print(json.dumps(row), flush=True)
       return
     cells = {k: _cell(k, v) for k, v in row.items() if k not in self._leave_out}

@@ -96,6 +96,7 @@ def test_command_prints_tables_and_writes_json(tmp_path, capsys):
     f'--flagfile={released.FLAGFILE}',
     '--mode=plan',
     '--plan.devices=1024',
+    '--nojson',
   ]
   both = f'--output={path},{path.with_suffix(".svg")}'
   assert main.main(['zaya_jax', *words, both]) == 0
@@ -106,6 +107,16 @@ def test_command_prints_tables_and_writes_json(tmp_path, capsys):
   # What was planned can be read back, and nothing half-written is left.
   assert json.loads(path.read_text())['devices'] == 1024
   assert {p.name for p in path.parent.iterdir()} == {'plan.json', 'plan.svg'}
+
+
+@pytest.mark.parametrize('word', ['--json', '--json=auto'])
+def test_command_prints_json_in_a_pipe(tmp_path, capsys, word):
+  path = tmp_path / 'plan.json'
+  words = [f'--flagfile={released.FLAGFILE}', f'--output={path}', word]
+  assert main.main(['zaya_jax', 'plan', *words]) == 0
+  out, err = capsys.readouterr()
+  assert json.loads(out) == json.loads(path.read_text())
+  assert err == f'wrote {path}\n'
 
 
 def test_plan_needs_no_jax():

@@ -39,6 +39,13 @@ def test_pipe_gets_whole_json_lines(shown):
   assert [json.loads(line) for line in lines] == [ROW, ROW]
 
 
+@pytest.mark.parametrize('terminal', [True, False])
+def test_the_flag_decides_where_it_is_given(shown, terminal):
+  lines = shown(ROW, terminal=terminal, json='true')
+  assert [json.loads(line) for line in lines] == [ROW]
+  assert len(shown(ROW, terminal=terminal, json='false')) == 2
+
+
 def test_terminal_gets_columns_rounded(shown):
   out = ('sealed', 'params_hash')
   assert shown(ROW, {**ROW, 'step': 9, 'bytes': 99_999}, leave_out=out) == [

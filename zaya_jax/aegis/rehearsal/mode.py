@@ -39,7 +39,7 @@ def main(config: config_lib.Config) -> int:
     raise config_lib.UsageError(
       f'--run_dir={root} is not empty; name another for the rehearsal.'
     )
-  passed, shown, began = False, rows.Rows(), time.monotonic()
+  passed, shown, began = False, rows.Rows(config.json), time.monotonic()
   try:
     good = True
     for row in rehearse(course, root):

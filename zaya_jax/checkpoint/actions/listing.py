@@ -46,7 +46,7 @@ def main(config: config_lib.Config) -> int:
   source = config.source or config.run_dir
   module, _, name = _ACTIONS[config.checkpoint.action].partition(':')
   module = importlib.import_module(f'zaya_jax.checkpoint.actions.{module}')
-  code, shown = exit_codes.DONE, rows.Rows(leave_out=_LEFT_OUT)
+  code, shown = exit_codes.DONE, rows.Rows(config.json, _LEFT_OUT)
   for line in getattr(module, name)(config, source):
     shown.print(line)
     if not line.get('valid', True):

@@ -3,7 +3,6 @@
 
 import os
 import random
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -35,7 +34,7 @@ def main(config: config_lib.Config) -> int:
     UsageError: if there is no plain run, or something in the place of --output.
   """
   copies.keep_within(config.data.copies_gb)
-  run_dir, show = config.source or config.run_dir, _printer()
+  run_dir, show = config.source or config.run_dir, _printer(config.json)
   if config.output:
     _write_recipe(run_dir, config.output)
     return exit_codes.DONE
@@ -139,12 +138,12 @@ def _documents(run_dir, step, folders=()) -> Iterator[dict[str, Any]]:
   yield from origin.of_step(told, shards, step)
 
 
-def _printer() -> Callable[[dict[str, Any]], None]:
+def _printer(json: str) -> Callable[[dict[str, Any]], None]:
   """JSON lines, or for people columns, and a line for each check."""
-  columns = rows.Rows()
+  columns = rows.Rows(json)
 
   def show(row):
-    if 'check' not in row or not sys.stdout.isatty():
+    if 'check' not in row or rows.is_json(json):
       return columns.print(row)
     mark = 'ok' if row['valid'] else 'WRONG'
     said = row.get('said') or row['reason']

@@ -2,16 +2,15 @@
 """What --plan.search and --plan.parameters have found: a table, or JSON."""
 
 import json
-import sys
 from typing import Any
 
 from zaya_jax.metrics import text
 from zaya_jax.plan.show import tables
 
 
-def show_search(found: dict[str, Any]) -> None:
+def show_search(found: dict[str, Any], as_json: bool) -> None:
   """Prints the result of `search.find`, the fastest first."""
-  if not sys.stdout.isatty():
+  if as_json:
     _print_rows(found)
     return
   rows = [
@@ -33,9 +32,9 @@ def show_search(found: dict[str, Any]) -> None:
     print(found['hint'])
 
 
-def show_sizes(found: dict[str, Any]) -> None:
+def show_sizes(found: dict[str, Any], as_json: bool) -> None:
   """Prints the result of `sizes.find`, what trains fastest first."""
-  if not sys.stdout.isatty():
+  if as_json:
     _print_rows(found)
     return
   rows = [

@@ -191,7 +191,7 @@ def _machine(root, device, seconds) -> Command:
 
 
 def _plan(config, root, device) -> Command:
-  words = [f'--flagfile={root}/flags', '--mode=plan']
+  words = [f'--flagfile={root}/flags', '--mode=plan', '--nojson']
   words += [f'--plan.chip={_chip(device["chip"])}']
   words += [f'--plan.devices={device["devices"]}']
   words += [f'--output={root}/plan.json,{root}/plan.svg']
