@@ -47,9 +47,9 @@ class Operation:
 def operation(name: str) -> Operation:
   """The operation of the folder `name`."""
   function = FUNCTIONS[name]
-  module = importlib.import_module(f'ops.{name}')
-  reference = importlib.import_module(f'ops.{name}.reference')
-  cases = importlib.import_module(f'ops.{name}.cases')
+  module = importlib.import_module(f'{__package__}.{name}')
+  reference = importlib.import_module(f'{module.__name__}.reference')
+  cases = importlib.import_module(f'{module.__name__}.cases')
   return Operation(
     name,
     getattr(module, function),

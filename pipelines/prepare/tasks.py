@@ -85,7 +85,7 @@ def _context() -> multiprocessing.context.BaseContext:
   A fork of this one would copy the locks that its threads hold.
   """
   context = multiprocessing.get_context('forkserver')
-  context.set_forkserver_preload(['pipelines.prepare'])
+  context.set_forkserver_preload([__package__])
   return context
 
 

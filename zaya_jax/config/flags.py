@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeVar
 
 from absl import flags as absl_flags
 
-from zaya_jax.config import fields
+from zaya_jax.config import fields, presets
 
 _LINE = re.compile(r'--?[A-Za-z][\w.]*(=.*)?')
 _BOOLEANS = {'true': True, '1': True, 'false': False, '0': False}
@@ -196,7 +196,7 @@ def _expand(args: Sequence[str]) -> list[str]:
     arg = rest.pop(0)
     name, _, path = arg.partition('=')
     if name not in _FLAGFILE:
-      expanded.append(arg)
+      expanded.append(presets.in_flag(arg))
       continue
     if '=' not in arg and rest:
       path = rest.pop(0)
@@ -209,7 +209,8 @@ def _lines(path: str, above: tuple[str, ...]) -> Iterator[str]:
   if not path:
     raise fields.UsageError('--flagfile= needs the path of a file.')
   try:
-    with open(os.path.expanduser(path), encoding='utf-8-sig') as file:
+    path = presets.find(os.path.expanduser(path))
+    with open(path, encoding='utf-8-sig') as file:
       lines = [line.strip() for line in file.read().split('\n')]
   except OSError as error:
     raise fields.UsageError(
@@ -225,7 +226,7 @@ def _lines(path: str, above: tuple[str, ...]) -> Iterator[str]:
     if not line or line.startswith(_LEFT_OUT):
       continue
     if name not in _FLAGFILE:
-      yield _line(line, path)
+      yield presets.in_flag(_line(line, path))
       continue
     if os.path.realpath(included) in above:
       raise fields.UsageError(
