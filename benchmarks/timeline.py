@@ -7,17 +7,13 @@ Read from the profiler of jax; a CPU has no such timeline.
 import pathlib
 import tempfile
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 
+from zaya_jax.report import kernels
 
-class Span(NamedTuple):
-  """A kernel or copy on one stream; both times in nanoseconds."""
-
-  name: str
-  start: float
-  end: float
+Span = kernels.Span
 
 
 def of(run: Callable[[], Any]) -> dict[str, list[Span]]:
@@ -29,18 +25,8 @@ def of(run: Callable[[], Any]) -> dict[str, list[Span]]:
   with tempfile.TemporaryDirectory() as folder:
     with jax.profiler.trace(folder):
       run()
-    [path] = pathlib.Path(folder).rglob('*.xplane.pb')
-    planes = list(jax.profiler.ProfileData.from_file(str(path)).planes)
-    return {
-      plane.name: [
-        Span(event.name, event.start_ns, event.start_ns + event.duration_ns)
-        for line in plane.lines
-        if line.name.startswith('Stream')
-        for event in line.events
-      ]
-      for plane in planes
-      if '/device:GPU' in plane.name
-    }
+    found = kernels.spans(pathlib.Path(folder))
+    return {name: all_ for name, all_ in found.items() if 'GPU' in name}
 
 
 def network(spans: Iterable[Span]) -> dict[str, float]:

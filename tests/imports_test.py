@@ -67,7 +67,9 @@ OPTIONAL = {
   'gigatoken',
   'jax_rocm7_plugin',
   'lm_eval',
+  'mlflow',
   'tqdm',
+  'wandb',
   'yaml',
 }
 
@@ -79,14 +81,16 @@ HOMES = {
   'jinja2': {'pipelines', 'zaya_jax.report'},
   'kubernetes': {'zaya_jax.runtime'},
   'lm_eval': {'zaya_jax.inference'},
+  'mlflow': {'zaya_jax.metrics'},
   'orbax': {'zaya_jax.checkpoint'},
-  'prometheus_client': {'zaya_jax.aegis'},
+  'prometheus_client': {'zaya_jax.aegis', 'zaya_jax.metrics'},
   'safetensors': {'zaya_jax.convert', 'zaya_jax.hub'},
   'tensorboardX': {'zaya_jax.metrics'},
   'tensorstore': {'zaya_jax.checkpoint'},
   'tokenizers': {'pipelines'},
   'torch': set(),
   'transformers': set(),
+  'wandb': {'zaya_jax.metrics'},
 }
 
 

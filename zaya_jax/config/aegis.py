@@ -138,7 +138,8 @@ class AegisConfig(fields.Section, prefix='aegis.'):
   )
   bind: str = field(
     '127.0.0.1',
-    'Address of --aegis.port; 0.0.0.0 or :: lets other machines read it.',
+    'Address of --aegis.port and --log.metrics_port; 0.0.0.0 or :: lets other '
+    'machines read it.',
   )
   notify: str = field(
     '',

@@ -2,11 +2,16 @@
 """The settings of what shows a run, and of the modes that read one."""
 
 import dataclasses
+import re
 from typing import Literal
 
 from zaya_jax.config import fields
 
 field = fields.field
+# STEP:COUNT; the first step of a process does more than a step. A trace has all
+# kernels: of more steps it fills the memory.
+_MOST_TRACED = 99
+_PROFILE = re.compile(r'(?!1:)[1-9]\d{0,11}:[1-9]\d?')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -20,12 +25,48 @@ class LogConfig(fields.Section, prefix='log.'):
     minimum=0,
   )
   tensorboard: bool = field(True, 'Writes TensorBoard event files.')
+  wandb: bool = field(
+    False,
+    'Sends rows and samples to Weights & Biases (pip install wandb); '
+    'WANDB_PROJECT and WANDB_MODE=offline hold.',
+  )
+  mlflow: bool = field(
+    False,
+    'Sends rows and samples to MLflow (pip install mlflow); '
+    'MLFLOW_TRACKING_URI holds, or mlflow.db in the present folder.',
+  )
+  metrics_port: int = field(
+    0,
+    'Port for GET /metrics of a training without a supervisor, for '
+    'Prometheus, at --aegis.bind; 0: none.',
+    minimum=0,
+    maximum=65_535,
+  )
+  profile: str = field(
+    '',
+    'STEP:COUNT traces so many steps from this one on, for --mode=report and '
+    'the profiler of JAX; 100:3 for example.',
+  )
   report: bool = field(True, 'Writes report.html, the run on one page.')
   peak_tflops: float = field(
     0.0,
     'Peak TFLOP/s of a device, for MFU; 0: from the table of devices.',
     minimum=0.0,
   )
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    if self.profile and not _PROFILE.fullmatch(self.profile):
+      raise fields.UsageError(
+        f'--log.profile={self.profile} must be STEP:COUNT, with a step from 2 '
+        f'on and 1 to {_MOST_TRACED} steps; for example 100:3.'
+      )
+
+  @property
+  def profiled(self) -> range:
+    """The steps to trace."""
+    first, _, count = (self.profile or '0:0').partition(':')
+    return range(int(first), int(first) + int(count))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from typing import Any
 
 from zaya_jax import config as config_lib
 from zaya_jax.config.recipe import segments
-from zaya_jax.metrics import experts, journal, routers
+from zaya_jax.metrics import experts, journal, routers, trackers
 from zaya_jax.runtime import clock, durable, run_files
 
 _REOPEN_S = 10.0
@@ -39,6 +39,7 @@ class Recorder:
     last_step: int,
     first: bool,
     trying: Trying,
+    followers: Mapping[str, trackers.Tracker] = trackers.NONE,
   ):
     """Opens the files.
 
@@ -48,7 +49,9 @@ class Recorder:
       last_step: steps done before; rows of later ones are dropped.
       first: whether this process records; of the others nothing is kept.
       trying: what fails inside is told, and the run goes on.
+      followers: by the flags that name them.
     """
+    self._followers = followers
     self._run_dir, self._trying, self._first = run_dir, trying, first
     self._routers = routers.Watch(config)
     name = segments.current(config).phase
@@ -89,6 +92,7 @@ class Recorder:
       if time.monotonic() > self._reopen_at:  # There is room again.
         self._open_tensorboard(step - 1)
     self._event(lambda events: events.scalars(values, step))
+    self._follow(lambda one: one.scalars({'tokens': tokens, **values}, step))
     return row
 
   def routes(self, step: int, measured: Mapping[str, Any]) -> None:
@@ -118,6 +122,7 @@ class Recorder:
     self._event(
       lambda events: events.text('sample', f'```\n{words}\n```', step)
     )
+    self._follow(lambda one: one.text('sample', words, step))
 
   def _open_tensorboard(self, last_step: int) -> None:
     # Here: nobody who turns it off waits for it.
@@ -136,6 +141,12 @@ class Recorder:
     """Closes a file of events; what it could not write is lost."""
     with contextlib.suppress(OSError):
       events.close()
+
+  def _follow(self, hand: Callable[[trackers.Tracker], None]) -> None:
+    """Hands something to all that follow the run."""
+    for flag, tracker in self._followers.items():
+      with self._trying(flag):
+        hand(tracker)
 
   def _event(self, write: Callable[[Any], None]) -> None:
     """Writes to TensorBoard, where its file is whole."""

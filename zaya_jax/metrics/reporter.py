@@ -2,9 +2,8 @@
 """The one place where the host reads what a step measured, one step late.
 
 By the time step s has been dispatched, the values of step s - 1 are read: the
-device always has work, and logging never stalls it. Every `--log.every` steps
-the values since the last line become one row of metrics.jsonl, of TensorBoard
-and of the terminal, under the same names.
+device always has work. Every `--log.every` steps the values since the last line
+become one row, under the same names in metrics.jsonl and wherever it goes.
 """
 
 import contextlib
@@ -22,6 +21,7 @@ from zaya_jax import config as config_lib
 from zaya_jax.config.recipe import segments
 from zaya_jax.metrics import console, experts, recorder, summary, text, window
 from zaya_jax.metrics import course as course_lib
+from zaya_jax.metrics import trackers as trackers_lib
 from zaya_jax.model import flops
 
 _BEST = 'val/bpb'
@@ -62,6 +62,7 @@ class Reporter:
     start_tokens: int = 0,
     process: int = 0,
     again: bool = False,
+    followers: Mapping[str, trackers_lib.Tracker] = trackers_lib.NONE,
   ):
     """Opens the files of a run.
 
@@ -80,6 +81,7 @@ class Reporter:
       start_tokens: tokens trained on before.
       process: of several processes only 0 shows and records; each has a log.
       again: the terminal shows this run already.
+      followers: of the run, by the flags that name them.
     """
     self._config = config
     self._run_dir = pathlib.Path(run_dir)
@@ -94,7 +96,7 @@ class Reporter:
       devices=f'{num_devices} x {device_kind}',
       peak_flops=self._peak,
     )
-    self._again = again
+    self._again, self._followers = again, followers
     self._step, self._tokens = start_step, start_tokens
     self._first = process == 0
     self._log = f'logs/process_{process:05d}.log' if process else 'log.txt'
@@ -104,19 +106,17 @@ class Reporter:
     self._open = contextlib.ExitStack()
 
   def __enter__(self) -> 'Reporter':
-    nowhere = None if self._first else open(os.devnull, 'w')
-    if nowhere:
-      self._open.callback(nowhere.close)
-    self._console = self._open.enter_context(
-      console.Console(self._run_dir / self._log, nowhere)
-    )
-    self._recorder = self._open.enter_context(
+    enter = self._open.enter_context
+    nowhere = None if self._first else enter(open(os.devnull, 'w'))
+    self._console = enter(console.Console(self._run_dir / self._log, nowhere))
+    self._recorder = enter(
       recorder.Recorder(
         self._config,
         self._run_dir,
         last_step=self._step,
         first=self._first,
         trying=self._console.trying,
+        followers=self._followers,
       )
     )
     scored = [row for row in self._recorder.history if row.get(_BEST)]

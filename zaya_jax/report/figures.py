@@ -65,6 +65,7 @@ def of_runs(runs: Sequence[records.Run]) -> list[Figure]:
     # Alone in its row where there is no figure beside it.
     dataclasses.replace(_samples(runs), wide='mfu' not in made),
     _data(runs),
+    *_kernels(runs),
     _incidents(runs),
   ]
 
@@ -202,6 +203,33 @@ def _incidents(runs: Sequence[records.Run]) -> Figure:
     choices=[table] if rows else [],
     missing='None: no restart, no skipped step, no alarm.',
   )
+
+
+def _kernels(runs: Sequence[records.Run]) -> list[Figure]:
+  """Of runs with traced steps alone."""
+  choices = []
+  for run in runs:
+    for one in run.kernels:
+      steps = f'steps {one["first"]} to {one["last"]}'
+      for name, title in (('kinds', 'by kind'), ('longest', 'longest')):
+        rows = [
+          [what, f'{1e3 * took:.3f}', f'{share:.1%}', f'{calls:.1f}']
+          for what, took, share, calls in one[name]
+        ]
+        columns = ['kernels', 'ms of a step', 'share', 'calls']
+        label = _label(runs, run, f'{steps}, {title}')
+        choices.append({'label': label, 'columns': columns, 'rows': rows})
+  figure = Figure(
+    id='kernels',
+    wide=True,
+    title='Kernels',
+    caption='What devices ran in the steps that --log.profile traced, of a '
+    'step and a device; on a CPU the threads together. The trace itself, for '
+    'the profiler of JAX, is in the folder profile.',
+    kind='table',
+    choices=choices,
+  )
+  return [figure] if choices else []
 
 
 def _label(runs: Sequence[records.Run], run: records.Run, what: str) -> str:

@@ -5,7 +5,7 @@ import os
 import pathlib
 
 from zaya_jax import config as config_lib
-from zaya_jax.report import overview, page, serve
+from zaya_jax.report import kernels, overview, page, serve
 
 
 def main(config: config_lib.Config) -> None:
@@ -19,6 +19,8 @@ def main(config: config_lib.Config) -> None:
   names = [source] if os.path.exists(source) else source.split(',')
   folders = [_run_of(name) for name in dict.fromkeys(filter(None, names))]
   path = _path(config, folders)
+  for folder in folders:
+    kernels.summarise(folder)
   if config.serve:
     return serve.serve(folders, config.report.port)
   try:

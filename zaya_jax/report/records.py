@@ -16,7 +16,7 @@ import time
 from typing import Any
 
 from zaya_jax import config as config_lib
-from zaya_jax.report import data
+from zaya_jax.report import data, kernels
 
 _MAX_ROWS = 50_000  # Of a longer file every n-th line is read.
 _MAX_TEXTS = 50  # Samples, and letters of each.
@@ -36,6 +36,7 @@ class Run:
     incidents: of incidents.jsonl, as they were written.
     data: of ledger.jsonl, a row for each phase and source.
     samples: (step, text), oldest first.
+    kernels: of traced steps, as `kernels.summary` has it.
     facts: of config.json.
     flags: text of config.flags.
     ends: the steps at which log.txt says that the run was done.
@@ -50,6 +51,7 @@ class Run:
   incidents: list[dict[str, Any]]
   data: list[dict[str, Any]]
   samples: list[tuple[int, str]]
+  kernels: list[dict[str, Any]]
   facts: dict[str, Any]
   flags: str
   ends: frozenset[int]
@@ -109,6 +111,7 @@ def read(folder: str, *, running: bool | None = None) -> Run:
     incidents=_lines(path / 'incidents.jsonl', lacks, wanted=False),
     data=data.totals(folder),
     samples=_samples(path / 'samples', lacks),
+    kernels=_kernels(path, lacks),
     facts=_facts(path / 'config.json', lacks),
     flags=_text(path / 'config.flags', lacks),
     ends=frozenset(map(int, _DONE.findall(_text(path / 'log.txt', [])))),
@@ -137,6 +140,15 @@ def when(seconds: float) -> str:
     return time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime(seconds))
   except (OverflowError, OSError, ValueError):
     return str(seconds)
+
+
+def _kernels(run: pathlib.Path, lacks: list[str]) -> list[dict[str, Any]]:
+  """Of traced steps."""
+  try:
+    return kernels.read(str(run))
+  except (OSError, ValueError) as error:
+    lacks.append(f'A summary of traced steps cannot be read: {error}.')
+    return []
 
 
 def _read(path: pathlib.Path, lacks: list[str], wanted=True) -> bytes | None:

@@ -22,6 +22,9 @@ from zaya_jax.config import exit_codes
 from zaya_jax.runtime import durable
 
 _PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'grain')
+PROFILE = 'profile'  # The folder of traces, one for each --log.profile.
+SUMMARY = 'kernels.json'  # In it.
+_TRACED = re.compile(r'steps_(\d+)_to_(\d+)')
 _FORM = re.compile('[0-9a-f]{32}')
 
 
@@ -158,3 +161,23 @@ def _keep(path: pathlib.Path, text: str) -> None:
   content = text.encode()
   if not path.is_file() or path.read_bytes() != content:
     durable.replace(path, content)
+
+
+def profile(run_dir: str, steps: range) -> pathlib.Path:
+  """Where the trace of some steps lies."""
+  name = f'steps_{steps[0]:06d}_to_{steps[-1]:06d}'
+  return pathlib.Path(run_dir) / PROFILE / name
+
+
+def profiles(run_dir: str) -> list[tuple[pathlib.Path, range]]:
+  """The traces of a run, by step, each with the steps that it is of."""
+  found = (pathlib.Path(run_dir) / PROFILE).glob('steps_*')
+  named = ((path, _TRACED.fullmatch(path.name)) for path in found)
+  return sorted(
+    (
+      (path, range(int(match[1]), int(match[2]) + 1))
+      for path, match in named
+      if match
+    ),
+    key=lambda one: one[1][0],
+  )

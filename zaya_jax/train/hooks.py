@@ -24,6 +24,7 @@ from zaya_jax.parallel import partition
 from zaya_jax.report import overview
 from zaya_jax.runtime import beats, processes
 from zaya_jax.train import guard as guard_lib
+from zaya_jax.train import profile as profile_lib
 from zaya_jax.train import state as state_lib
 
 
@@ -78,6 +79,7 @@ class Hooks:
     report: hears what was done.
     page: of the run.
     book: the ledger.
+    profile: traces steps.
   """
 
   def __init__(
@@ -91,10 +93,12 @@ class Hooks:
     report: metrics.Reporter,
     page: overview.Live,
     book: book_lib.Book,
+    profile: profile_lib.Profile,
   ):
     self._config, self._mesh, self._corpus = config, mesh, corpus
     self._saved, self._fast, self._guard = saved, fast, guard
     self._report, self._page, self._book = report, page, book
+    self._profile = profile
     self._eval_step = jax.jit(
       score.make_eval_step(config.model, config.mesh.context_mode)
     )
@@ -107,6 +111,11 @@ class Hooks:
     here = segments.current(self._config)
     ends = lambda now: now.last and here.closes  # Of a phase, not of a size.
     return [
+      Hook(
+        self._end_profile,
+        lambda now: self._profile.ends(now.step, now.ends),
+        reads_state=False,
+      ),
       Hook(self._tell_saved, lambda _: True, reads_state=False),
       Hook(self._copy, lambda now: bool(fast and fast.is_due(now.step))),
       Hook(self._save, lambda now: now.ends or now.at(saves)),
@@ -121,7 +130,20 @@ class Hooks:
         ),
       ),
       Hook(self._write_page, lambda _: self._page.is_due(), reads_state=False),
+      Hook(
+        self._begin_profile,
+        lambda now: not now.ends and self._profile.begins(now.step),
+        reads_state=False,
+      ),
     ]
+
+  def _begin_profile(self, now):
+    with self._report.aside('profiling'):
+      self._profile.begin(now.state)
+
+  def _end_profile(self, now):
+    with self._report.aside('profiling'):
+      self._profile.end(now.state)
 
   def _copy(self, now):
     if now.last or int(now.measured['optim/bad_steps']):

@@ -27,10 +27,11 @@ from zaya_jax.parallel import mesh as mesh_lib
 from zaya_jax.plan.cost import machine as machine_lib
 from zaya_jax.report import overview
 from zaya_jax.runtime import processes, run_files, session, stop, supervised
+from zaya_jax.train import followers, inherit, traced
 from zaya_jax.train import guard as guard_lib
 from zaya_jax.train import hooks as hooks_lib
-from zaya_jax.train import inherit, traced
 from zaya_jax.train import loop as loop_lib
+from zaya_jax.train import profile as profile_lib
 from zaya_jax.train import start as start_lib
 from zaya_jax.train import state as state_lib
 from zaya_jax.train import step as step_lib
@@ -65,17 +66,19 @@ def train(config: config_lib.Config) -> int:
     open_(dispatch.measured(_times(config)))
     open_(_lock(config))
     listen = functools.cache(lambda: open_(stop.StopSignal()))
-    code, more = _train_segment(inherit.length(config), listen)
+    follow = open_(followers.opened(config))
+    code, more = _train_segment(inherit.length(config), listen, follow)
     while more and code == exit_codes.DONE:
       gc.collect()  # The arrays of the segment before.
       part = inherit.timed(config) if config.hours else config
-      code, more = _train_segment(part, listen, again=True)
+      code, more = _train_segment(part, listen, follow, again=True)
     return code
 
 
 def _train_segment(
   config: config_lib.Config,
   listen: Callable[[], stop.StopSignal],
+  follow: followers.Followers,
   again: bool = False,
 ) -> tuple[int, bool]:
   """Goes on from the newest checkpoint to the end of a segment of the run.
@@ -83,6 +86,7 @@ def _train_segment(
   Args:
     config: of the run; without a recipe it has one segment.
     listen: from when on a signal waits for the end of a step.
+    follow: who hears of the run.
     again: this process has trained a segment before.
 
   Returns:
@@ -105,12 +109,21 @@ def _train_segment(
     compiler = functools.partial(_compile, config, ways)
     _describe(config, mesh, corpus, start)
     page = open_(overview.Live(config, wanted=processes.process() == 0))
-    report = open_(_make_reporter(config, mesh, corpus, start, again))
+    report = open_(_make_reporter(config, mesh, corpus, start, again, follow))
     _tell_optimizer(config, start, report)
     guard = guard_lib.Guard(config, mesh, _incidents(config, report))
     book = _open_ledger(config, corpus, start, report)
     hooks = hooks_lib.Hooks(
-      config, mesh, corpus, saved, start.fast, guard, report, page, book
+      config,
+      mesh,
+      corpus,
+      saved,
+      start.fast,
+      guard,
+      report,
+      page,
+      book,
+      profile_lib.Profile(config, report),
     )
     loop = loop_lib.Loop(
       config, mesh, corpus.loader, compiler, guard, hooks, saved, report, book
@@ -199,7 +212,9 @@ def _describe(config, mesh, corpus, start) -> None:
   )
 
 
-def _make_reporter(config, mesh, corpus, start, again) -> metrics.Reporter:
+def _make_reporter(
+  config, mesh, corpus, start, again, follow
+) -> metrics.Reporter:
   count = flops.parameters(config.model)
   row, length = corpus.loader.state, config.data.seq_len
   return metrics.Reporter(
@@ -217,6 +232,7 @@ def _make_reporter(config, mesh, corpus, start, again) -> metrics.Reporter:
     start_tokens=start.tokens,
     process=processes.process(),
     again=again,
+    followers=follow,
   )
 
 

@@ -3,7 +3,9 @@
 
 import dataclasses
 import glob
+import importlib.util
 import os
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -91,6 +93,7 @@ def check(config: run.Config) -> None:
   _check_output(config, mode)
   if mode is not _TRAIN:
     return
+  _check_trackers(config)
   # Those of --restore are not known yet.
   experts = 0 if config.restore else config.model.num_experts
   course = segments.course(config)
@@ -102,6 +105,23 @@ def check(config: run.Config) -> None:
   segments.in_each(
     config, lambda part: division.check(part, _at_least(part), experts)
   )
+
+
+def _check_trackers(config: run.Config) -> None:
+  """Whether what is to follow the run is installed, and serves once."""
+  for name in ('wandb', 'mlflow'):
+    # W&B writes a folder of its name, which is no package of it.
+    found = importlib.util.find_spec(name)
+    if _get(config, f'log.{name}') and not (found and found.origin):
+      raise fields.UsageError(
+        f'--log.{name} needs the package {name}, which is not installed; run '
+        f'{sys.executable} -m pip install {name}, or leave the flag out.'
+      )
+  if config.mode == 'supervise' and config.log.metrics_port:
+    raise fields.UsageError(
+      f'--log.metrics_port={config.log.metrics_port} is of a training without '
+      'a supervisor, which has --aegis.port; drop one of the two.'
+    )
 
 
 def _at_least(config: run.Config) -> dict[str, Any]:

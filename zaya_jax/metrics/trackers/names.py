@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The names that trackers have given a run: it goes on under the same ones."""
+
+import json
+import pathlib
+
+from zaya_jax.runtime import durable
+
+_FILE = 'trackers.json'
+
+
+def read(run_dir: pathlib.Path, tracker: str) -> str | None:
+  """The name of the run at a tracker; None: it has none yet."""
+  return _all(run_dir).get(tracker)
+
+
+def keep(run_dir: pathlib.Path, tracker: str, name: str) -> None:
+  """Writes the name down, for later starts of the run."""
+  found = _all(run_dir) | {tracker: name}
+  durable.replace(run_dir / _FILE, json.dumps(found).encode())
+
+
+def _all(run_dir: pathlib.Path) -> dict[str, str]:
+  path = run_dir / _FILE
+  return json.loads(path.read_text()) if path.exists() else {}
