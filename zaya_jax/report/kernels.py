@@ -40,6 +40,7 @@ _KINDS = (
     'elementwise and reductions',
     r'fusion|^wrapped_|reduce|broadcast|convert|select|add|multiply|rng|iota',
   ),
+  ('loops and branches', r'^(while|call|conditional)'),
   ('other', ''),
 )
 

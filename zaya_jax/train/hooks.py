@@ -20,11 +20,11 @@ from zaya_jax.data import history, position
 from zaya_jax.data.ledger import book as book_lib
 from zaya_jax.inference import generate, score
 from zaya_jax.inference import model as model_lib
+from zaya_jax.metrics import profile as profile_lib
 from zaya_jax.parallel import partition
 from zaya_jax.report import overview
 from zaya_jax.runtime import beats, processes
 from zaya_jax.train import guard as guard_lib
-from zaya_jax.train import profile as profile_lib
 from zaya_jax.train import state as state_lib
 
 

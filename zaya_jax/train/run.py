@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import gc
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 
@@ -20,6 +21,8 @@ from zaya_jax.data import corpus as corpus_lib
 from zaya_jax.data import course as course_lib
 from zaya_jax.data.ledger import book as book_lib
 from zaya_jax.data.ledger import opening, terms
+from zaya_jax.metrics import profile as profile_lib
+from zaya_jax.metrics.trackers import following
 from zaya_jax.model import flops
 from zaya_jax.optim import groups
 from zaya_jax.optim import optimizer as optimizer_lib
@@ -27,11 +30,10 @@ from zaya_jax.parallel import mesh as mesh_lib
 from zaya_jax.plan.cost import machine as machine_lib
 from zaya_jax.report import overview
 from zaya_jax.runtime import processes, run_files, session, stop, supervised
-from zaya_jax.train import followers, inherit, traced
 from zaya_jax.train import guard as guard_lib
 from zaya_jax.train import hooks as hooks_lib
+from zaya_jax.train import inherit, traced
 from zaya_jax.train import loop as loop_lib
-from zaya_jax.train import profile as profile_lib
 from zaya_jax.train import start as start_lib
 from zaya_jax.train import state as state_lib
 from zaya_jax.train import step as step_lib
@@ -66,7 +68,7 @@ def train(config: config_lib.Config) -> int:
     open_(dispatch.measured(_times(config)))
     open_(_lock(config))
     listen = functools.cache(lambda: open_(stop.StopSignal()))
-    follow = open_(followers.opened(config))
+    follow = open_(following.opened(config, _serve))
     code, more = _train_segment(inherit.length(config), listen, follow)
     while more and code == exit_codes.DONE:
       gc.collect()  # The arrays of the segment before.
@@ -78,7 +80,7 @@ def train(config: config_lib.Config) -> int:
 def _train_segment(
   config: config_lib.Config,
   listen: Callable[[], stop.StopSignal],
-  follow: followers.Followers,
+  follow: following.Following,
   again: bool = False,
 ) -> tuple[int, bool]:
   """Goes on from the newest checkpoint to the end of a segment of the run.
@@ -234,6 +236,18 @@ def _make_reporter(
     again=again,
     followers=follow,
   )
+
+
+def _serve(config, registry) -> Any:
+  """Answers Prometheus as a supervisor does; imported if it is asked for."""
+  from zaya_jax.aegis.supervisor import endpoint
+
+  port, bind = config.log.metrics_port, config.aegis.bind
+  server = endpoint.opened('log.metrics_port', port, bind, registry)
+  if warning := endpoint.exposes(bind, port):
+    print(warning)
+  server.start()
+  return server
 
 
 def _tell_optimizer(config, start, report) -> None:

@@ -56,7 +56,7 @@ BOUNDS = {
   (0.01, None): 'bench.minutes',
   (0.5, None): 'contact.minutes',
   (2**12, 2**32): 'bench.max_bytes',
-  (0, 65_535): 'aegis.port report.port',
+  (0, 65_535): 'aegis.port log.metrics_port report.port',
   (0, 2**32 - 1): 'seed',
   (0, 64): 'generate.no_repeat',
   (1, 2**20): 'generate.max_tokens',

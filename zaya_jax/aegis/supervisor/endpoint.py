@@ -12,6 +12,8 @@ from wsgiref import simple_server
 import prometheus_client
 from prometheus_client import exposition
 
+from zaya_jax import config as config_lib
+
 LOOPBACK = '127.0.0.1'
 _CONNECTIONS = 32  # At a time; more are closed at once.
 _NAMES = ('localhost', 'localhost.localdomain')
@@ -26,6 +28,27 @@ def exposes(bind: str, port: int) -> str:
     'the metrics, which have no password and no TLS; let only Prometheus '
     'through (a firewall, a NetworkPolicy)'
   )
+
+
+def opened(
+  flag: str,
+  port: int,
+  bind: str,
+  registry: prometheus_client.CollectorRegistry,
+  unwell: Callable[[], str] = lambda: '',
+) -> 'Server':
+  """A server, by the flag that has its port.
+
+  Raises:
+    UsageError: if the port is taken, or the address is not of this machine.
+  """
+  try:
+    return Server(port, registry, unwell, bind)
+  except OSError as error:
+    raise config_lib.UsageError(
+      f'--{flag}={port} cannot be opened on --aegis.bind={bind} '
+      f'({error.strerror}); choose others, or no port (0).'
+    ) from error
 
 
 class Server:

@@ -213,13 +213,8 @@ def _serve(
     return None
   from zaya_jax.aegis.supervisor import endpoint  # A fifth of a second.
 
-  try:
-    server = endpoint.Server(aegis.port, registry, unwell, aegis.bind)
-  except OSError as error:
-    raise config_lib.UsageError(
-      f'--aegis.port={aegis.port} cannot be opened on --aegis.bind='
-      f'{aegis.bind} ({error.strerror}); choose others, or no port (0).'
-    ) from error
+  port, bind = aegis.port, aegis.bind
+  server = endpoint.opened('aegis.port', port, bind, registry, unwell)
   if warning := endpoint.exposes(aegis.bind, server.port):
     say(warning)
   return server

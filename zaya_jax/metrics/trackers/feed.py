@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A tracker on a thread of its own: no server makes training wait."""
 
+import functools
 import queue
 import threading
 import time
@@ -81,7 +82,7 @@ class Feed:
       if self._tracker is None and time.monotonic() >= self._again_at:
         self._open()
       if self._tracker is not None:
-        self._try(lambda tracker=self._tracker, call=call: call(tracker))
+        self._try(functools.partial(call, self._tracker))
     if self._tracker is not None:
       self._try(self._tracker.close)
 

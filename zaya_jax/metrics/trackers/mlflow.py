@@ -10,7 +10,8 @@ import os
 import pathlib
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import mlflow
 
@@ -48,7 +49,7 @@ class Tracker:
     names.keep(run_dir, _NAME, self._id)
     params = [
       mlflow.entities.Param(name, text)
-      for name, text in map(_flag, config.to_flagfile().splitlines())
+      for name, text in _flat('', names.shown(config))
       if text
     ]
     for start in range(0, len(params), _BATCH):
@@ -73,7 +74,12 @@ class Tracker:
     self._client.set_terminated(self._id)
 
 
-def _flag(line: str) -> tuple[str, str]:
-  """Name and value of a line of a flagfile; ('', '') of a comment."""
-  name, _, text = line.partition('=')
-  return (name[2:], text) if name.startswith('--') else ('', '')
+def _flat(
+  prefix: str, settings: Mapping[str, Any]
+) -> Iterator[tuple[str, str]]:
+  """The settings by the names of their flags."""
+  for name, value in settings.items():
+    if isinstance(value, Mapping):
+      yield from _flat(f'{prefix}{name}.', value)
+    else:
+      yield f'{prefix}{name}', str(value)

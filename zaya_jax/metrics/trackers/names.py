@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The names that trackers have given a run: it goes on under the same ones."""
+"""What trackers call a run, at each start the same, and what they are shown."""
 
 import json
 import pathlib
+from typing import Any
 
+from zaya_jax import config as config_lib
 from zaya_jax.runtime import durable
 
 _FILE = 'trackers.json'
@@ -18,6 +20,13 @@ def keep(run_dir: pathlib.Path, tracker: str, name: str) -> None:
   """Writes the name down, for later starts of the run."""
   found = _all(run_dir) | {tracker: name}
   durable.replace(run_dir / _FILE, json.dumps(found).encode())
+
+
+def shown(config: config_lib.Config) -> dict[str, Any]:
+  """The settings, without those of the cluster: an address may be a secret."""
+  found = config.as_dict()
+  del found['aegis']
+  return found
 
 
 def _all(run_dir: pathlib.Path) -> dict[str, str]:

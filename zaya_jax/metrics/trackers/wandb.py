@@ -40,7 +40,7 @@ class Tracker:
         name=os.environ.get('WANDB_NAME', run_dir.absolute().name),
         dir=str(run_dir),
         resume='allow',
-        config=config.as_dict(),
+        config=names.shown(config),
         # The terminal is the reporter's, and log.txt has what it says.
         settings=wandb.Settings(silent=True, console='off'),
       )

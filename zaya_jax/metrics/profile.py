@@ -12,7 +12,7 @@ from typing import Any
 import jax
 
 from zaya_jax import config as config_lib
-from zaya_jax import metrics
+from zaya_jax.metrics import reporter
 from zaya_jax.runtime import processes, run_files
 
 
@@ -24,7 +24,7 @@ class Profile:
     report: told where the trace is.
   """
 
-  def __init__(self, config: config_lib.Config, report: metrics.Reporter):
+  def __init__(self, config: config_lib.Config, report: reporter.Reporter):
     self._run_dir, self._report = config.run_dir, report
     here = processes.process() == 0
     self._steps = config.log.profiled if here else range(0)

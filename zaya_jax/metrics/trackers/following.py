@@ -6,38 +6,39 @@ import functools
 import importlib
 import pathlib
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from zaya_jax import config as config_lib
 from zaya_jax.metrics import trackers
 from zaya_jax.runtime import processes
 
-Followers = dict[str, trackers.Tracker]
+Following = dict[str, trackers.Tracker]
+# Of the settings and a registry of prometheus_client; makes what can be closed.
+Serve = Callable[[config_lib.Config, Any], Any]
 
 
 @contextlib.contextmanager
-def opened(
-  config: config_lib.Config, tell: Callable[[str], None] = print
-) -> Iterator[Followers]:
+def opened(config: config_lib.Config, serve: Serve) -> Iterator[Following]:
   """Inside, the trackers of a run by their flags; other processes have none.
 
   Args:
     config: of the run.
-    tell: prints a line for people.
+    serve: answers Prometheus.
 
   Raises:
     UsageError: if a tracker cannot be opened as it is set up.
   """
-  found: Followers = {}
+  found: Following = {}
   with contextlib.ExitStack() as stack:
     if processes.process() == 0:
       pathlib.Path(config.run_dir).mkdir(parents=True, exist_ok=True)
-      for flag, open_ in _asked(config, stack, tell).items():
+      for flag, open_ in _asked(config, serve, stack).items():
         found[flag] = open_()
         stack.callback(found[flag].close)
     yield found
 
 
-def _asked(config, stack, tell) -> dict[str, Callable[[], trackers.Tracker]]:
+def _asked(config, serve, stack) -> dict[str, Callable[[], trackers.Tracker]]:
   """How to open what is asked for; a module is imported for its flag alone."""
   log = config.log
   found: dict[str, Callable[[], trackers.Tracker]] = {}
@@ -45,7 +46,7 @@ def _asked(config, stack, tell) -> dict[str, Callable[[], trackers.Tracker]]:
     if getattr(log, name):
       found[f'--log.{name}'] = functools.partial(_fed, name, config)
   if log.metrics_port:
-    found['--log.metrics_port'] = lambda: _prometheus(config, stack, tell)
+    found['--log.metrics_port'] = lambda: _exported(config, serve, stack)
   return found
 
 
@@ -60,22 +61,9 @@ def _fed(name, config) -> trackers.Tracker:
   return feed.Feed(make)
 
 
-def _prometheus(config, stack, tell) -> trackers.Tracker:
-  """Gauges, behind the door that a supervisor opens."""
-  from zaya_jax.aegis.supervisor import endpoint
+def _exported(config, serve, stack) -> trackers.Tracker:
   from zaya_jax.metrics.trackers import prometheus
 
-  port, bind = config.log.metrics_port, config.aegis.bind
   tracker = prometheus.Tracker()
-  try:
-    server = endpoint.Server(port, tracker.registry, lambda: '', bind)
-  except OSError as error:
-    raise config_lib.UsageError(
-      f'--log.metrics_port={port} cannot be opened on --aegis.bind={bind} '
-      f'({error.strerror}); choose others, or no port (0).'
-    ) from error
-  if warning := endpoint.exposes(bind, port):
-    tell(warning)
-  server.start()
-  stack.callback(server.close)
+  stack.callback(serve(config, tracker.registry).close)
   return tracker
