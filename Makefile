@@ -13,13 +13,14 @@ name := $(notdir $(PYTHON))
 VENV := .venv$(if $(filter python3,$(name)),,-$(name))
 PARITY := $(VENV)-parity
 STORES := $(VENV)-stores
+DOCS := $(VENV)-docs
 ROCM := .venv-rocm
 # pyenv runs another version than its global one only when told so.
 python := $(if $(filter python3.%,$(name)),PYENV_VERSION=$(name:python%=%)) $(PYTHON)
 
 .PHONY: help quickstart first-contact test test-long test-newest mutants lint format parity \
   store-test cluster-test rehearsal rocm-venv rocm-kernels plan-1024 bazel-test bazel-test-all notebooks docs \
-  lock clean
+  site lock clean
 
 help:
 	@echo 'make quickstart  train a small ZAYA1 model on real text, about 3 minutes'
@@ -41,6 +42,7 @@ help:
 	@echo 'make bazel-test-all  all tests once more, by Bazel'
 	@echo 'make notebooks   execute the notebooks; pages and pictures: runs/notebooks'
 	@echo 'make docs        write docs/flags.md anew'
+	@echo 'make site        the pages as a site, links checked: build/site'
 	@echo 'make lock        write requirements_lock.txt anew'
 	@echo 'make clean       remove environments and caches; keeps runs/'
 
@@ -146,6 +148,11 @@ notebooks: $(VENV)/.notebooks
 docs: $(VENV)/.core
 	@PYTHONPATH=. $(VENV)/bin/python ci/flags_page.py
 
+# Ends with 1 for a link or an anchor that leads nowhere; with --quiet mkdocs
+# would not count them.
+site: $(DOCS)/.docs
+	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict $(ARGS)
+
 # For Bazel and for exact repetition: every package, with the hashes of its
 # files. Python 3.11, the oldest supported, on purpose.
 lock: $(VENV)/.dev
@@ -156,7 +163,7 @@ lock: $(VENV)/.dev
 	  requirements-dev.txt --output-file requirements_lock.txt
 
 clean:
-	@rm -rf .venv .venv-* .mypy_cache .pytest_cache .ruff_cache ops/native/build
+	@rm -rf .venv .venv-* build .mypy_cache .pytest_cache .ruff_cache ops/native/build
 	@find . -name __pycache__ -prune -exec rm -rf {} +
 
 # --no-compile: Python compiles what is imported, a tenth of what is installed.
@@ -186,6 +193,9 @@ $(PARITY)/.parity: requirements-parity.txt requirements-dev.txt requirements.txt
 
 $(STORES)/.stores: requirements-stores.txt requirements.txt
 	$(call install,requirements-stores.txt)
+
+$(DOCS)/.docs: requirements-docs.txt
+	$(call install,requirements-docs.txt)
 
 $(ROCM)/.compiler: requirements-rocm.txt zaya_jax/plan/compile/rocm_stubs.py
 	$(call install,requirements-rocm.txt)

@@ -14,10 +14,10 @@ PAGE = pathlib.Path(__file__).parents[1] / 'docs' / 'flags.md'
 _INTRO = """\
 # Flags
 
-Written by `make docs` from the dataclasses in `zaya_jax/config/`;
-`python -m zaya_jax.main --help=all` shows the same. Presets first, changes after:
-of two settings of one flag the later one wins. `--name` and `--noname` stand
-for `--name=true` and `--name=false`; commas separate the values of a list. From
+Written by `make docs` from the dataclasses in `zaya_jax/config/`; `python -m
+zaya_jax.main --help=all` shows the same. Presets first, then changes: of two
+settings of one flag the later one wins. `--name` and `--noname` stand for
+`--name=true` and `--name=false`; commas separate the values of a list. From
 Python, `--model.d_model=256` is
 `zaya_jax.Config(model=zaya_jax.ModelConfig(d_model=256))`.
 """

@@ -33,6 +33,7 @@ NO_SOURCE = {
   'mutants_test.py': 'tests/mutants/',
   'notebooks_test.py': 'notebooks/',
   'release_test.py': 'CHANGELOG.md and CITATION.cff',
+  'site_test.py': 'ci/site.py',
   'wheel_test.py': 'setup.py',
   'benchmarks/ring_decode_test.py': 'benchmarks/peers/ring_decode.py',
   'ops/contract_test.py': 'every engine of every operation',
