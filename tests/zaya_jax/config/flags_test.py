@@ -48,6 +48,7 @@ VALUES = {
   'eval.num_fewshot': '5',
   'data.train_tokenizer': '300',
   'tokens': '1.5M',
+  'log.profile': '100:3',
 }
 
 
