@@ -12,7 +12,7 @@ from zaya_jax.config import fields
 from zaya_jax.metrics import trackers
 
 _OPEN_S = 60.0  # How long a start waits to hear that a setting is wrong.
-_CLOSE_S = 60.0
+_CLOSE_S = 15.0  # Less than the notice before a machine is taken away.
 _AGAIN_S = 60.0  # Between attempts to reach who was not there.
 _MOST = 1000  # Rows that wait; of more the newest are lost.
 
