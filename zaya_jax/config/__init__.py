@@ -10,6 +10,7 @@ from zaya_jax.config import (
   aegis,
   data,
   fields,
+  lora,
   machine,
   model,
   modes,
@@ -26,6 +27,7 @@ CheckpointConfig = training.CheckpointConfig
 DataConfig = data.DataConfig
 GuardConfig = training.GuardConfig
 LogConfig = modes.LogConfig
+LoraConfig = lora.LoraConfig
 OptimConfig = training.OptimConfig
 BenchConfig = machine.BenchConfig
 ContactConfig = machine.ContactConfig

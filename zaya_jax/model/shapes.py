@@ -6,6 +6,16 @@ Of what is under 'layers' the first dimension counts layers.
 
 from zaya_jax import config as config_lib
 
+# What --lora.targets names: matrices of a layer.
+_ADAPTED = {
+  'attention': tuple(
+    f'attn/{name}' for name in ('q', 'k', 'v_current', 'v_delayed', 'out')
+  ),
+  'experts': ('experts/gate_up', 'experts/down'),
+}
+# The two factors that are trained beside a matrix: X @ A @ B.
+FACTORS = ('lora_a', 'lora_b')
+
 
 def parameters(model: config_lib.ModelConfig) -> dict[str, tuple[int, ...]]:
   """The shape of each parameter by its path, in the order of the tree."""
@@ -20,6 +30,23 @@ def parameters(model: config_lib.ModelConfig) -> dict[str, tuple[int, ...]]:
   if model.head_bias:
     found['head_bias'] = (model.vocab_size,)
   return dict(sorted(found.items(), key=lambda item: item[0].split('/')))
+
+
+def adapters(
+  model: config_lib.ModelConfig, lora: config_lib.LoraConfig
+) -> dict[str, tuple[int, ...]]:
+  """The shapes of the adapters by path, in the order of their tree.
+
+  Beside a matrix [..., rows, columns] there are `lora_a` [..., rows, rank] and
+  `lora_b` [..., rank, columns]: each layer, and each expert, has its own.
+  """
+  whole, found = parameters(model), {}
+  for name in sorted(n for target in lora.targets for n in _ADAPTED[target]):
+    *lead, rows, columns = whole[f'layers/{name}']
+    shapes = (*lead, rows, lora.rank), (*lead, lora.rank, columns)
+    for factor, shape in zip(FACTORS, shapes, strict=True):
+      found[f'layers/{name}/{factor}'] = shape
+  return found
 
 
 def _layer(model) -> dict[str, tuple[int, ...]]:

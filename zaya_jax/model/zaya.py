@@ -11,6 +11,7 @@ router classes, N layers, V vocabulary.
 
 import dataclasses
 import functools
+import math
 from typing import Any
 
 import jax
@@ -21,6 +22,7 @@ from flax import nnx
 from ops.experts import sink as sink_lib
 from zaya_jax import config as config_lib
 from zaya_jax.model import block, cca, embedding, layers, stack, working
+from zaya_jax.model import lora as lora_lib
 from zaya_jax.model import router as router_lib
 from zaya_jax.parallel import partition
 from zaya_jax.parallel.context import divided
@@ -56,6 +58,7 @@ class Zaya(nnx.Module):
       self.head = layers.normal(rngs, config.init_std, v, d)
     if config.head_bias:
       self.head_bias = layers.constant(0.0, v)
+    self.adapter: Any = None  # Of the layers: `bind` sets it.
 
   def __call__(
     self,
@@ -146,8 +149,9 @@ class Zaya(nnx.Module):
     next_ND = jnp.concatenate([norms_ND[1:], self.final_norm[...][None]])
 
     def layer(carry, inputs):
-      (*stream, stacks), (params, slides, next_D, index) = carry, inputs
+      (*stream, stacks), (params, slides, next_D, index, adapter) = carry, inputs
       params = partition.gather(params, whole, 'layers/')
+      params = lora_lib.merge(params, adapter) if adapter else params
       sink = sinks and sink_lib.Sink(stacks, jnp.stack([index, sinks.add]))
       *stream, routes, stacks = params(*stream, context, slides, next_D, sink)
       bias_X = params.router.balance_bias[...]
@@ -155,9 +159,7 @@ class Zaya(nnx.Module):
       return (*stream, routes.state, stacks), load
 
     if config.remat in _REMAT:
-      layer = jax.checkpoint(
-        layer, prevent_cse=False, policy=_REMAT[config.remat]
-      )
+      layer = jax.checkpoint(layer, **self._recomputed())
 
     def gathered(carry, inputs):
       # Not a part of `layer`: what is gathered here stays for the backward
@@ -176,12 +178,22 @@ class Zaya(nnx.Module):
     (_, h_BLD, _, stacks), load = stack.run(
       gathered,
       (x_BLD, h_BLD, state_BLR, sinks and sinks.stacks),
-      (self.layers, slides_N, next_ND, index_N),
+      (self.layers, slides_N, next_ND, index_N, self.adapter),
       loop=config.scan_layers != 'false',
     )
     if sinks:
       h_BLD = sink_lib.begin(h_BLD, stacks, sinks.first)
     return h_BLD, load
+
+  def _recomputed(self):
+    """How `jax.checkpoint` computes a layer anew."""
+    policy, adapted = _REMAT[self.config.remat], self.adapter is not None
+    if adapted and policy:
+      policy = lambda *a, **kw: _is_dear(*a, **kw) and not _is_low_rank(*a, **kw)
+    # Of layers that are written out XLA would find both sums of a layer's
+    # weights and adapters, and keep one for the backward pass.
+    apart = adapted and self.config.scan_layers == 'false'
+    return {'prevent_cse': apart, 'policy': policy}
 
 
 # What costs a pass over memory at most, fused into what needs it: not worth
@@ -197,6 +209,16 @@ _CHEAP = frozenset(
 
 def _is_dear(primitive, *_, **__) -> bool:
   return primitive.name not in _CHEAP
+
+
+def _is_low_rank(primitive, *arrays, **how) -> bool:
+  """Whether it is a product like A @ B, much larger than its factors."""
+  if primitive.name != 'dot_general':
+    return False
+  (a, b), ((inner, _), (batch, _)) = arrays, how['dimension_numbers']
+  count = lambda dims: math.prod(a.shape[dim] for dim in dims)
+  result = a.size * b.size // (count(inner) ** 2 * count(batch))
+  return result > 4 * (a.size + b.size)
 
 
 # --model.remat -> which results the backward pass finds saved.
@@ -232,13 +254,18 @@ def bind(
   """The module with these arrays in it; use it inside of jit.
 
   Inside of `mesh.on_each` they may be parts (`partition.part_specs`): here
-  those are gathered that no layer gathers.
+  those are gathered that no layer gathers. Of `lora.join` they have an adapter.
   """
   _, *states = nnx.split(_abstract(config), nnx.Param, layers.BalanceBias)
+  params = dict(params)
+  adapter = params.pop(lora_lib.KEY, None)
   params = partition.gather_outer(params, nnx.to_pure_dict(states[0]))
   for state, arrays in zip(states, (params, buffers), strict=True):
     nnx.replace_by_pure_dict(state, arrays)
-  return nnx.merge(graphdef(config), *states)
+  model = nnx.merge(graphdef(config), *states)
+  if adapter:
+    model.adapter = nnx.data(adapter['layers'])
+  return model
 
 
 def _context(config, tokens_BL, mask, segment_ids, positions, context_mode):

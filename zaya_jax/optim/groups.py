@@ -63,6 +63,8 @@ _GROUPS = {
   'layers/moe_merge/residual_bias': 'plain',
 }
 
+_FACTORS = ('/lora_a', '/lora_b')  # Of an adapter; decay leads to the base.
+
 
 def label(params: Any, *, optimizer: str) -> Any:
   """A tree like `params` of 'muon', 'decay' and 'plain'.
@@ -85,7 +87,9 @@ def label(params: Any, *, optimizer: str) -> Any:
 
 def of(name: str, *, optimizer: str) -> str:
   """The group of the parameter at a path, as `label` has it."""
-  group = _GROUPS[name]
+  # LoRA's own papers use AdamW. Muon would give both factors updates of full
+  # rank and fixed size; of the product of two nobody knows what that does.
+  group = 'decay' if name.endswith(_FACTORS) else _GROUPS[name]
   return 'decay' if (group, optimizer) == ('muon', 'adamw') else group
 
 

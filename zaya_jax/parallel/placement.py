@@ -8,6 +8,8 @@ mesh's axes. Everything that places, sums, gathers or counts follows them.
   experts of each layer, `fsdp` one dimension of each matrix.
 - Its optimizer state, and the sum of its gradient, are divided among all the
   devices that hold the same (ZeRO-1; Rajbhandari et al., 2020).
+
+The factors of an adapter are small: but for `expert` nothing divides them.
 """
 
 import math
@@ -38,7 +40,7 @@ def param_dims(
   dims: list[Any] = [None] * len(shape)
   if name.startswith('layers/experts/') and sizes.get('expert', 1) > 1:
     dims[1] = 'expert'
-  fsdp = sizes.get('fsdp', 1)
+  fsdp = 1 if _is_factor(name) else sizes.get('fsdp', 1)
   if fsdp > 1 and len(shape) - _first(name) >= 2:
     for dim in _last_two(shape):
       if shape[dim] % fsdp == 0:
@@ -57,6 +59,8 @@ def part_dims(
   be divided by hold copies. Several axes of a dimension are a tuple.
   """
   dims = param_dims(name, shape, sizes)
+  if _is_factor(name):
+    return dims
   taken = {'expert'} if 'expert' in dims else set()
   axes = [a for a in _PARTS if sizes.get(a, 1) > 1 and a not in taken]
   order = [*_last_two(shape), *range(len(shape))]
@@ -90,6 +94,10 @@ def exchange_rows(tokens: int, n: int) -> int:
   """
   parts = max(1, n // 2)
   return tokens // parts if tokens % parts == 0 else tokens
+
+
+def _is_factor(name):
+  return name.endswith(('/lora_a', '/lora_b'))
 
 
 def _first(name):

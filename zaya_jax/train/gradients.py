@@ -10,7 +10,7 @@ from jax.sharding import PartitionSpec as P
 
 from ops.experts import sink as sink_lib
 from zaya_jax import config as config_lib
-from zaya_jax.model import losses, router, working, zaya
+from zaya_jax.model import lora, losses, router, working, zaya
 from zaya_jax.optim import balance
 from zaya_jax.parallel import mesh, partition
 
@@ -34,6 +34,7 @@ def each_and_sum(
   params: dict[str, Any],
   buffers: dict[str, Any],
   batch: Batch,
+  base: dict[str, Any] | None = None,
 ) -> tuple[jax.Array, dict[str, Any], router.Load, jax.Array]:
   """As `loss_and_grads`, the load whole, and each device's loss, [devices].
 
@@ -46,24 +47,31 @@ def each_and_sum(
   With one part each layer gathers its matrices, and the sum of its gradients is
   scattered in its backward pass: both are sent while other layers compute. With
   more parts all are gathered before the first and summed after the last.
+
+  Where there is a base, `params` are an adapter of it: gradients are those of
+  the adapter alone. No layer's gradients of its experts outlive the layer, so
+  they need no sinks.
   """
   shapes = jax.tree.map(
-    lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), params
+    lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), (params, base)
   )
   every = balance.sample_every(config.optim, config.data)
 
-  def local(params, buffers, batch):
+  def local(params, buffers, batch, base):
     counting = jnp.sum(batch['weights'], dtype=jnp.float32)
     tokens = jnp.maximum(mesh.total(counting), 1.0)
 
+    wide, like = (params, shapes[0]) if base is None else (base, shapes[1])
     if config.optim.parts > 1:
       narrow = working.narrow(config.model)
-      params = partition.gather_once(params, shapes, narrow)
-    cast = working.cast_experts(config.model, params)
+      wide = partition.gather_once(wide, like, narrow)
+    cast = working.cast_experts(config.model, wide)
 
     def loss_fn(params, part, first=None, add=0):
       sinks = None
-      if first:
+      if base is not None:
+        params = lora.join(cast, params, config.lora.scale)
+      elif first:
         stacks = sink_lib.Stacks(**params['layers']['experts'])
         sinks = working.Sinks(stacks=stacks, first=first, add=jnp.int32(add))
         params = working.with_experts(params, cast['layers']['experts'])
@@ -74,10 +82,10 @@ def each_and_sum(
       return nats / tokens, load
 
     grad_fn = jax.value_and_grad(loss_fn, has_aux=True)
-    sink = working.takes_sinks(config.model, cast)
-    parts = config.optim.parts
-    loss, load, grads = _accumulate(grad_fn, cast, batch, parts, sink)
-    grads = partition.sum_gradients(grads, shapes)
+    sink = base is None and working.takes_sinks(config.model, cast)
+    parts, learns = config.optim.parts, cast if base is None else params
+    loss, load, grads = _accumulate(grad_fn, learns, batch, parts, sink)
+    grads = partition.sum_gradients(grads, shapes[0])
     load = load._replace(sample=_from_all(load.sample))
     load = load._replace(tokens=mesh.total(load.tokens))
     return mesh.total(loss), grads, load, loss[None]
@@ -85,9 +93,9 @@ def each_and_sum(
   each = P(tuple(mesh.sizes()))
   return mesh.on_each(
     local,
-    in_specs=(mesh.specs_of(params), P(), _ROWS),
+    in_specs=(mesh.specs_of(params), P(), _ROWS, mesh.specs_of(base)),
     out_specs=(P(), partition.part_specs(params), P(), each),
-  )(params, buffers, batch)
+  )(params, buffers, batch, base)
 
 
 def _accumulate(grad_fn, params, batch, parts, sink):
@@ -102,9 +110,10 @@ def _accumulate(grad_fn, params, batch, parts, sink):
     sink: whether gradients of the experts are summed where they are made.
   """
   dtype_of = lambda a: jnp.float32 if parts > 1 else a.dtype
-  experts = params['layers']['experts']
-  first = {k: jax.lax.empty(a.shape, dtype_of(a)) for k, a in experts.items()}
+  first = {}
   if sink:  # Of this only the type is meant.
+    experts = params['layers']['experts']
+    first = {k: jax.lax.empty(a.shape, dtype_of(a)) for k, a in experts.items()}
     params = working.with_experts(params, first)
   begin = lambda experts: sink_lib.Stacks(**experts) if sink else None
   if parts == 1:
@@ -113,7 +122,7 @@ def _accumulate(grad_fn, params, batch, parts, sink):
 
   def add_part(sums, numbered):
     index, part = numbered
-    experts = sums[2]['layers']['experts']
+    experts = sums[2]['layers']['experts'] if sink else {}
     (loss, load), grads = grad_fn(params, part, begin(experts), index > 0)
     added = jax.tree.map(jnp.add, sums, (loss, load.tokens, grads))
     if sink:

@@ -11,7 +11,7 @@ import optax
 
 from zaya_jax import config as config_lib
 from zaya_jax.config.checks import division
-from zaya_jax.model import zaya
+from zaya_jax.model import lora, zaya
 from zaya_jax.optim import optimizer as optimizer_lib
 from zaya_jax.optim import spikes
 from zaya_jax.parallel import partition, zigzag
@@ -33,6 +33,8 @@ class TrainState:
     recent: [2, W] float32, loss and gradient norm of the last steps.
     held: int32 scalar, 1 while a refused step waits for `skip` or `release`.
     rng: uint32 data of a jax.random key, for samples.
+    base: of a run with --lora.rank, whose `params` are an adapter: parameters
+      that stay as they are, in no checkpoint; None: there are none.
   """
 
   step: jax.Array
@@ -45,6 +47,21 @@ class TrainState:
   recent: jax.Array
   held: jax.Array
   rng: jax.Array
+  base: dict[str, Any] | None = None
+
+  def weights(self, scale: float) -> dict[str, Any]:
+    """Parameters as `zaya.bind` takes them.
+
+    Args:
+      scale: of the adapter, if there is one.
+    """
+    if self.base is None:
+      return self.params
+    return lora.join(self.base, self.params, scale)
+
+  def own(self) -> 'TrainState':
+    """What a checkpoint holds: all but the base."""
+    return dataclasses.replace(self, base=None)
 
 
 def check(config: config_lib.Config, device_mesh: jax.sharding.Mesh) -> None:
@@ -59,12 +76,17 @@ def check(config: config_lib.Config, device_mesh: jax.sharding.Mesh) -> None:
 
 
 def make_init(config: config_lib.Config) -> Callable[[], TrainState]:
-  """A function that makes the state of step 0; run it under jit."""
+  """A function that makes the state of step 0, without the base of an adapter.
+
+  Run it under jit.
+  """
   optimizer = optimizer_lib.of_run(config)
 
   def init() -> TrainState:
     model_key, sample_key = jax.random.split(jax.random.key(config.seed))
     params, buffers = zaya.init(config.model, model_key)
+    if config.lora.rank:
+      params = lora.init(config.model, config.lora, model_key)
     params = partition.place(params)
     return TrainState(
       step=jnp.int32(0),

@@ -97,7 +97,7 @@ def make_train_step(
 
   def train_step(state: state_lib.TrainState, batch: gradients.Batch):
     loss, grads, load, losses_D = gradients.each_and_sum(
-      config, state.params, state.buffers, batch
+      config, state.params, state.buffers, batch, state.base
     )
     grad_norm = optax.tree.norm(grads)
     now_2 = jnp.stack([loss, grad_norm])

@@ -94,6 +94,7 @@ def check(config: run.Config) -> None:
   if mode is not _TRAIN:
     return
   _check_trackers(config)
+  _check_lora(config)
   # Those of --restore are not known yet.
   experts = 0 if config.restore else config.model.num_experts
   course = segments.course(config)
@@ -121,6 +122,21 @@ def _check_trackers(config: run.Config) -> None:
     raise fields.UsageError(
       f'--log.metrics_port={config.log.metrics_port} is of a training without '
       'a supervisor, which has --aegis.port; drop one of the two.'
+    )
+
+
+def _check_lora(config: run.Config) -> None:
+  """Whether there is a model to adapt, and one length of the run."""
+  rank = config.lora.rank
+  if rank and not config.restore:
+    raise fields.UsageError(
+      f'--lora.rank={rank} adapts a model, and --restore= names none; name '
+      f'{_MODEL}.'
+    )
+  if rank and config.recipe:
+    raise fields.UsageError(
+      f'--lora.rank={rank} and --recipe={config.recipe} do not go together; '
+      'train an adapter for --num_steps, --tokens or --epochs.'
     )
 
 
