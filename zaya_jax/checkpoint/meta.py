@@ -113,6 +113,14 @@ def check_same_model(
       f'({", ".join(model)}); use its flags or another --run_dir.',
       errors.USAGE,
     )
+  none = _plain(config_lib.Config())['lora']  # Of runs before there were any.
+  adapter = _changes(before.get('lora', none), now['lora'], 'lora.', set())
+  if adapter:
+    raise errors.CheckpointError(
+      f'--run_dir={config.run_dir} holds checkpoints of another adapter '
+      f'({", ".join(adapter)}); use its flags or another --run_dir.',
+      errors.USAGE,
+    )
   if before['optim']['name'] != config.optim.name:
     raise errors.CheckpointError(
       f'--run_dir={config.run_dir} holds checkpoints of another optimizer '

@@ -11,31 +11,23 @@ import os
 import pathlib
 import shutil
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from pipelines import tokenizer as tokenizer_lib
 from zaya_jax import config as config_lib
-from zaya_jax.checkpoint import errors, folders, meta
-from zaya_jax.checkpoint.reading import finder, lazy
+from zaya_jax.checkpoint import errors, folders
 from zaya_jax.hub import aside, card, shards, weights
 from zaya_jax.hub import config as hub_config
 from zaya_jax.hub import files as hub_files
 from zaya_jax.hub import folder as hub_folder
+from zaya_jax.hub import leaves as leaves_lib
 from zaya_jax.hub import names as hub_names
+from zaya_jax.hub.adapters import adapter
 
 _BIAS = 'buffers/layers/router/balance_bias'
 _SMALL = 2**16  # Bytes of settings and card, at the most.
-
-
-class Leaf(Protocol):
-  """One of our arrays, of which parts can be read."""
-
-  shape: tuple[int, ...]
-  dtype: np.dtype
-
-  def __getitem__(self, index: tuple[int, ...]) -> np.ndarray: ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,7 +46,7 @@ class Source:
   """
 
   config: config_lib.ModelConfig
-  leaves: Mapping[str, Leaf]
+  leaves: Mapping[str, leaves_lib.Leaf]
   path: str
   folder: str
   kept: dict[str, Any]
@@ -75,9 +67,7 @@ def main(config: config_lib.Config) -> None:
   """
   source, output = config.source or config.run_dir, config.output
   output = aside.check(os.path.abspath(output), source)
-  found = (
-    _open_folder(source) if hub_folder.is_folder(source) else _open_run(source)
-  )
+  found = _open(source, config.restore)
   layout = config.export.layout
   hub_config.to_hf(found.config, layout)  # Refused now rather than at the end.
   notes = find_notes(found, layout)
@@ -198,59 +188,36 @@ def _write_small_files(folder, source, layout, tensors, notes) -> None:
   (folder / 'README.md').write_text(text, encoding='utf-8')
 
 
-def _open_run(path: str) -> Source:
-  """A run directory or one checkpoint."""
-  directory = finder.resolve(path)
-  about = meta.read(directory)
-  run_dir = folders.run_of(directory)
-  kept = os.path.join(run_dir, hub_folder.KEPT_CONFIG)
-  file = os.path.join(run_dir, tokenizer_lib.FILE_NAME)
-  tokenizer = tokenizer_lib.load(file if os.path.exists(file) else 'bytes')
-  same = tokenizer.sha256 == about['tokenizer_sha256']
+def _open(path: str, base: str) -> Source:
+  """A run directory, one checkpoint, or a folder of another layout or type.
+
+  Args:
+    path: where it is.
+    base: of `hub.adapter.open_model`.
+  """
+  found = adapter.open_model(path, base)
+  is_folder = hub_folder.is_folder(path)
+  folder = path if is_folder else folders.run_of(found.path)
+  kept = hub_folder.CONFIG if is_folder else hub_folder.KEPT_CONFIG
+  kept = os.path.join(folder, kept)
   return Source(
-    config=meta.model_config(about),
-    leaves=lazy.leaves(directory),
-    path=directory,
-    folder=run_dir,
+    config=found.config,
+    leaves=found.leaves,
+    path=found.path,
+    folder=folder,
     kept=weights.read_json(kept) if os.path.exists(kept) else {},
-    tokenizer=tokenizer if same else None,
-    step=folders.step_of(directory),
-    about=about,
+    tokenizer=(
+      hub_folder.read_tokenizer(path, found.config)
+      if is_folder
+      else _tokenizer_of(folder, found.about['tokenizer_sha256'])
+    ),
+    step=0 if is_folder else folders.step_of(found.path),
+    about=found.about,
   )
 
 
-def _open_folder(path: str) -> Source:
-  """A Hugging Face folder, to be written in another layout or type."""
-  config = hub_folder.read_config(path)
-  return Source(
-    config=config,
-    leaves={
-      f'{part}/{name}': _FolderLeaf(leaf)
-      for part, leaves in hub_folder.find_leaves(path, config).items()
-      for name, leaf in leaves.items()
-    },
-    path=path,
-    folder=path,
-    kept=weights.read_json(os.path.join(path, hub_folder.CONFIG)),
-    tokenizer=hub_folder.read_tokenizer(path, config),
-  )
-
-
-class _FolderLeaf:
-  """A leaf of a Hugging Face folder by parts, whatever its tensors are."""
-
-  def __init__(self, leaf: hub_folder.Leaf):
-    self.shape, self.dtype = leaf.shape, leaf.dtype
-    self._read = leaf.row.axes.read
-    self._tensors = dict(leaf.sources)
-    self._layer = functools.lru_cache(maxsize=1)(self._read_layer)
-
-  def __getitem__(self, index: tuple[int, ...]) -> np.ndarray:
-    if index in self._tensors:
-      return self._read(self._tensors[index].read())
-    return self._layer(index[0])[index[1:]]
-
-  def _read_layer(self, n: int) -> np.ndarray:
-    if (n,) in self._tensors:
-      return self[(n,)]
-    return np.stack([self[(n, e)] for e in range(self.shape[1])])
+def _tokenizer_of(run_dir, sha256) -> tokenizer_lib.Tokenizer | None:
+  """The tokenizer of a run, if it is the one that it was trained with."""
+  file = os.path.join(run_dir, tokenizer_lib.FILE_NAME)
+  found = tokenizer_lib.load(file if os.path.exists(file) else 'bytes')
+  return found if found.sha256 == sha256 else None

@@ -52,7 +52,7 @@ def main(config: config_lib.Config) -> None:
   source = config.source or config.run_dir
   if config.eval.tasks:
     return _tasks(config, source)
-  model, trained = load_lib.load(source), _config_of(source)
+  model, trained = load_lib.load(source, config.restore), _config_of(source)
   data = _windows(config, trained)
   if config.eval.text:
     batches, num_bytes = _text(config.eval.text, model, data)
@@ -100,7 +100,7 @@ def _tasks(config: config_lib.Config, source: str) -> None:
       'lm-eval.'
     ) from error
   manager = harness.find_tasks(asked.tasks, asked.task_dir)
-  model = load_lib.load(source)
+  model = load_lib.load(source, config.restore)
   if model.tokenizer is None:
     raise config_lib.UsageError(
       f'--eval.tasks needs a tokenizer and --source={source} has none; put a '

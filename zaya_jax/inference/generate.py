@@ -41,7 +41,9 @@ def main(config: config_lib.Config) -> None:
     mesh_lib.make_context_mesh(config.mesh.context)
   prompts = _read_prompts(path) if path else [{'prompt': _one(config)}]
   model = dataclasses.replace(
-    load_lib.load(source), context=config.mesh.context, on_note=_note
+    load_lib.load(source, config.restore),
+    context=config.mesh.context,
+    on_note=_note,
   )
   rows = [row(model, prompt, config.generate.chat) for prompt in prompts]
   model = model.text_only()

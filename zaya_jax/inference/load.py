@@ -13,18 +13,21 @@ from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import arrays, errors, meta
 from zaya_jax.checkpoint.reading import finder, reader
 from zaya_jax.hub import folder as hub_folder
+from zaya_jax.hub.adapters import adapter
 from zaya_jax.inference import activations as activations_lib
 from zaya_jax.inference import model as model_lib
 from zaya_jax.model import zaya
 from zaya_jax.parallel import mesh as mesh_lib
 
 
-def load(path: str) -> model_lib.Model:
+def load(path: str, base: str = '') -> model_lib.Model:
   """Reads a model.
 
   Args:
     path: a run directory (its newest checkpoint), one checkpoint, or a Hugging
       Face ZAYA folder of either layout.
+    base: of a run that trained an adapter (--lora.*), where its base is now;
+      empty: where it was.
 
   Raises:
     UsageError: if there is no such folder.
@@ -48,10 +51,7 @@ def load(path: str) -> model_lib.Model:
     read_from = directory = finder.resolve(path)
     about = meta.read(directory)
     config = meta.model_config(about)
-    restored = reader.restore_params(directory, _abstract_params(config))
-    # Without the mesh in their types: decoding makes arrays that have none.
-    restored = mesh_lib.off_mesh(restored)
-    params, buffers = restored['params'], restored['buffers']
+    params, buffers = _arrays(directory, config, about, base)
     run_dir = os.path.dirname(os.path.dirname(directory))
     tokenizer = _run_tokenizer(run_dir, about['tokenizer_sha256'])
     stop_ids = tokenizer.stop_ids if tokenizer else ()
@@ -70,6 +70,19 @@ def load(path: str) -> model_lib.Model:
     stop_ids=stop_ids,
     max_positions=max_positions,
   )
+
+
+def _arrays(directory, config, about, base) -> tuple[Any, Any]:
+  """Parameters and buffers of a checkpoint, float32, an adapter merged in."""
+  if adapter.of(about):
+    merged = adapter.open_model(directory, base)
+    found, _ = adapter.read(merged, lambda _: np.float32)
+    found = jax.tree.map(jnp.asarray, found)
+  else:
+    restored = reader.restore_params(directory, _abstract_params(config))
+    # Without the mesh in their types: decoding makes arrays that have none.
+    found = mesh_lib.off_mesh(restored)
+  return found['params'], found['buffers']
 
 
 _forward = jax.jit(activations_lib.forward, static_argnums=0)

@@ -51,7 +51,7 @@ def main(config: config_lib.Config) -> None:
       '--report.router looks into one checkpoint on one text and writes a '
       'page: --source=DIR --eval.text=FILE, without --serve.'
     )
-  model = load_lib.load(source)
+  model = load_lib.load(source, config.restore)
   if model.tokenizer is None:
     raise config_lib.UsageError(
       f'--source={source} has no tokenizer; put a tokenizer.json there.'

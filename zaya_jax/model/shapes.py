@@ -7,7 +7,7 @@ Of what is under 'layers' the first dimension counts layers.
 from zaya_jax import config as config_lib
 
 # What --lora.targets names: matrices of a layer.
-_ADAPTED = {
+ADAPTED = {
   'attention': tuple(
     f'attn/{name}' for name in ('q', 'k', 'v_current', 'v_delayed', 'out')
   ),
@@ -41,7 +41,7 @@ def adapters(
   `lora_b` [..., rank, columns]: each layer, and each expert, has its own.
   """
   whole, found = parameters(model), {}
-  for name in sorted(n for target in lora.targets for n in _ADAPTED[target]):
+  for name in sorted(n for target in lora.targets for n in ADAPTED[target]):
     *lead, rows, columns = whole[f'layers/{name}']
     shapes = (*lead, rows, lora.rank), (*lead, lora.rank, columns)
     for factor, shape in zip(FACTORS, shapes, strict=True):

@@ -149,7 +149,8 @@ class Zaya(nnx.Module):
     next_ND = jnp.concatenate([norms_ND[1:], self.final_norm[...][None]])
 
     def layer(carry, inputs):
-      (*stream, stacks), (params, slides, next_D, index, adapter) = carry, inputs
+      *stream, stacks = carry
+      params, slides, next_D, index, adapter = inputs
       params = partition.gather(params, whole, 'layers/')
       params = lora_lib.merge(params, adapter) if adapter else params
       sink = sinks and sink_lib.Sink(stacks, jnp.stack([index, sinks.add]))
@@ -189,7 +190,7 @@ class Zaya(nnx.Module):
     """How `jax.checkpoint` computes a layer anew."""
     policy, adapted = _REMAT[self.config.remat], self.adapter is not None
     if adapted and policy:
-      policy = lambda *a, **kw: _is_dear(*a, **kw) and not _is_low_rank(*a, **kw)
+      policy = _is_dear_of_adapted
     # Of layers that are written out XLA would find both sums of a layer's
     # weights and adapters, and keep one for the backward pass.
     apart = adapted and self.config.scan_layers == 'false'
@@ -209,6 +210,10 @@ _CHEAP = frozenset(
 
 def _is_dear(primitive, *_, **__) -> bool:
   return primitive.name not in _CHEAP
+
+
+def _is_dear_of_adapted(*operation, **how) -> bool:
+  return _is_dear(*operation) and not _is_low_rank(*operation, **how)
 
 
 def _is_low_rank(primitive, *arrays, **how) -> bool:

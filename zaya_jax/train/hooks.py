@@ -18,9 +18,11 @@ from zaya_jax.config.recipe import segments
 from zaya_jax.data import corpus as corpus_lib
 from zaya_jax.data import history, position
 from zaya_jax.data.ledger import book as book_lib
+from zaya_jax.hub.adapters import adapter
 from zaya_jax.inference import generate, score
 from zaya_jax.inference import model as model_lib
 from zaya_jax.metrics import profile as profile_lib
+from zaya_jax.model import lora
 from zaya_jax.parallel import partition
 from zaya_jax.report import overview
 from zaya_jax.runtime import beats, processes
@@ -80,6 +82,7 @@ class Hooks:
     page: of the run.
     book: the ledger.
     profile: traces steps.
+    base: of an adapter.
   """
 
   def __init__(
@@ -94,8 +97,10 @@ class Hooks:
     page: overview.Live,
     book: book_lib.Book,
     profile: profile_lib.Profile,
+    base: adapter.Base | None = None,
   ):
     self._config, self._mesh, self._corpus = config, mesh, corpus
+    self._base = base
     self._saved, self._fast, self._guard = saved, fast, guard
     self._report, self._page, self._book = report, page, book
     self._profile = profile
@@ -152,7 +157,7 @@ class Hooks:
     index = self._corpus.loader.state
     with self._report.aside('copying'):
       about = self._about(now) | {book_lib.META: self._book.head(write=False)}
-      self._fast.save(now.step, now.state, data_index=index, meta=about)
+      self._fast.save(now.step, now.state.own(), data_index=index, meta=about)
 
   def _save(self, now):
     beats.enter('save', now.step)
@@ -165,7 +170,7 @@ class Hooks:
       started = time.monotonic()
       accepted = self._saved.save(
         now.step,
-        now.state,
+        now.state.own(),
         data_index=self._corpus.loader.state,
         meta=self._about(now) | {book_lib.META: self._book.head(write=True)},
         urgent=now.ends,
@@ -190,6 +195,8 @@ class Hooks:
       tokens=now.tokens,
       metrics={'train/loss': self._report.train_loss},
     )
+    if self._base:
+      about[adapter.META] = self._base.as_json()
     if course := self._config.course:
       about['phase'] = segments.current(self._config).phase
       about['recipe'] = history.record(course)
@@ -215,7 +222,7 @@ class Hooks:
     nats, tokens = score.score(
       self._eval_step,
       self._mesh,
-      state.params,
+      state.weights(self._config.lora.scale),
       state.buffers,
       self._corpus.val_batches(folder),
     )
@@ -229,7 +236,8 @@ class Hooks:
   def _sample(self, now):
     """Process 0 samples; the others wait for it."""
     beats.enter('eval')
-    arrays = (now.state.params, now.state.buffers)
+    weights = now.state.weights(self._config.lora.scale)
+    arrays = (weights, now.state.buffers)
     if not _is_here(arrays):
       with jax.set_mesh(self._mesh):  # From the processes that have its parts.
         arrays = (jax.jit(partition.unite)(arrays[0]), arrays[1])
@@ -252,7 +260,7 @@ class Hooks:
     params, buffers = jax.tree.map(np.asarray, arrays)
     model = model_lib.Model(
       config=self._config.model,
-      params=params,
+      params=lora.whole(params),
       buffers=buffers,
       tokenizer=tokenizer,
       stop_ids=tokenizer.stop_ids,

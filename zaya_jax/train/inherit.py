@@ -60,7 +60,12 @@ def settings(config: config_lib.Config) -> config_lib.Config:
     data = dataclasses.replace(data, tokenizer=tokenizer)
   model = dataclasses.replace(model, **_said(config)).computed_as(config.model)
   given = config.given | open_  # Nothing is left open.
-  return dataclasses.replace(config, model=model, data=data, given=given)
+  optim = config.optim
+  if config.lora.rank:  # The bias is the base's, and no adapter could hold it.
+    optim = dataclasses.replace(optim, balance_lr=0.0)
+  return dataclasses.replace(
+    config, model=model, data=data, optim=optim, given=given
+  )
 
 
 def length(config: config_lib.Config) -> config_lib.Config:

@@ -116,16 +116,8 @@ def _train_segment(
     guard = guard_lib.Guard(config, mesh, _incidents(config, report))
     book = _open_ledger(config, corpus, start, report)
     hooks = hooks_lib.Hooks(
-      config,
-      mesh,
-      corpus,
-      saved,
-      start.fast,
-      guard,
-      report,
-      page,
-      book,
-      profile_lib.Profile(config, report),
+      *(config, mesh, corpus, saved, start.fast, guard, report, page, book),
+      *(profile_lib.Profile(config, report), start.base),
     )
     loop = loop_lib.Loop(
       config, mesh, corpus.loader, compiler, guard, hooks, saved, report, book

@@ -20,6 +20,7 @@ from zaya_jax.data import history, position
 from zaya_jax.data.ledger import book as book_lib
 from zaya_jax.hub import folder as hub_folder
 from zaya_jax.hub import names as hub_names
+from zaya_jax.hub.adapters import adapter, bases
 from zaya_jax.optim import spikes
 from zaya_jax.runtime import beats, processes, run_files, supervised
 from zaya_jax.train import inherit
@@ -39,6 +40,7 @@ class Start:
     fast: where copies of states go; None: nowhere.
     row: the position in the data that the state was saved with.
     ledger: what its meta knows of the ledger; None: nothing.
+    base: of an adapter; None: all parameters are trained.
   """
 
   config: config_lib.Config
@@ -49,6 +51,7 @@ class Start:
   fast: fast_lib.FastTier | None = None
   row: int = 0
   ledger: dict[str, Any] | None = None
+  base: adapter.Base | None = None
 
 
 def restore_or_init(
@@ -82,8 +85,10 @@ def restore_or_init(
     state = _initialize(init, mesh)
     if not config.restore:
       return Start(config=config, state=state, fast=fast)
-    state, notes = _with_params_of(config, state, corpus, mesh)
-    return Start(config=config, state=state, notes=tuple(notes), fast=fast)
+    state, base, notes = _with_params_of(config, state, corpus, mesh)
+    return Start(
+      config=config, state=state, notes=tuple(notes), fast=fast, base=base
+    )
   about = copy.meta if copy else meta.read(saved.directory(newest))
   history.check(config, config.course, about, newest)
   _check_goes_on(config, newest)
@@ -94,7 +99,10 @@ def restore_or_init(
     state, corpus.loader.state = copy.state, about['data_index']
   else:
     state, corpus.loader.state, about = saved.restore(newest, abstract)
-  row = about['data_index']
+  row, base = about['data_index'], adapter.of(about)
+  if base:
+    params, base = bases.again(config, mesh, base)
+    state = dataclasses.replace(state, base=params)
   state = _begin_segment(config, state, row, init, mesh)
   place = {'row': row, 'ledger': about.get(book_lib.META)}
   resumed = f'resumed at step {newest} (data index {row:,})'
@@ -109,6 +117,7 @@ def restore_or_init(
     tokens=about['tokens'],
     notes=(resumed, *(f'changed: {change}' for change in changes), *kept),
     fast=fast,
+    base=base,
     **place,
   )
 
@@ -191,7 +200,7 @@ def _with_params_of(
   state: state_lib.TrainState,
   corpus: corpus_lib.Corpus,
   mesh: jax.sharding.Mesh,
-) -> tuple[state_lib.TrainState, list[str]]:
+) -> tuple[state_lib.TrainState, adapter.Base | None, list[str]]:
   """The state with the parameters of --restore, and what to tell about it."""
   source, folder = config.restore, hub_folder.is_folder(config.restore)
   directory = source if folder else finder.resolve(source)
@@ -200,12 +209,17 @@ def _with_params_of(
     model = hub_folder.read_config(source)
   else:
     _remember_parent(config.run_dir, directory)
-    model = meta.model_config(meta.read(directory))
+    about = meta.read(directory)
+    model = meta.model_config(about)
+    _check_whole(config, about)
   model = model.computed_as(config.model)
   theirs = dataclasses.replace(config, model=model)
   changes = theirs.differences(config, 'model')
-  wanted = {'params': state.params, 'buffers': state.buffers}
-  if folder:
+  wanted, base = {'params': state.params, 'buffers': state.buffers}, None
+  if config.lora.rank:
+    params, buffers, base = bases.begin(config, mesh, state.buffers)
+    found = {'base': params, 'buffers': buffers}
+  elif folder:
     found = _read_folder(source, model, wanted, changes)
   else:
     abstract = jax.tree.map(
@@ -213,9 +227,16 @@ def _with_params_of(
       wanted,
     )
     found = reader.restore_params(directory, abstract)
-  with jax.set_mesh(mesh):
-    arrays.check_finite(source, found)
-  notes = [f'parameters of {source}', *(f'changed: {x}' for x in changes)]
+  if not base:  # Else they have been looked at.
+    with jax.set_mesh(mesh):
+      arrays.check_finite(source, found)
+  said = f'parameters of {source}'
+  if base:
+    said += (
+      f', frozen (fingerprint {base.fingerprint}), and so is the balancing '
+      f'bias; an adapter of rank {config.lora.rank} is trained'
+    )
+  notes = [said, *(f'changed: {x}' for x in changes)]
   tokenizer = hub_folder.read_tokenizer(run_dir, model)
   if tokenizer and tokenizer.sha256 != corpus.tokenizer.sha256:
     notes.append(
@@ -225,7 +246,17 @@ def _with_params_of(
     hub_folder.keep_files(run_dir, config.run_dir)  # For an export of this run.
     if corpus.has_chats:
       hub_folder.add_stop_ids(config.run_dir, tokenizer.stop_ids)
-  return dataclasses.replace(state, **found), notes
+  return dataclasses.replace(state, **found), base, notes
+
+
+def _check_whole(config, about) -> None:
+  """Refuses to train all parameters of a run that holds an adapter."""
+  if adapter.of(about) and not config.lora.rank:
+    raise config_lib.UsageError(
+      f'--restore={config.restore} holds an adapter; --mode=export merges it '
+      'into a folder that --restore takes, and --lora.rank trains a second '
+      'adapter upon both.'
+    )
 
 
 def _remember_parent(run_dir: str, directory: str) -> None:

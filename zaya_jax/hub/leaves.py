@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model as arrays of which parts can be read, wherever it lies."""
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from zaya_jax import config as config_lib
+from zaya_jax.checkpoint import meta
+from zaya_jax.checkpoint.reading import finder, lazy
+from zaya_jax.hub import folder as hub_folder
+
+
+class Leaf(Protocol):
+  """One of our arrays, of which parts can be read."""
+
+  shape: tuple[int, ...]
+  dtype: np.dtype
+
+  def __getitem__(self, index: tuple[int, ...]) -> np.ndarray: ...
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Source:
+  """A model, of which no value is read yet.
+
+  Attributes:
+    path: the checkpoint or Hugging Face folder.
+    config: of the model.
+    leaves: 'params/PATH' and 'buffers/PATH' to arrays; of a run with --lora.*
+      those of the adapter.
+    about: the meta of a checkpoint; empty for a Hugging Face folder.
+  """
+
+  path: str
+  config: config_lib.ModelConfig
+  leaves: Mapping[str, Leaf]
+  about: dict[str, Any]
+
+
+def find(path: str) -> Source:
+  """The model in a run directory, a checkpoint or a Hugging Face folder.
+
+  Raises:
+    CheckpointError: if there is no checkpoint, or a damaged one.
+    FolderError: if a Hugging Face folder cannot be read.
+  """
+  if not hub_folder.is_folder(path):
+    directory = finder.resolve(path)
+    about = meta.read(directory)
+    return Source(
+      path=directory,
+      config=meta.model_config(about),
+      leaves=lazy.leaves(directory),
+      about=about,
+    )
+  config = hub_folder.read_config(path)
+  leaves = {
+    f'{part}/{name}': FolderLeaf(leaf)
+    for part, leaves in hub_folder.find_leaves(path, config).items()
+    for name, leaf in leaves.items()
+  }
+  return Source(path=path, config=config, leaves=leaves, about={})
+
+
+def parts(leaf: Leaf, name: str) -> Iterator[tuple[Any, np.ndarray]]:
+  """Yields (index, values) that fill an array: one layer at a time.
+
+  Args:
+    leaf: the array.
+    name: its path, 'params/layers/...' if its first axis counts layers.
+  """
+  stacked = name.partition('/')[2].startswith('layers/')
+  for index in [(n,) for n in range(leaf.shape[0])] if stacked else [()]:
+    yield index, leaf[index]
+
+
+class FolderLeaf:
+  """A leaf of a Hugging Face folder by parts, whatever its tensors are."""
+
+  def __init__(self, leaf: hub_folder.Leaf):
+    self.shape, self.dtype = leaf.shape, leaf.dtype
+    self._read = leaf.row.axes.read
+    self._tensors = dict(leaf.sources)
+    self._layer = functools.lru_cache(maxsize=1)(self._read_layer)
+
+  def __getitem__(self, index: tuple[int, ...]) -> np.ndarray:
+    if index in self._tensors:
+      tensor = self._tensors[index]
+      if tensor is None:
+        return np.zeros(self.shape[len(index) :], self.dtype)
+      return self._read(tensor.read())
+    return self._layer(index[0])[index[1:]]
+
+  def _read_layer(self, n: int) -> np.ndarray:
+    if (n,) in self._tensors:
+      return self[(n,)]
+    return np.stack([self[(n, e)] for e in range(self.shape[1])])
