@@ -140,10 +140,11 @@ class GenerateConfig(fields.Section, prefix='generate.'):
 class ExportConfig(fields.Section, prefix='export.'):
   """Hugging Face folder that --mode=export writes."""
 
-  layout: Literal['native', 'legacy'] = field(
+  layout: Literal['native', 'legacy', 'peft'] = field(
     'native',
     "native: as transformers' ZayaForCausalLM; legacy: as the first release, "
-    'with attention and experts in separate layers.',
+    'with attention and experts in separate layers; peft: the adapter of a '
+    'run with --lora.rank alone, as PEFT reads it beside a native folder.',
   )
   dtype: Literal['auto', 'float32', 'bfloat16'] = field(
     'auto', 'Dtype of the tensors; auto: as in the checkpoint.'

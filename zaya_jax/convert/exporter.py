@@ -18,6 +18,7 @@ import numpy as np
 from pipelines import tokenizer as tokenizer_lib
 from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import errors, folders
+from zaya_jax.convert import adapters
 from zaya_jax.hub import aside, card, shards, weights
 from zaya_jax.hub import config as hub_config
 from zaya_jax.hub import files as hub_files
@@ -67,6 +68,9 @@ def main(config: config_lib.Config) -> None:
   """
   source, output = config.source or config.run_dir, config.output
   output = aside.check(os.path.abspath(output), source)
+  if config.export.layout == 'peft':
+    adapters.export(source, output)
+    return
   found = _open(source, config.restore)
   layout = config.export.layout
   hub_config.to_hf(found.config, layout)  # Refused now rather than at the end.

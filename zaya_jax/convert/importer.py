@@ -19,9 +19,11 @@ from pipelines import tokenizer as tokenizer_lib
 from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import errors, folders, meta
 from zaya_jax.checkpoint.writing import stream
+from zaya_jax.convert import adapters
 from zaya_jax.hub import aside
 from zaya_jax.hub import folder as hub_folder
 from zaya_jax.hub import names as hub_names
+from zaya_jax.hub.adapters import peft
 
 _HEADROOM = 1.02  # Free bytes asked for, per byte of tensors.
 
@@ -36,6 +38,9 @@ def main(config: config_lib.Config) -> None:
   """
   source, output = config.source, config.output
   output = aside.check(output, source)
+  if peft.is_folder(source):
+    adapters.import_(config, source, output)
+    return
   model = hub_folder.read_config(source).computed_as(config.model)
   tokenizer = hub_folder.read_tokenizer(source, model)
   hub_folder.read_stop_ids(source)  # Refused now rather than when it is needed.

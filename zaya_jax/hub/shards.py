@@ -72,7 +72,7 @@ def write(folder: str, tensors: Sequence[Tensor], limit: int) -> list[str]:
     with open(os.path.join(folder, weights.INDEX), 'w') as f:
       json.dump(index, f, indent=2, sort_keys=True)
   for file, shard in zip(files, shards, strict=True):
-    _write_file(os.path.join(folder, file), shard)
+    write_file(os.path.join(folder, file), shard)
   return files
 
 
@@ -87,7 +87,8 @@ def _split(tensors: Sequence[Tensor], limit: int) -> list[list[Tensor]]:
   return shards
 
 
-def _write_file(path: str, tensors: Sequence[Tensor]) -> None:
+def write_file(path: str, tensors: Sequence[Tensor]) -> None:
+  """Writes one safetensors file."""
   # Wide types first: every tensor is aligned, as torch wants it.
   tensors = sorted(tensors, key=lambda t: -t.dtype.itemsize)
   header: dict[str, Any] = {'__metadata__': {'format': 'pt'}}

@@ -217,8 +217,11 @@ def _with_params_of(
   changes = theirs.differences(config, 'model')
   wanted, base = {'params': state.params, 'buffers': state.buffers}, None
   if config.lora.rank:
-    params, buffers, base = bases.begin(config, mesh, state.buffers)
-    found = {'base': params, 'buffers': buffers}
+    begun = bases.begin(config, mesh, wanted)
+    base = begun.base
+    found = {'base': begun.params, 'buffers': begun.buffers}
+    if begun.factors:
+      found['params'] = begun.factors
   elif folder:
     found = _read_folder(source, model, wanted, changes)
   else:
@@ -253,9 +256,9 @@ def _check_whole(config, about) -> None:
   """Refuses to train all parameters of a run that holds an adapter."""
   if adapter.of(about) and not config.lora.rank:
     raise config_lib.UsageError(
-      f'--restore={config.restore} holds an adapter; --mode=export merges it '
-      'into a folder that --restore takes, and --lora.rank trains a second '
-      'adapter upon both.'
+      f'--restore={config.restore} holds an adapter; --lora.rank goes on with '
+      'it, and --mode=export merges it into a folder whose parameters can all '
+      'be trained.'
     )
 
 

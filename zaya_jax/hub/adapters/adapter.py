@@ -101,8 +101,9 @@ def open_model(path: str, base: str = '') -> leaves_lib.Source:
   merged = {name: leaf for name, leaf in _of_model(source)}
   for name, leaf in merged.items():
     factors = [found.leaves.get(f'{name}/{key}') for key in shapes.FACTORS]
-    if None not in factors:
-      merged[name] = _Merged(leaf, *factors, scale)
+    a, b = factors
+    if a is not None and b is not None:
+      merged[name] = _Merged(leaf, a, b, scale)
   return dataclasses.replace(found, leaves=merged)
 
 
@@ -111,7 +112,7 @@ def open_base(base: Base, path: str = '') -> leaves_lib.Source:
 
   Args:
     base: as the checkpoint of the adapter names it.
-    path: where it is now; empty: where it was.
+    path: where it is now, or a run with an adapter of it; empty: where it was.
 
   Raises:
     CheckpointError: if it is not there.
@@ -125,9 +126,8 @@ def open_base(base: Base, path: str = '') -> leaves_lib.Source:
       errors.USAGE,
     )
   found = leaves_lib.find(path)
-  if of(found.about):
-    found = open_model(path)
-  return found
+  its_own = of(found.about)
+  return open_base(its_own) if its_own else found
 
 
 def check(base: Base, path: str, fingerprint: str) -> None:

@@ -2,40 +2,63 @@
 """The frozen parameters beside an adapter, on the devices of a run."""
 
 import os
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import arrays
+from zaya_jax.checkpoint.reading import reader
+from zaya_jax.hub import leaves as leaves_lib
 from zaya_jax.hub.adapters import adapter
 from zaya_jax.model import layers, shapes
 from zaya_jax.parallel import partition
 
 
+class Begun(NamedTuple):
+  """What a run with --lora.rank begins with.
+
+  Attributes:
+    params: of the base, on the mesh.
+    buffers: of the base.
+    factors: of the adapter that --restore holds; None: a new one begins.
+    base: what checkpoints call the base.
+  """
+
+  params: Any
+  buffers: Any
+  factors: Any
+  base: adapter.Base
+
+
 def begin(
-  config: config_lib.Config, mesh: jax.sharding.Mesh, like: Any
-) -> tuple[Any, Any, adapter.Base]:
-  """The base of a new adapter, from `--restore`.
+  config: config_lib.Config, mesh: jax.sharding.Mesh, like: dict[str, Any]
+) -> Begun:
+  """The model of `--restore`, or the adapter there and its base.
 
   Args:
     config: of the run.
     mesh: of its devices.
-    like: buffers as the run has them.
-
-  Returns:
-    Parameters and buffers on the mesh, and what checkpoints call the base.
+    like: 'params' and 'buffers' as the run has them.
 
   Raises:
-    UsageError: if it is another model than that of the flags.
+    UsageError: if it is another model, or another kind of adapter, than that of
+      the flags.
     CheckpointError: if it cannot be read, or holds NaN or Inf.
     FolderError: if it is a Hugging Face folder that cannot be read.
   """
-  found = adapter.open_model(config.restore)
-  params, buffers, print_ = _put(config, mesh, found, like)
-  source = os.path.abspath(config.restore)
-  return params, buffers, adapter.Base(source=source, fingerprint=print_)
+  found, factors = leaves_lib.find(config.restore), None
+  if its_base := adapter.of(found.about):
+    _check_kind(config, adapter.lora_config(found.about))
+    factors = reader.restore_params(
+      found.path, {'params': _abstract(like['params'])}
+    )['params']
+    found = adapter.open_base(its_base)
+  params, buffers, print_ = _put(config, mesh, found, like['buffers'])
+  if its_base:
+    adapter.check(its_base, found.path, print_)
+  return Begun(params, buffers, factors, _named(found, print_))
 
 
 def again(
@@ -52,8 +75,31 @@ def again(
   found = adapter.open_base(base, config.restore)
   params, _, print_ = _put(config, mesh, found)
   adapter.check(base, found.path, print_)
-  source = os.path.abspath(config.restore or base.source)
-  return params, adapter.Base(source=source, fingerprint=print_)
+  return params, _named(found, print_)
+
+
+def _named(found, print_) -> adapter.Base:
+  source = os.path.abspath(found.path)  # One checkpoint, not the newest.
+  return adapter.Base(source=source, fingerprint=print_)
+
+
+def _abstract(tree) -> Any:
+  return jax.tree.map(
+    lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding), tree
+  )
+
+
+def _check_kind(config, there) -> None:
+  """Refuses to go on with an adapter of another rank, scale or targets."""
+  for name in ('rank', 'scale', 'targets'):
+    mine, its = getattr(config.lora, name), getattr(there, name)
+    if mine != its:
+      raise config_lib.UsageError(
+        f'--restore={config.restore} holds an adapter with --lora.rank='
+        f'{there.rank} --lora.alpha={there.scale * there.rank:g} '
+        f'--lora.targets={",".join(there.targets)}; use these flags, or export '
+        'it and adapt what --mode=export writes.'
+      )
 
 
 def dtype_of(config: config_lib.Config, name: str, stored: np.dtype) -> Any:
