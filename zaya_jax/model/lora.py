@@ -22,10 +22,13 @@ import numpy as np
 from flax import traverse_util
 
 from zaya_jax import config as config_lib
-from zaya_jax.model import shapes
+from zaya_jax.model import layers, shapes
 
 # Beside the parameters of a model, its adapter with the scale in it.
 KEY = 'lora'
+_MULTIPLIED = frozenset(
+  f'layers/{name}' for names in shapes.ADAPTED.values() for name in names
+)
 
 
 def init(
@@ -53,6 +56,26 @@ def init(
       jax.random.fold_in(key, n), shape, jnp.float32, -bound, bound
     )
   return traverse_util.unflatten_dict(found, sep='/')
+
+
+def frozen_dtype(
+  model: config_lib.ModelConfig, path: str, stored: Any = np.float32
+) -> np.dtype:
+  """The type in which a parameter that is not trained stays on the devices.
+
+  Layers multiply the matrices of attention and experts in the compute type, so
+  these lose nothing in it; an embedding that is stored in half precision stays
+  so. All else is float32.
+
+  Args:
+    model: of the base.
+    path: of the parameter.
+    stored: its type in the base.
+  """
+  if path in _MULTIPLIED:
+    return np.dtype(layers.compute_dtype(model))
+  half = np.dtype(stored).itemsize < 4 and path in ('embed', 'head')
+  return np.dtype(stored if half else np.float32)
 
 
 def join(

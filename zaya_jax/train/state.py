@@ -8,10 +8,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+from flax import traverse_util
 
 from zaya_jax import config as config_lib
 from zaya_jax.config.checks import division
-from zaya_jax.model import lora, zaya
+from zaya_jax.model import lora, shapes, zaya
 from zaya_jax.optim import optimizer as optimizer_lib
 from zaya_jax.optim import spikes
 from zaya_jax.parallel import partition, zigzag
@@ -102,6 +103,25 @@ def make_init(config: config_lib.Config) -> Callable[[], TrainState]:
     )
 
   return init
+
+
+def abstract_base(
+  config: config_lib.Config, device_mesh: jax.sharding.Mesh
+) -> dict[str, Any]:
+  """Shapes and places of the base of an adapter, for a program without it."""
+  found = {
+    path: jax.ShapeDtypeStruct(shape, lora.frozen_dtype(config.model, path))
+    for path, shape in shapes.parameters(config.model).items()
+  }
+  tree = traverse_util.unflatten_dict(found, sep='/')
+  with jax.set_mesh(device_mesh):
+    specs = partition.part_specs(tree)
+
+  def place(a, spec):
+    sharding = jax.sharding.NamedSharding(device_mesh, spec)
+    return jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=sharding)
+
+  return jax.tree.map(place, tree, specs)
 
 
 def skip(

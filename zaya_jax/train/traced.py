@@ -4,6 +4,8 @@
 Engines of operations are asked for when a program is traced.
 """
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 
@@ -32,4 +34,8 @@ def trace(
   step = jax.jit(step_lib.make_train_step(config), donate_argnums=0)
   with jax.set_mesh(device_mesh):
     state = jax.eval_shape(jax.jit(state_lib.make_init(config)))
-    return step.trace(arrays.on_mesh(state, device_mesh), batch)
+    state = arrays.on_mesh(state, device_mesh)
+    if config.lora.rank:
+      base = state_lib.abstract_base(config, device_mesh)
+      state = dataclasses.replace(state, base=base)
+    return step.trace(state, batch)

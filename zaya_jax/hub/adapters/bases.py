@@ -12,7 +12,7 @@ from zaya_jax.checkpoint import arrays
 from zaya_jax.checkpoint.reading import reader
 from zaya_jax.hub import leaves as leaves_lib
 from zaya_jax.hub.adapters import adapter
-from zaya_jax.model import layers, shapes
+from zaya_jax.model import lora, shapes
 from zaya_jax.parallel import partition
 
 
@@ -102,37 +102,12 @@ def _check_kind(config, there) -> None:
       )
 
 
-def dtype_of(config: config_lib.Config, name: str, stored: np.dtype) -> Any:
-  """The type in which a frozen array stays on the devices.
-
-  Layers multiply the matrices of attention and experts in the compute type, so
-  these lose nothing in it; what is stored in half precision stays so. All else
-  is float32.
-
-  Args:
-    config: of the run.
-    name: 'params/PATH'.
-    stored: its type in the base.
-  """
-  part, _, path = name.partition('/')
-  wanted = np.dtype(np.float32)
-  if part == 'params' and path in _MULTIPLIED:
-    wanted = np.dtype(layers.compute_dtype(config.model))
-  half = part == 'params' and path in ('embed', 'head')
-  return stored if half and stored.itemsize < wanted.itemsize else wanted
-
-
-_MULTIPLIED = frozenset(
-  f'layers/{name}' for names in shapes.ADAPTED.values() for name in names
-)
-
-
 def _put(config, mesh, found, like=None):
   """Reads a base onto the mesh: parameters, buffers, fingerprint."""
   kinds = {name: leaf.dtype for name, leaf in found.leaves.items()}
   _check_shapes(config, found)
   trees, print_ = adapter.read(
-    found, lambda name: dtype_of(config, name, kinds[name])
+    found, lambda name: _dtype(config, name, kinds[name])
   )
   with jax.set_mesh(mesh):
     specs = partition.part_specs(trees['params'])
@@ -148,6 +123,14 @@ def _put(config, mesh, found, like=None):
   with jax.set_mesh(mesh):
     arrays.check_finite(found.path, {'params': params})
   return params, buffers, print_
+
+
+def _dtype(config, name, stored):
+  """The type in which a frozen array stays on the devices."""
+  part, _, path = name.partition('/')
+  if part == 'params':
+    return lora.frozen_dtype(config.model, path, stored)
+  return np.dtype(np.float32)
 
 
 def _check_shapes(config, found) -> None:

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from zaya_jax import config as config_lib
 from zaya_jax.model import flops as flops_lib
 from zaya_jax.model import shapes
-from zaya_jax.plan.cost import division, estimate, memory, newton_schulz
+from zaya_jax.plan.cost import division, estimate, newton_schulz
+from zaya_jax.plan.cost import leaves as leaves_lib
 from zaya_jax.plan.cost import rates as rates_lib
 
 # Bytes of an element of the residual stream in a layer that are moved between
@@ -49,7 +50,7 @@ class Parts:
     self._tokens = layout.tokens * layout.parts
     self._calls = config.model.num_layers * layout.parts
     self._counted = flops_lib.per_token(config.model, layout.seq_len)
-    self._leaves = memory.leaves(config, layout)
+    self._leaves = leaves_lib.find(config, layout)
 
   def find(self, name: str) -> estimate.Estimate | None:
     """A part of the passes; None: it was not measured."""
@@ -87,6 +88,7 @@ class Parts:
     return self._rates.moved(sum(
       leaf.part_bytes / 4 * (_MUON if leaf.muon else _ADAMW)
       for leaf in self._leaves
+      if not leaf.frozen
     ))  # fmt: skip
 
   @property
@@ -170,7 +172,7 @@ class Parts:
     if merges is None:
       return None
     weights = sum(
-      leaf.nbytes / 4 for leaf in self._leaves if leaf.name.startswith('layers')
+      leaf.seen for leaf in self._leaves if leaf.name.startswith('layers')
     )
     parts = self._layout.parts
     between = _BETWEEN * elements + _CASTS * weights * parts

@@ -10,65 +10,12 @@ import math
 
 from zaya_jax import config as config_lib
 from zaya_jax.model import shapes
-from zaya_jax.optim import groups
 from zaya_jax.parallel import placement
 from zaya_jax.plan.cost import division, newton_schulz
+from zaya_jax.plan.cost import leaves as leaves_lib
 
 _ROWS = 2048  # Of a block, in `context.blocks`.
 _MAX_LOGITS = 3 * 2**27  # Of a chunk, in `ops.cross_entropy`.
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Leaf:
-  """One array of the parameters, and where it is.
-
-  Attributes:
-    name: its path.
-    shape: whole.
-    muon: whether Muon updates it.
-    held: mesh axes that divide it.
-    cut: axes that divide its optimizer state further.
-    copied: axes along which that state has copies.
-    dim: the dimension that these axes divide, but for `expert`; None: none.
-    shards: devices among which it is divided.
-    parts: devices among which its state is divided.
-  """
-
-  name: str
-  shape: tuple[int, ...]
-  muon: bool
-  held: tuple[str, ...]
-  cut: tuple[str, ...]
-  copied: tuple[str, ...]
-  dim: int | None
-  shards: int
-  parts: int
-
-  @property
-  def size(self) -> int:
-    """Elements."""
-    return math.prod(self.shape)
-
-  @property
-  def states(self) -> int:
-    """States of its optimizer, each as large: Muon has one, AdamW two."""
-    return 1 if self.muon else 2
-
-  @property
-  def nbytes(self) -> float:
-    """Of what a layer of one device sees, float32, or FSDP's part of it."""
-    return 4 * self.size / self.shards
-
-  @property
-  def part_bytes(self) -> float:
-    """Of what one device keeps, float32; as much of each state."""
-    return 4 * self.size / self.parts
-
-  @property
-  def is_large(self) -> bool:
-    """Whether a stack is sent layer by layer where layers do not gather it."""
-    stack = self.name.startswith('layers/')
-    return stack and self.nbytes > placement.STACK_BYTES
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -89,41 +36,14 @@ class Memory:
     return sum(dataclasses.astuple(self))
 
 
-def leaves(config: config_lib.Config, layout: division.Layout) -> list[Leaf]:
-  """The parameters of a run, placed as `parallel.partition` places them."""
-  optimizer = config.optim.name
-  return [
-    _leaf(name, shape, groups.of(name, optimizer=optimizer) == 'muon', layout)
-    for name, shape in shapes.parameters(config.model).items()
-  ]
-
-
-def _leaf(name, shape, muon, layout) -> Leaf:
-  before = placement.param_dims(name, shape, layout.sizes)
-  after = placement.part_dims(name, shape, layout.sizes)
-  held, both = placement.axes_of(before), placement.axes_of(after)
-  order = lambda axes: tuple(a for a in division.AXES if a in axes)
-  live = {a for a in division.AXES if layout.sizes[a] > 1}
-  divided = (d for d, axes in enumerate(after) if axes not in (None, 'expert'))
-  return Leaf(
-    name=name,
-    shape=shape,
-    muon=muon,
-    held=order(held),
-    cut=order(both - held),
-    copied=order(live - both),
-    dim=next(divided, None),
-    shards=layout.size(order(held)),
-    parts=layout.size(order(both)),
-  )
-
-
 def checkpoint_bytes(
   config: config_lib.Config, layout: division.Layout
 ) -> float:
   """Of a saved state; its counters, 300 bytes, are left out."""
-  found = leaves(config, layout)
-  held = sum(4 * leaf.size * (1 + leaf.states) for leaf in found)
+  found = leaves_lib.find(config, layout)
+  held = sum(
+    4 * leaf.size * (1 + leaf.states) for leaf in found if not leaf.frozen
+  )
   return held + 3 * _balance_bytes(config.model)  # The bias and two moments.
 
 
@@ -136,7 +56,7 @@ def optimizer_bytes(
     Bytes of one device: divided among all that hold the same parameter, and
     those of which some hold copies, for nothing divides them.
   """
-  found = leaves(config, layout)
+  found = leaves_lib.find(config, layout)
   held = lambda leaf: leaf.part_bytes * leaf.states
   parts = sum(held(leaf) for leaf in found if not leaf.copied)
   whole = sum(held(leaf) for leaf in found if leaf.copied)
@@ -167,7 +87,7 @@ def plan(
     width: bytes of an element in matrix products.
     remat: instead of --model.remat.
   """
-  model, found = config.model, leaves(config, layout)
+  model, found = config.model, leaves_lib.find(config, layout, width)
   kept = layer_activations(model, width) * layout.tokens
   saved = {
     'none': kept,
@@ -177,6 +97,8 @@ def plan(
   }[remat or model.remat]
   stacks = newton_schulz.stacks(config, layout, found)
   logits = _logits(config, layout, width)
+  if config.lora.rank and (remat or model.remat) in ('none', 'auto'):
+    saved += _sums(config, width)  # Of weights and adapters.
   held = model.num_layers * saved  # Not any more, when Newton-Schulz works.
   work = max(
     kept + _layer_work(config, layout, found, width),
@@ -186,19 +108,31 @@ def plan(
     parameters=sum(leaf.part_bytes for leaf in found),
     optimizer=sum(optimizer_bytes(config, layout)),
     weights=sum(
-      leaf.nbytes / 4 * sent_width(leaf, layout, width)
-      for leaf in found
-      if leaf.cut
+      leaf.seen * sent_width(leaf, layout, width) for leaf in found if leaf.cut
     ),
-    gradients=sum(_gradient(leaf, layout, width) for leaf in found),
+    gradients=sum(
+      _gradient(leaf, layout, width) for leaf in found if not leaf.frozen
+    ),
     activations=held,
     logits=logits,
     temporary=max(0.0, work - logits),
   )
 
 
-def sent_width(leaf: Leaf, layout: division.Layout, width: int) -> int:
+def _sums(config, width) -> float:
+  """Of the sums W + A @ B of one layer, in the compute type."""
+  whole = shapes.parameters(config.model)
+  names = [n for target in config.lora.targets for n in shapes.ADAPTED[target]]
+  count = sum(math.prod(whole[f'layers/{name}'][1:]) for name in names)
+  return width * count
+
+
+def sent_width(
+  leaf: leaves_lib.Leaf, layout: division.Layout, width: int
+) -> int:
   """Bytes of an element of what ZeRO-1 gathers: `working.narrow`."""
+  if leaf.frozen or leaf.name.endswith(shapes.FACTORS):
+    return leaf.frozen or 4
   narrow = leaf.name.startswith('layers/experts/')
   return width if narrow and layout.sizes['fsdp'] == 1 else 4
 
@@ -210,7 +144,7 @@ def _gradient(leaf, layout, width) -> float:
   gathers its matrices scatters their gradients at once. Those of experts are in
   the compute type.
   """
-  own = leaf.nbytes / 4 * sent_width(leaf, layout, width)
+  own = leaf.seen * sent_width(leaf, layout, width)
   if not leaf.cut:
     return own + (leaf.nbytes if layout.parts > 1 else 0)
   if layout.parts == 1:
@@ -274,7 +208,7 @@ def score_bytes(config: config_lib.Config, layout: division.Layout) -> float:
 def _layer_work(config, layout, found, width) -> float:
   """Scores with their gradients, a layer's weights, gradients and slots."""
   per_layer = sum(
-    leaf.nbytes / 4 * (layout.sizes['fsdp'] if 'fsdp' in leaf.held else 1)
+    leaf.seen * (layout.sizes['fsdp'] if 'fsdp' in leaf.held else 1)
     for leaf in found
     if leaf.name.startswith('layers/')
   )
@@ -282,8 +216,10 @@ def _layer_work(config, layout, found, width) -> float:
   # What arrives from all peers, goes back, and the gradients of both.
   peers = layout.sizes['expert']
   slots = 4 * width * peers * layout.tokens * config.model.d_model
+  sums = _sums(config, 4 + width) if config.lora.rank else 0
   return (
-    3 * score_bytes(config, layout)
+    sums
+    + 3 * score_bytes(config, layout)
     + (4 + width) * per_layer
     + (slots if peers > 1 else 0)
   )

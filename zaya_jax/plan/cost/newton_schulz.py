@@ -50,7 +50,7 @@ class Stack:
 def stacks(
   config: config_lib.Config, layout: division.Layout, leaves: Sequence
 ) -> list[Stack]:
-  """Muon's matrices, stacked; `leaves` are those of `memory.leaves`."""
+  """Muon's matrices, stacked; `leaves` are those of `leaves.find`."""
   counts = {}
   for leaf in leaves:
     if not leaf.muon:

@@ -19,6 +19,7 @@ from zaya_jax.plan.cost import (
   memory,
   newton_schulz,
 )
+from zaya_jax.plan.cost import leaves as leaves_lib
 from zaya_jax.plan.cost import (
   rates as rates_lib,
 )
@@ -133,7 +134,7 @@ def executed(model: config_lib.ModelConfig, seq_len: int) -> dict[str, float]:
 
 def _passes(config, layout, rates) -> list[Part]:
   chip, known = rates.chip, fused.Parts(config, layout, rates)
-  model, leaves = config.model, memory.leaves(config, layout)
+  model, leaves = config.model, leaves_lib.find(config, layout)
   tokens = layout.tokens * layout.parts
   flops = executed(model, layout.seq_len)
   passes = (4 if model.remat == 'block' else 3) * layout.parts
@@ -168,12 +169,12 @@ def _passes(config, layout, rates) -> list[Part]:
 
 def _update(config, layout, rates) -> list[Part]:
   leaves, known = (
-    memory.leaves(config, layout),
+    leaves_lib.find(config, layout),
     fused.Parts(config, layout, rates),
   )
   # Reads and writes in float32: gradient, states, update of a device's share;
   # and parameters, which are read and written.
-  moved = 11 * sum(leaf.part_bytes for leaf in leaves)
+  moved = 11 * sum(leaf.part_bytes for leaf in leaves if not leaf.frozen)
   iterations = config.optim.newton_schulz_steps
   stacks = newton_schulz.stacks(config, layout, leaves)
   flops = newton_schulz.busiest(stacks, iterations)

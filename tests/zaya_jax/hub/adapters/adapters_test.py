@@ -15,9 +15,12 @@ from zaya_jax.checkpoint.reading import finder, lazy
 from zaya_jax.hub import folder as hub_folder
 from zaya_jax.hub import leaves as leaves_lib
 from zaya_jax.hub import names as hub_names
-from zaya_jax.hub.adapters import adapter
+from zaya_jax.hub.adapters import adapter, bases
 from zaya_jax.inference import load as load_lib
 from zaya_jax.model import shapes
+from zaya_jax.parallel import mesh as mesh_lib
+from zaya_jax.train import start
+from zaya_jax.train import state as state_lib
 
 LORA = ['--lora.rank=2', '--lora.alpha=3', '--num_steps=4', '--optim.lr=0.05']
 FROZEN = ('embed', 'layers/router/fc1', 'layers/attn/conv_grouped')
@@ -103,12 +106,22 @@ def test_resumed_run_is_bit_equal(home):
 
 
 def test_run_goes_on_with_an_adapter(home):
-  """A new optimizer, and the factors of --restore, of whose base it knows."""
-  assert tune(home, 'more', '--num_steps=0', base='run') == 0
-  before, after = leaves(home, 'run'), leaves(home, 'more')
-  for name in before:
-    if name.startswith('params/'):
-      np.testing.assert_array_equal(before[name], after[name])
+  """Its factors, and the base that they belong to."""
+  model = hub_folder.read_config(str(home / 'hf'))
+  config = config_lib.Config(
+    restore=str(home / 'run'),
+    model=model,
+    lora=config_lib.LoraConfig(rank=2, alpha=3.0),
+  )
+  mesh = mesh_lib.make_mesh(config_lib.MeshConfig(replica=1))
+  state = start._initialize(state_lib.make_init(config), mesh)
+  like = {'params': state.params, 'buffers': state.buffers}
+  begun, saved = bases.begin(config, mesh, like), leaves(home, 'run')
+  for path, factor in hub_names.flatten(begun.factors).items():
+    np.testing.assert_array_equal(factor, saved[f'params/{path}'])
+  base = load_lib.load(str(home / 'hf'))
+  jax.tree.map(np.testing.assert_array_equal, begun.params, base.params)
+  assert begun.base.source == str(home / 'hf')
 
 
 @pytest.mark.parametrize(
@@ -120,7 +133,6 @@ def test_run_goes_on_with_an_adapter(home):
     ('new', ['--lora.rank=0', 'base=run'], 'holds an adapter'),
     ('new', ['base='], '--lora.rank=2 adapts a model'),
     ('new', ['--lora.targets=router'], 'must name some of attention, experts'),
-    ('new', ['--recipe=a.toml'], 'do not go together'),
   ],
 )
 def test_what_does_not_fit_is_refused(home, capsys, run, args, rule):
