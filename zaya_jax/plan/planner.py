@@ -23,7 +23,6 @@ from zaya_jax.plan.cost import (
   timing,
 )
 from zaya_jax.plan.cost import collectives as collectives_lib
-from zaya_jax.plan.cost import leaves as leaves_lib
 from zaya_jax.plan.cost import (
   machine as machine_lib,
 )
@@ -186,13 +185,13 @@ def _arrays(config, layout) -> list[dict[str, Any]]:
         leaf.name, leaf.shape, layout.sizes
       ),
     }
-    for leaf in leaves_lib.find(config, layout)
+    for leaf in division.leaves(config, layout)
   ]
 
 
 def _muon(config, layout, model, times, collectives) -> dict[str, float]:
   """What Muon adds to a step."""
-  stacks = newton_schulz.stacks(config, layout, leaves_lib.find(config, layout))
+  stacks = newton_schulz.stacks(config, layout, division.leaves(config, layout))
   steps = config.optim.newton_schulz_steps
   whole = newton_schulz.flops(stacks, steps)
   seconds = sum(c.seconds for c in collectives if c.what == 'Muon')

@@ -48,9 +48,8 @@ def each_and_sum(
   scattered in its backward pass: both are sent while other layers compute. With
   more parts all are gathered before the first and summed after the last.
 
-  Where there is a base, `params` are an adapter of it: gradients are those of
-  the adapter alone. No layer's gradients of its experts outlive the layer, so
-  they need no sinks.
+  Where there is a base, `params` are an adapter of it. No gradients of experts
+  outlive their layer then, so they need no sinks.
   """
   shapes = jax.tree.map(
     lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), (params, base)
@@ -60,21 +59,15 @@ def each_and_sum(
   def local(params, buffers, batch, base):
     counting = jnp.sum(batch['weights'], dtype=jnp.float32)
     tokens = jnp.maximum(mesh.total(counting), 1.0)
-
-    wide, like = (params, shapes[0]) if base is None else (base, shapes[1])
-    if config.optim.parts > 1:
-      narrow = working.narrow(config.model)
-      wide = partition.gather_once(wide, like, narrow)
-    cast = working.cast_experts(config.model, wide)
+    wide = (params, shapes[0]) if base is None else (base, shapes[1])
+    cast = _cast(config, *wide)
 
     def loss_fn(params, part, first=None, add=0):
       sinks = None
       if base is not None:
         params = lora.join(cast, params, config.lora.scale)
       elif first:
-        stacks = sink_lib.Stacks(**params['layers']['experts'])
-        sinks = working.Sinks(stacks=stacks, first=first, add=jnp.int32(add))
-        params = working.with_experts(params, cast['layers']['experts'])
+        params, sinks = _with_sinks(params, cast, first, add)
       model = zaya.bind(config.model, params, buffers)
       nats, load = losses.next_token(
         model, part, config.mesh.context_mode, sinks, every
@@ -96,6 +89,21 @@ def each_and_sum(
     in_specs=(mesh.specs_of(params), P(), _ROWS, mesh.specs_of(base)),
     out_specs=(P(), partition.part_specs(params), P(), each),
   )(params, buffers, batch, base)
+
+
+def _cast(config, params, shapes):
+  """Parameters as layers take them in the parts of a step."""
+  if config.optim.parts > 1:
+    narrow = working.narrow(config.model)
+    params = partition.gather_once(params, shapes, narrow)
+  return working.cast_experts(config.model, params)
+
+
+def _with_sinks(params, cast, first, add):
+  """Parameters whose experts get their gradients by sinks, and these."""
+  stacks = sink_lib.Stacks(**params['layers']['experts'])
+  sinks = working.Sinks(stacks=stacks, first=first, add=jnp.int32(add))
+  return working.with_experts(params, cast['layers']['experts']), sinks
 
 
 def _accumulate(grad_fn, params, batch, parts, sink):

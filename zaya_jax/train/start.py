@@ -82,13 +82,7 @@ def restore_or_init(
   newest = copy.step if copy else newest
   saved.check(newest)
   if newest is None:
-    state = _initialize(init, mesh)
-    if not config.restore:
-      return Start(config=config, state=state, fast=fast)
-    state, base, notes = _with_params_of(config, state, corpus, mesh)
-    return Start(
-      config=config, state=state, notes=tuple(notes), fast=fast, base=base
-    )
+    return _first(config, mesh, init, corpus, fast)
   about = copy.meta if copy else meta.read(saved.directory(newest))
   history.check(config, config.course, about, newest)
   _check_goes_on(config, newest)
@@ -119,6 +113,17 @@ def restore_or_init(
     fast=fast,
     base=base,
     **place,
+  )
+
+
+def _first(config, mesh, init, corpus, fast) -> Start:
+  """The state of step 0."""
+  state = _initialize(init, mesh)
+  if not config.restore:
+    return Start(config=config, state=state, fast=fast)
+  state, base, notes = _with_params_of(config, state, corpus, mesh)
+  return Start(
+    config=config, state=state, notes=tuple(notes), fast=fast, base=base
   )
 
 

@@ -9,7 +9,6 @@ from zaya_jax import config as config_lib
 from zaya_jax.bench.machine import file
 from zaya_jax.parallel import placement
 from zaya_jax.plan.cost import division, memory, network, newton_schulz
-from zaya_jax.plan.cost import leaves as leaves_lib
 from zaya_jax.runtime import chips as chips_lib
 
 # What single layers send while others compute; those of FSDP, which compute
@@ -109,7 +108,7 @@ def _parameters(config, layout, chip):
   all are gathered before the first and summed after the last. What no axis
   divides is reduced whole.
   """
-  leaves = leaves_lib.find(config, layout)
+  leaves = division.leaves(config, layout)
   again = 1 if config.model.remat in ('none', 'auto') else 2
   fsdp = layout.sizes['fsdp']
   found = collections.defaultdict(lambda: [0, 0.0])

@@ -13,7 +13,6 @@ from zaya_jax import config as config_lib
 from zaya_jax.model import flops as flops_lib
 from zaya_jax.model import shapes
 from zaya_jax.plan.cost import division, estimate, newton_schulz
-from zaya_jax.plan.cost import leaves as leaves_lib
 from zaya_jax.plan.cost import rates as rates_lib
 
 # Bytes of an element of the residual stream in a layer that are moved between
@@ -50,7 +49,7 @@ class Parts:
     self._tokens = layout.tokens * layout.parts
     self._calls = config.model.num_layers * layout.parts
     self._counted = flops_lib.per_token(config.model, layout.seq_len)
-    self._leaves = leaves_lib.find(config, layout)
+    self._leaves = division.leaves(config, layout)
 
   def find(self, name: str) -> estimate.Estimate | None:
     """A part of the passes; None: it was not measured."""

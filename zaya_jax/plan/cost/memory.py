@@ -12,7 +12,6 @@ from zaya_jax import config as config_lib
 from zaya_jax.model import shapes
 from zaya_jax.parallel import placement
 from zaya_jax.plan.cost import division, newton_schulz
-from zaya_jax.plan.cost import leaves as leaves_lib
 
 _ROWS = 2048  # Of a block, in `context.blocks`.
 _MAX_LOGITS = 3 * 2**27  # Of a chunk, in `ops.cross_entropy`.
@@ -40,7 +39,7 @@ def checkpoint_bytes(
   config: config_lib.Config, layout: division.Layout
 ) -> float:
   """Of a saved state; its counters, 300 bytes, are left out."""
-  found = leaves_lib.find(config, layout)
+  found = division.leaves(config, layout)
   held = sum(
     4 * leaf.size * (1 + leaf.states) for leaf in found if not leaf.frozen
   )
@@ -56,7 +55,7 @@ def optimizer_bytes(
     Bytes of one device: divided among all that hold the same parameter, and
     those of which some hold copies, for nothing divides them.
   """
-  found = leaves_lib.find(config, layout)
+  found = division.leaves(config, layout)
   held = lambda leaf: leaf.part_bytes * leaf.states
   parts = sum(held(leaf) for leaf in found if not leaf.copied)
   whole = sum(held(leaf) for leaf in found if leaf.copied)
@@ -87,7 +86,7 @@ def plan(
     width: bytes of an element in matrix products.
     remat: instead of --model.remat.
   """
-  model, found = config.model, leaves_lib.find(config, layout, width)
+  model, found = config.model, division.leaves(config, layout, width)
   kept = layer_activations(model, width) * layout.tokens
   saved = {
     'none': kept,
@@ -127,9 +126,7 @@ def _sums(config, width) -> float:
   return width * count
 
 
-def sent_width(
-  leaf: leaves_lib.Leaf, layout: division.Layout, width: int
-) -> int:
+def sent_width(leaf: division.Leaf, layout: division.Layout, width: int) -> int:
   """Bytes of an element of what ZeRO-1 gathers: `working.narrow`."""
   if leaf.frozen or leaf.name.endswith(shapes.FACTORS):
     return leaf.frozen or 4

@@ -50,7 +50,7 @@ class Stack:
 def stacks(
   config: config_lib.Config, layout: division.Layout, leaves: Sequence
 ) -> list[Stack]:
-  """Muon's matrices, stacked; `leaves` are those of `leaves.find`."""
+  """Muon's matrices, stacked; `leaves` are those of `division.leaves`."""
   counts = {}
   for leaf in leaves:
     if not leaf.muon:

@@ -19,7 +19,6 @@ from zaya_jax.plan.cost import (
   memory,
   newton_schulz,
 )
-from zaya_jax.plan.cost import leaves as leaves_lib
 from zaya_jax.plan.cost import (
   rates as rates_lib,
 )
@@ -134,7 +133,7 @@ def executed(model: config_lib.ModelConfig, seq_len: int) -> dict[str, float]:
 
 def _passes(config, layout, rates) -> list[Part]:
   chip, known = rates.chip, fused.Parts(config, layout, rates)
-  model, leaves = config.model, leaves_lib.find(config, layout)
+  model, leaves = config.model, division.leaves(config, layout)
   tokens = layout.tokens * layout.parts
   flops = executed(model, layout.seq_len)
   passes = (4 if model.remat == 'block' else 3) * layout.parts
@@ -169,7 +168,7 @@ def _passes(config, layout, rates) -> list[Part]:
 
 def _update(config, layout, rates) -> list[Part]:
   leaves, known = (
-    leaves_lib.find(config, layout),
+    division.leaves(config, layout),
     fused.Parts(config, layout, rates),
   )
   # Reads and writes in float32: gradient, states, update of a device's share;

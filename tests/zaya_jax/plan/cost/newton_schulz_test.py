@@ -8,7 +8,6 @@ import pytest
 import ops
 from tests.support import released
 from zaya_jax.plan.cost import division, newton_schulz
-from zaya_jax.plan.cost import leaves as leaves_lib
 
 
 def _stack(m, n, count, devices=1):
@@ -20,7 +19,7 @@ def _stack(m, n, count, devices=1):
 def _stacks(*words):
   config = released.parse(*words)
   shape = division.make(config)
-  found = newton_schulz.stacks(config, shape, leaves_lib.find(config, shape))
+  found = newton_schulz.stacks(config, shape, division.leaves(config, shape))
   return {(s.m, s.n): s for s in found}, found
 
 
@@ -86,9 +85,9 @@ def test_wide_matrices_are_turned_and_go_with_tall_ones():
     muon=True, held=(), cut=('replica',), copied=(), shards=1, parts=2
   )
   leaves = [
-    leaves_lib.Leaf(name='wide', shape=(3, 8, 16), dim=2, **leaf),
-    leaves_lib.Leaf(name='tall', shape=(5, 16, 8), dim=1, **leaf),
-    leaves_lib.Leaf(name='other', shape=(7, 16, 8), dim=2, **leaf),
+    division.Leaf(name='wide', shape=(3, 8, 16), dim=2, **leaf),
+    division.Leaf(name='tall', shape=(5, 16, 8), dim=1, **leaf),
+    division.Leaf(name='other', shape=(7, 16, 8), dim=2, **leaf),
   ]
   found = newton_schulz.stacks(config, division.make(config), leaves)
   assert [stack.count for stack in found] == [3 + 5, 7]
