@@ -159,6 +159,7 @@ LIGHT = [
   (['--model.num_layers=0'], 2),
   (['--flagfile=missing.flags'], 2),
   (['--flagfile=configs/finetune.flags'], 2),
+  (['--flagfile=configs/lora.flags'], 2),
   (['--run_dir=new', '--data.input=none'], 2),
   *(([f'--mode={mode}', '--source=none'], 2) for mode in READING),
 ]
