@@ -312,13 +312,13 @@ def test_full_disk_is_told_before_anything_is_written(
 
 
 def test_failure_half_way_leaves_nothing(tmp_path, run, monkeypatch):
-  write = shards._write_file
+  write = shards.write_file
 
   def fail(path, tensors):
     write(path, tensors[:2])
     raise OSError(28, 'No space left on device', path)
 
-  monkeypatch.setattr(shards, '_write_file', fail)
+  monkeypatch.setattr(shards, 'write_file', fail)
   with pytest.raises(errors.FolderError, match='No space left'):
     export(run, tmp_path / 'out')
   assert not list(tmp_path.iterdir())
