@@ -45,7 +45,7 @@ BATCH = tiny.batch(MODEL, rows=8, length=32)
 
 
 def config_of(
-  accumulation: int = 1, balance: str = 'adam', **sizes: Any
+  accumulation: int = 1, balance: str = 'adam', rank: int = 0, **sizes: Any
 ) -> config_lib.Config:
   """The settings of the tiny run under a mesh.
 
@@ -60,6 +60,7 @@ def config_of(
     optim=config_lib.OptimConfig(
       warmup_steps=4, accumulation=accumulation, balance=balance
     ),
+    lora=config_lib.LoraConfig(rank=rank, alpha=3.0),
     mesh=config_lib.MeshConfig(**{'replica': 1, **sizes}),
   )
 
@@ -70,13 +71,23 @@ def mesh_of(config: config_lib.Config) -> jax.sharding.Mesh:
 
 
 def first_state(config: config_lib.Config) -> state_lib.TrainState:
-  """Step 0 with the parameters of `tiny`, placed on the mesh of the run."""
+  """Step 0 with the parameters of `tiny`, placed on the mesh of the run.
+
+  With a rank these are the base, and no factor of the adapter is 0.
+  """
   mesh = mesh_of(config)
   with jax.set_mesh(mesh):
     place = arrays.on_mesh(jax.eval_shape(state_lib.make_init(config)), mesh)
   # Of NumPy: jax would compile for each shape how to divide it.
   params, buffers = jax.tree.map(np.asarray, tiny.arrays(config.model))
   state = jax.tree.map(lambda s: np.zeros(s.shape, s.dtype), place)
+  if config.lora.rank:
+    rng = np.random.default_rng(0)
+    draw = lambda a: (0.1 * rng.normal(size=a.shape)).astype(a.dtype)
+    base = state_lib.abstract_base(config, mesh)
+    place = dataclasses.replace(place, base=base)
+    state = dataclasses.replace(state, base=params)
+    params = jax.tree.map(draw, state.params)
   state = dataclasses.replace(state, params=params, buffers=buffers)
   return jax.device_put(state, jax.tree.map(lambda s: s.sharding, place))
 

@@ -55,6 +55,29 @@ def test_parts_one_after_another_on_several_devices():
   assert worst(first, first_of_one) < LEAF
 
 
+ADAPTED = {'zero_2_expert_4': 1, 'fsdp_8': 1, 'all_but_zero': 2}
+
+
+@functools.cache
+def adapted_alone():
+  return meshes.run(meshes.config_of(rank=2), steps=2)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize('name', ADAPTED)
+def test_adapter_is_trained_as_on_one_device(name):
+  how = {'rank': 2, 'accumulation': ADAPTED[name], **meshes.SHAPES[name]}
+  config = meshes.config_of(**how)
+  losses, first, last = meshes.run(config, steps=2)
+  expected, first_of_one, _ = adapted_alone()
+  np.testing.assert_allclose(losses, expected, rtol=LOSS)
+  assert worst(first.own(), first_of_one.own()) < LEAF
+  start = jax.device_get(meshes.first_state(config))
+  moved = jax.tree.map(lambda a, b: (a != b).any(), start.params, last.params)
+  assert all(jax.tree.leaves(moved))
+  jax.tree.map(np.testing.assert_array_equal, start.base, last.base)
+
+
 @pytest.mark.long
 def test_divided_tokens_move_the_bias_as_on_one_device():
   sizes = {'balance': 'quantile', **meshes.SHAPES['all_but_zero']}
