@@ -13,7 +13,7 @@ from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import arrays, errors, meta
 from zaya_jax.checkpoint.reading import finder, reader
 from zaya_jax.hub import folder as hub_folder
-from zaya_jax.hub.adapters import adapter
+from zaya_jax.hub.adapters import adapter, peft
 from zaya_jax.inference import activations as activations_lib
 from zaya_jax.inference import model as model_lib
 from zaya_jax.model import zaya
@@ -40,6 +40,7 @@ def load(path: str, base: str = '') -> model_lib.Model:
       f'There is no folder {path}; name a run directory, a checkpoint or a '
       'Hugging Face folder (--source).'
     )
+  peft.check_model(path)
   read_from = path
   if hub_folder.is_folder(path):
     config = hub_folder.read_config(path)

@@ -13,6 +13,7 @@ from zaya_jax.checkpoint import folders, meta
 from zaya_jax.checkpoint.reading import finder, resuming
 from zaya_jax.config.recipe import segments
 from zaya_jax.hub import folder as hub_folder
+from zaya_jax.hub.adapters import peft
 from zaya_jax.optim import schedule as schedule_lib
 from zaya_jax.runtime import clock, processes
 
@@ -39,6 +40,7 @@ def settings(config: config_lib.Config) -> config_lib.Config:
   """
   if not config.restore:
     return config
+  peft.check_model(config.restore)
   own = folders.root(config.run_dir)
   newest = resuming.newest(config.run_dir) if os.path.isdir(own) else None
   goes_on = newest is not None

@@ -19,6 +19,7 @@ BOUNDS = {
     optim.schedule_steps optim.decay_steps optim.weight_decay optim.clip_norm
     optim.adam_eps optim.balance_lr optim.accumulation
     guard.spike_limit guard.vote_every mesh.replica mesh.bucket_mib
+    lora.rank lora.alpha
     distributed.processes plan.latency_ms
     checkpoint.every checkpoint.keep_every checkpoint.host_memory_gb
     eval.every eval.batches eval.limit

@@ -49,6 +49,7 @@ VALUES = {
   'data.train_tokenizer': '300',
   'tokens': '1.5M',
   'log.profile': '100:3',
+  'lora.targets': 'experts',
 }
 
 

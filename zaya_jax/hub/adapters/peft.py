@@ -45,6 +45,19 @@ def is_folder(path: str) -> bool:
   return os.path.isfile(os.path.join(path, CONFIG))
 
 
+def check_model(path: str) -> None:
+  """Refuses an adapter of PEFT where a model is wanted.
+
+  Raises:
+    FolderError: which says how it becomes one.
+  """
+  if is_folder(path):
+    raise errors.FolderError(
+      f'{path} is an adapter of PEFT; --mode=import --source={path} '
+      '--restore=ITS_BASE --output=RUN makes a run of it.'
+    )
+
+
 def settings(lora: config_lib.LoraConfig, base: str) -> dict[str, Any]:
   """The content of `adapter_config.json`.
 

@@ -11,6 +11,7 @@ from tests.support import tiny
 from zaya_jax import config as config_lib
 from zaya_jax.hub import errors
 from zaya_jax.hub.adapters import peft
+from zaya_jax.inference import load as load_lib
 from zaya_jax.model import shapes
 
 MODEL = tiny.config()
@@ -101,6 +102,11 @@ def test_other_kind_is_refused(folder, key, value, rule):
   (folder / peft.CONFIG).write_text(json.dumps(given | {key: value}))
   with pytest.raises(errors.FolderError, match=rule):
     peft.read(str(folder), MODEL, peft.read_settings(str(folder))[0])
+
+
+def test_adapter_is_no_model(folder):
+  with pytest.raises(errors.FolderError, match='--mode=import --source='):
+    load_lib.load(str(folder))
 
 
 def test_root_scaling_is_read(folder):

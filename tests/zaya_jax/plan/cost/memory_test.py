@@ -51,6 +51,41 @@ def test_state_is_divided_as_planned(devices):
   assert plan.optimizer == pytest.approx(held, rel=2e-3)
 
 
+@pytest.mark.parametrize('devices', [1, 8])
+def test_adapter_has_a_base_without_moments(devices):
+  config = _parse(f'--plan.devices={devices}', '--lora.rank=3')
+  layout = division.make(config)
+  plan = memory.plan(config, layout, 4)
+  device_mesh, state = _state(config, devices)
+  base = state_lib.abstract_base(config, device_mesh)
+  factors = _bytes(state.params)
+  assert plan.parameters == factors + _bytes(base)
+  held = _bytes((state.opt_state, state.balance_state))
+  assert plan.optimizer == pytest.approx(held, rel=2e-3)
+  assert plan.optimizer == pytest.approx(2 * factors, rel=2e-3)
+  saved = memory.checkpoint_bytes(config, layout)
+  assert 0 <= _bytes(state) - saved < 500  # Counters; factors are whole.
+  if devices == 1:
+    assert plan.gradients == factors
+
+
+def test_base_is_in_the_type_of_products():
+  config = _parse('--plan.devices=1', '--lora.rank=3')
+  half, whole = (
+    memory.plan(config, division.make(config), width) for width in (2, 4)
+  )
+  attention, experts = (
+    sum(
+      leaf.size
+      for leaf in division.leaves(config, division.make(config), 2)
+      if leaf.frozen == 2 and f'/{part}/' in leaf.name
+    )
+    for part in ('attn', 'experts')
+  )
+  assert experts > attention > 0
+  assert whole.parameters - half.parameters == 2 * (attention + experts)
+
+
 def test_checkpoint_is_the_whole_state():
   config = _parse('--plan.devices=1')
   _, state = _state(config, 1)
