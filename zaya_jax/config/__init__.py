@@ -10,7 +10,6 @@ from zaya_jax.config import (
   aegis,
   data,
   fields,
-  lora,
   machine,
   model,
   modes,
@@ -27,7 +26,7 @@ CheckpointConfig = training.CheckpointConfig
 DataConfig = data.DataConfig
 GuardConfig = training.GuardConfig
 LogConfig = modes.LogConfig
-LoraConfig = lora.LoraConfig
+LoraConfig = model.LoraConfig
 OptimConfig = training.OptimConfig
 BenchConfig = machine.BenchConfig
 ContactConfig = machine.ContactConfig

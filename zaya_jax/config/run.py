@@ -8,7 +8,6 @@ from typing import Any, Literal
 from zaya_jax.config import aegis as aegis_lib
 from zaya_jax.config import data as data_lib
 from zaya_jax.config import fields, flags, modes, training
-from zaya_jax.config import lora as lora_lib
 from zaya_jax.config import machine as machine_lib
 from zaya_jax.config import model as model_lib
 
@@ -115,7 +114,7 @@ class Config(fields.Section, prefix=''):
   model: model_lib.ModelConfig = model_lib.ModelConfig()
   data: data_lib.DataConfig = data_lib.DataConfig()
   optim: training.OptimConfig = training.OptimConfig()
-  lora: lora_lib.LoraConfig = lora_lib.LoraConfig()
+  lora: model_lib.LoraConfig = model_lib.LoraConfig()
   guard: training.GuardConfig = training.GuardConfig()
   mesh: machine_lib.MeshConfig = machine_lib.MeshConfig()
   distributed: machine_lib.DistributedConfig = machine_lib.DistributedConfig()
