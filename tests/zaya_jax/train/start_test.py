@@ -119,7 +119,7 @@ def test_tokenizer_is_kept_where_its_ids_are_the_same(
   monkeypatch.setattr(start_lib, 'hub_folder', folder)
   corpus = types.SimpleNamespace(tokenizer=mine, has_chats=False)
   source = dataclasses.replace(config, restore=config.run_dir)
-  _, notes = start_lib._with_params_of(source, state, corpus, mesh)
+  *_, notes = start_lib._with_params_of(source, state, corpus, mesh)
   assert bool(copied) == kept
   assert ('changed: the tokenizer, there -> here' in notes) != kept
 
