@@ -37,6 +37,43 @@ class Cache:
   position: jax.Array
 
 
+# Where the rows of the batch are, if not first.
+_ROWS = {'conv': 1, 'delayed': 1}
+
+
+def row(cache: Cache, index: jax.Array) -> Cache:
+  """One row of a cache whose rows are filled apart, as a cache."""
+
+  def cut(name, leaf):
+    return jax.lax.dynamic_slice_in_dim(leaf, index, 1, _ROWS.get(name, 0))
+
+  return _by_name(cut, cache)
+
+
+def put_row(cache: Cache, row: Cache, index: jax.Array) -> Cache:
+  """The cache with another row in place of one."""
+
+  def put(name, leaf, new):
+    return jax.lax.dynamic_update_slice_in_dim(
+      leaf, new, index, _ROWS.get(name, 0)
+    )
+
+  return _by_name(put, cache, row)
+
+
+def _by_name(function, *caches):
+  """Applies a function of a name and the arrays of that name."""
+  return Cache(
+    **{
+      f.name: jax.tree.map(
+        lambda *leaves, name=f.name: function(name, *leaves),
+        *(getattr(cache, f.name) for cache in caches),
+      )
+      for f in dataclasses.fields(Cache)
+    }
+  )
+
+
 def write(
   axis: str | None,
   old: jax.Array,
