@@ -106,7 +106,7 @@ def settle(about, weights, values, state):
   return {}, {**state, **changed}
 
 
-def slot_steps(about, weights, state, stop_ids=()):
+def slot_steps(about, weights, state):
   """The next tokens of every slot that has some left.
 
   Returns:
@@ -134,7 +134,7 @@ def slot_steps(about, weights, state, stop_ids=()):
     )
     wanted = jnp.any(state['scored'] & active_S)
     found = jax.lax.cond(wanted, score, nothing, logits_SV)
-    goes_on_S = active_S & ~jnp.isin(next_S, jnp.array(stop_ids, jnp.int32))
+    goes_on_S = active_S & ~jnp.isin(next_S, state['stop_ids'])
     found['tokens'] = jnp.where(goes_on_S, next_S, -1)
     state = {
       **state,

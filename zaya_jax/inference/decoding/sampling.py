@@ -101,9 +101,10 @@ def forbid_repeats(
 def _keep_likeliest(scaled_BV, top_p):
   """-inf for all but the likeliest tokens of total probability `top_p`.
 
-  `top_p` is a scalar, or [B, 1]. To sort a vocabulary takes longer than to read a layer: the least probability
-  that is kept is found four bits at a time. Those of positive numbers have the
-  order of the numbers, and the highest two of a probability are 0.
+  `top_p` is a scalar or [B, 1]. To sort a vocabulary takes longer than to read
+  a layer: the least probability that is kept is found four bits at a time.
+  Those of positive numbers have the order of the numbers, and the highest two
+  of a probability are 0.
   """
   probs_BV = jax.nn.softmax(scaled_BV, axis=-1)
   bits_BV = jax.lax.bitcast_convert_type(probs_BV, jnp.int32)

@@ -43,16 +43,15 @@ class Slots:
     pieces: Sequence[int] = PIECES,
   ):
     self._decoder = decoder
-    self._stop_ids = tuple(stop_ids)
     largest = min([p for p in pieces if p >= size] or [pieces[-1]])
     self._pieces = [p for p in pieces if p <= largest]
     # No piece may reach beyond the end: what is written there would be moved.
     self.size = -(-size // largest) * largest
     self.count = count
     self.steps = decoder.about.steps
-    self._state = self._new()
+    self._state = self._new(stop_ids)
 
-  def _new(self) -> dict[str, Any]:
+  def _new(self, stop_ids: Sequence[int]) -> dict[str, Any]:
     cache = network.init_cache(
       self._decoder.about.config, self._decoder.weights, self.count, self.size
     )
@@ -67,6 +66,7 @@ class Slots:
       'temperature': each(0, jnp.float32),
       'top_p': each(1, jnp.float32),
       'scored': each(False, bool),
+      'stop_ids': jnp.array(stop_ids, jnp.int32),
     }
 
   def warm(self) -> None:
@@ -151,7 +151,7 @@ class Slots:
 
   def step(self) -> dict[str, jax.Array]:
     """The next tokens of all slots, as `programs.slot_steps` tells them."""
-    return self._run(programs.slot_steps, (self._state,), self._stop_ids)
+    return self._run(programs.slot_steps, (self._state,))
 
   def _run(self, program, args, *how):
     state = len(args) - 1

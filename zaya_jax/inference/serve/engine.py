@@ -9,86 +9,16 @@ cancelled gives its slot to the next one without waiting for the rest.
 """
 
 import collections
-import dataclasses
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
-import numpy as np
 
 from pipelines import tokenizer as tokenizer_lib
 from zaya_jax.inference import continuation
 from zaya_jax.inference.decoding import slots as slots_lib
-
-STOP, LENGTH, ERROR = 'stop', 'length', 'error'
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Token:
-  """A token and how likely it was.
-
-  Attributes:
-    id: of the token.
-    logprob: before temperature; None: not asked for, or nothing is before it.
-    top: ids of the likeliest tokens there, with theirs, best first.
-  """
-
-  id: int
-  logprob: float | None = None
-  top: tuple[tuple[int, float], ...] = ()
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Event:
-  """What is new of a job.
-
-  Attributes:
-    text: characters that are sure to stay.
-    tokens: that were made.
-    prompt: the tokens of the prompt, where they were asked for.
-    finish: STOP, LENGTH or ERROR with the last event; None before.
-  """
-
-  text: str = ''
-  tokens: tuple[Token, ...] = ()
-  prompt: tuple[Token, ...] = ()
-  finish: str | None = None
-
-
-@dataclasses.dataclass(eq=False, kw_only=True)
-class Job:
-  """A text to continue.
-
-  Attributes:
-    ids: the prompt, [L] int32, not empty.
-    max_tokens: the most to add; with 0 only the prompt is read.
-    tell: called with each event, in the engine's thread; must not block.
-    temperature: 0: the likeliest token.
-    top_p: samples from the likeliest tokens of this total probability.
-    seed: of the samples.
-    stop: texts before which it ends.
-    scored: whether tokens come with their probability.
-    prompt_scored: whether those of the prompt do.
-  """
-
-  ids: np.ndarray
-  max_tokens: int
-  tell: Callable[[Event], None]
-  temperature: float = 0.0
-  top_p: float = 1.0
-  seed: int = 0
-  stop: Sequence[str] = ()
-  scored: bool = False
-  prompt_scored: bool = False
-  # The engine's own.
-  read: int = 0  # Tokens of the prompt, which the cache holds.
-  is_read: bool = False  # All but the last: takes part in the step.
-  asked: int = 0  # Tokens that programs were started for.
-  made: int = 0
-  done: bool = False
-  text: Any = None
-  pieces: list[Any] = dataclasses.field(default_factory=list)
+from zaya_jax.inference.serve import jobs as jobs_lib
 
 
 class FullError(RuntimeError):
@@ -119,9 +49,10 @@ class Engine:
   ):
     self._slots, self._tokenizer, self._most = slots, tokenizer, queue
     self._condition = threading.Condition()
-    self._waiting: collections.deque[Job] = collections.deque()
-    self._cancelled: set[Job] = set()
-    self._in: list[Job | None] = [None] * slots.count
+    self._waiting: collections.deque[jobs_lib.Job] = collections.deque()
+    self._cancelled: set[jobs_lib.Job] = set()
+    self._in: list[jobs_lib.Job | None] = [None] * slots.count
+    self._reading: collections.deque[int] = collections.deque()  # Slots.
     self._running: collections.deque[Any] = collections.deque()
     self._closed = False
     self.failure: BaseException | None = None
@@ -148,7 +79,7 @@ class Engine:
     """Begins to work."""
     self._thread.start()
 
-  def submit(self, jobs: Sequence[Job]) -> None:
+  def submit(self, jobs: Sequence[jobs_lib.Job]) -> None:
     """Takes all of some jobs, or none.
 
     Raises:
@@ -163,7 +94,7 @@ class Engine:
       self._waiting.extend(jobs)
       self._condition.notify()
 
-  def cancel(self, jobs: Sequence[Job]) -> None:
+  def cancel(self, jobs: Sequence[jobs_lib.Job]) -> None:
     """Ends jobs that nobody waits for; those that are done are left alone."""
     with self._condition:
       self._cancelled.update(job for job in jobs if not job.done)
@@ -193,7 +124,7 @@ class Engine:
         self._in = [None] * self._slots.count
       for job in left:
         job.done = True
-        job.tell(Event(finish=ERROR))
+        job.tell(jobs_lib.Event(finish=jobs_lib.ERROR))
 
   def _assign(self) -> bool:
     """Waits for work, and gives free slots to those who wait."""
@@ -204,24 +135,25 @@ class Engine:
         self._running.clear()  # Of jobs that are done.
         self._condition.wait()
       cancelled, self._cancelled = self._cancelled, set()
-      waiting = [job for job in self._waiting if job not in cancelled]
+      for job in cancelled:
+        job.done = True
+      waiting = [job for job in self._waiting if not job.done]
       for slot, job in enumerate(self._in):
         if job in cancelled:
           self._leave(slot, job)
       for slot, job in enumerate(self._in):
         if job is None and waiting:
           self._in[slot] = waiting.pop(0)
+          self._reading.append(slot)
       self._waiting = collections.deque(waiting)
       return not self._closed
 
   def _read(self) -> None:
     """Reads a piece of the prompt that came first."""
-    slot, job = next(
-      ((s, job) for s, job in enumerate(self._in) if job and not job.is_read),
-      (0, None),
-    )
-    if job is None:
+    if not self._reading:
       return
+    slot = self._reading[0]
+    job = self._in[slot]
     count = self._slots.piece(len(job.ids) - 1 - job.read)
     if count or not job.read:  # A single token: the slot begins anew.
       found = self._slots.read(slot, job.ids, job.read, job.prompt_scored)
@@ -229,14 +161,17 @@ class Engine:
       job.read += count
     if job.read < len(job.ids) - 1:
       return
+    self._reading.popleft()
     job.is_read = True
     job.text = continuation.Continuation(self._tokenizer, job.stop)
     prompt = self._prompt(job)
     if not job.max_tokens:
-      self._finish(slot, job, Event(prompt=prompt, finish=LENGTH))
+      self._finish(
+        slot, job, jobs_lib.Event(prompt=prompt, finish=jobs_lib.LENGTH)
+      )
       return
     if prompt:
-      job.tell(Event(prompt=prompt))
+      job.tell(jobs_lib.Event(prompt=prompt))
     self._slots.start(
       slot,
       int(job.ids[-1]),
@@ -247,17 +182,17 @@ class Engine:
       scored=job.scored,
     )
 
-  def _prompt(self, job) -> tuple[Token, ...]:
+  def _prompt(self, job) -> tuple[jobs_lib.Token, ...]:
     """The tokens of a prompt, if they were asked for."""
     pieces, job.pieces = job.pieces, []
     if not job.prompt_scored:
       return ()
-    tokens = [Token(id=int(job.ids[0]))]
+    tokens = [jobs_lib.Token(id=int(job.ids[0]))]
     for count, found in pieces:
       found = jax.device_get(found)
       for i in range(count):
         at = {name: values[i] for name, values in found.items()}
-        tokens.append(_token(job.ids[len(tokens)], at))
+        tokens.append(jobs_lib.token(job.ids[len(tokens)], at))
     return tuple(tokens)
 
   def _step(self) -> None:
@@ -265,7 +200,7 @@ class Engine:
     jobs = [
       (slot, job)
       for slot, job in enumerate(self._in)
-      if job and job.is_read and job.asked < job.max_tokens
+      if job and job.is_read and not job.is_asked
     ]
     if jobs:
       self._running.append((jobs, self._slots.step()))
@@ -288,21 +223,23 @@ class Engine:
     new, finish = [], None
     for i, token in enumerate(found['tokens'].tolist()):
       if token < 0:
-        finish = STOP
+        finish = jobs_lib.STOP
         break
       at = {k: v[i] for k, v in found.items()} if job.scored else {}
-      new.append(_token(token, at))
+      new.append(jobs_lib.token(token, at))
       job.made += 1
       job.text.push(token)
       if job.text.done:
-        finish = STOP
+        finish = jobs_lib.STOP
       elif job.made == job.max_tokens:
-        finish = LENGTH
+        finish = jobs_lib.LENGTH
       if finish:
         break
     if finish:
       job.text.finish()
-    event = Event(text=job.text.take(), tokens=tuple(new), finish=finish)
+    event = jobs_lib.Event(
+      text=job.text.take(), tokens=tuple(new), finish=finish
+    )
     if finish:
       self._finish(slot, job, event)
     else:
@@ -316,18 +253,7 @@ class Engine:
     """Frees a slot."""
     job.done = True
     self._in[slot] = None
-    if job.asked:  # It may be in the middle of a text.
+    if job.is_read:  # The device may be in the middle of the text.
       self._slots.end(slot)
-
-
-def _token(id_: int, at: dict[str, np.ndarray]) -> Token:
-  """A token with what `sampling.scores` says where it stands."""
-  if not at:
-    return Token(id=int(id_))
-  return Token(
-    id=int(id_),
-    logprob=float(at['logprob']),
-    top=tuple(
-      zip(at['top_ids'].tolist(), at['top_logprobs'].tolist(), strict=True)
-    ),
-  )
+    else:
+      self._reading.remove(slot)
