@@ -136,8 +136,12 @@ class Server:
     known = request.url.path in ('/v1/completions', '/v1/chat/completions')
     path = request.url.path if known else 'other'
     self.meters.refused(path, error.status)
-    headers = {'Retry-After': '1'} if error.status in (429, 503) else None
-    return replies.JSONResponse(error.body(), error.status, headers)
+    headers = dict.fromkeys((429, 503), {'Retry-After': '1'})
+    # The rest of what is sent is not read.
+    headers |= dict.fromkeys((408, 413), {'Connection': 'close'})
+    return replies.JSONResponse(
+      error.body(), error.status, headers.get(error.status)
+    )
 
   async def _fail(
     self, request: http.Request, error: Exception
