@@ -164,13 +164,12 @@ def forward(
   x_BLD = layers.rms_norm(x_BLD, weights['final_norm'], config.norm_eps, dtype)
   k, v, conv, delayed = zip(*states, strict=True)
   count_B = jnp.sum(real_BL, axis=1, dtype=jnp.int32)
-  added = count_B if cache.length.ndim else tokens_BL.shape[1]
   return x_BLD, cache_lib.Cache(
     k=k,
     v=v,
     conv=jnp.stack(conv),
     delayed=jnp.stack(delayed),
-    length=cache.length + added,
+    length=cache.length + (count_B if cache.length.ndim else real_BL.shape[1]),
     valid=valid_BS,
     position=cache.position + count_B,
   )

@@ -56,3 +56,8 @@ def encode(
     if piece
   ]
   return np.concatenate([*ids, np.zeros(0, np.int32)]).astype(np.int32)
+
+
+def clean(text: str) -> str:
+  """Half a surrogate pair, which JSON can spell, becomes U+FFFD."""
+  return text.encode('utf-16', 'surrogatepass').decode('utf-16', 'replace')

@@ -177,7 +177,7 @@ def _how(body: Mapping[str, Any]) -> dict[str, Any]:
     'temperature': _number(body, 'temperature', 1.0, 0, 2),
     'top_p': _number(body, 'top_p', 1.0, 0, 1),
     'seed': (secrets.randbits(32) if seed is None else seed) % 2**32,
-    'stop': tuple(_text(s) for s in stop if s),
+    'stop': tuple(conversation.clean(s) for s in stop if s),
     'stream': _flag(body, 'stream'),
     'usage': _flag(options, 'include_usage'),
   }
@@ -201,7 +201,7 @@ def _prompts(body: Mapping[str, Any]) -> list[Any]:
 def _ids(prompt: Any, about: About) -> np.ndarray:
   """The tokens of a prompt; a text begins with that of the begin."""
   if isinstance(prompt, str):
-    ids = about.tokenizer.encode(_text(prompt))
+    ids = about.tokenizer.encode(conversation.clean(prompt))
     return np.insert(ids, 0, about.tokenizer.bos_id).astype(np.int32)
   most = about.tokenizer.vocab_size
   if not all(type(item) is int and 0 <= item < most for item in prompt):
@@ -221,7 +221,10 @@ def _message(message: Any) -> dict[str, str]:
     content = ''.join(parts)
   if not isinstance(content, str):
     raise _wrong('messages', 'must each have "content", a text')
-  return {'role': _text(message['role']), 'content': _text(content)}
+  return {
+    'role': conversation.clean(message['role']),
+    'content': conversation.clean(content),
+  }
 
 
 def _room(length: int, asked: int | None, usual: int, about: About) -> int:
@@ -264,11 +267,6 @@ def _flag(body: Mapping[str, Any], field: str) -> bool:
   if value is not None and not isinstance(value, bool):
     raise _wrong(field, 'must be true or false')
   return bool(value)
-
-
-def _text(text: str) -> str:
-  """Half a surrogate pair, which JSON can spell, becomes U+FFFD."""
-  return text.encode('utf-16', 'surrogatepass').decode('utf-16', 'replace')
 
 
 def _wrong(field: str, rule: str) -> errors.RequestError:
