@@ -25,11 +25,15 @@ def main(config: config_lib.Config) -> None:
   """Talks until the end of stdin.
 
   Raises:
-    UsageError: if there is no model, or it has no tokenizer.
-    DataError: if it has no chat template, or that refuses the conversation.
+    UsageError: if there is no model, tokenizer or chat template.
+    DataError: if the template refuses the conversation.
   """
   model = start.model(config)
-  _ = model.tokenizer.template  # Refused before anything is compiled.
+  if model.tokenizer.template_sha256 is None:
+    raise config_lib.UsageError(
+      f'--source={config.source or config.run_dir} has no chat template; put a '
+      'chat_template.jinja beside its tokenizer.json, or use --mode=generate.'
+    )
   size = start.context(model, config.serving)
   with start.running(model, size, slots=1, queue=1) as engine:
     if sys.stdin.isatty():

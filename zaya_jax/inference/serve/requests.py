@@ -111,6 +111,10 @@ def chat(raw: bytes, about: About) -> Request:
   messages = body.get('messages')
   if not isinstance(messages, list) or not messages:
     raise _wrong('messages', 'must be a list of {"role": …, "content": …}')
+  if about.tokenizer.template_sha256 is None:
+    raise errors.RequestError(
+      400, 'This model has no chat template; ask /v1/completions.'
+    )
   try:
     ids = conversation.encode(about.tokenizer, [_message(m) for m in messages])
   except pipeline_errors.DataError as error:

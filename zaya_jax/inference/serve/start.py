@@ -59,7 +59,9 @@ def running(
     slots: how many.
     queue: texts that may wait.
   """
-  in_slots = slots_lib.Slots(of.decoder, slots, size, of.stop_ids)
+  in_slots = slots_lib.Slots(
+    of.decoder, slots, size, of.stop_ids, slots_lib.PIECES
+  )
   in_slots.warm()
   engine = engine_lib.Engine(in_slots, of.tokenizer, queue)
   engine.start()

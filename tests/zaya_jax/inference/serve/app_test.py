@@ -248,7 +248,15 @@ def test_bad_conversation_is_told(url, messages, sentence):
   assert sentence in found.json()['error']['message']
 
 
-def test_half_a_surrogate_is_text(url, greedy):
+def test_model_without_a_template_completes(engine):
+  with serving.hosted(engine, serving.BYTES) as url:
+    body = {'messages': [{'role': 'user', 'content': 'x'}]}
+    found = httpx2.post(f'{url}/v1/chat/completions', json=body)
+  assert found.status_code == 400
+  assert 'no chat template; ask /v1/completions' in found.text
+
+
+def test_half_a_surrogate_is_text(url):
   body = b'{"prompt": "\\ud800", "max_tokens": 2}'
   assert httpx2.post(f'{url}/v1/completions', content=body).status_code == 200
 
