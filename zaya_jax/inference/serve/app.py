@@ -111,6 +111,7 @@ class Server:
       'created': 0,
       'owned_by': 'zaya_jax',
       'max_model_len': self.about.context,
+      'chat': self.about.tokenizer.template_sha256 is not None,
     }
 
   def _answering(self, parse: Callable) -> Callable:
