@@ -68,6 +68,22 @@ def test_texts_are_those_of_each_alone(engine, alone):
   assert engine.busy == engine.waiting == 0
 
 
+def test_programs_of_several_steps_make_the_same_texts(model, alone):
+  several = dataclasses.replace(model)
+  # As on accelerators; texts end in the middle of a program.
+  several.decoder.about = dataclasses.replace(model.decoder.about, steps=5)
+  made = serving.engine(several)
+  found = side_by_side(made)
+  stop = alone[0][4]
+  made.close()
+  assert found == alone
+  made = serving.engine(dataclasses.replace(several, stop_ids=(stop,)))
+  kept = serving.Kept(PROMPTS[0])
+  made.submit([kept.job])
+  assert kept.ids() == alone[0][: alone[0].index(stop)]
+  made.close()
+
+
 def reads_padding(monkeypatch):
   forward = network.forward
 
