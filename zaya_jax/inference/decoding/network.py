@@ -159,7 +159,7 @@ def forward(
     states.append(new)
     x_BLD = layers.merge(w['attn_merge'], o_BLD, x_BLD)
     h_BLD = layers.rms_norm(x_BLD, w['moe_norm'], config.norm_eps, dtype)
-    y_BLD, state_BLR = _experts(config, w, h_BLD, state_BLR)
+    y_BLD, state_BLR = _experts(config, w, h_BLD, state_BLR, mask_BL)
     x_BLD = layers.merge(w['moe_merge'], y_BLD, x_BLD)
   x_BLD = layers.rms_norm(x_BLD, weights['final_norm'], config.norm_eps, dtype)
   k, v, conv, delayed = zip(*states, strict=True)
@@ -270,11 +270,14 @@ def _convolve(w, past_BTZ, length):
   )
 
 
-def _experts(config, w, h_BLD, state_BLR):
+def _experts(config, w, h_BLD, state_BLR, mask_BL):
   routes = jax.tree.map(jnp.transpose, w['router'])(h_BLD, state_BLR)
+  choice_BL = routes.choice
+  if mask_BL is not None:  # Padding needs no expert.
+    choice_BL = jnp.where(mask_BL, choice_BL, config.num_experts)
   y_TD = ops.expert_mlp_rows(
     h_BLD.reshape(-1, h_BLD.shape[-1]),
-    routes.choice.reshape(-1),
+    choice_BL.reshape(-1),
     w['experts']['gate_up'],
     w['experts']['down'],
   )
