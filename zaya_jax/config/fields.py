@@ -62,6 +62,15 @@ def sections(cls: type) -> list[tuple[str, str, Any]]:
   ]
 
 
+def value(config: Any, name: str) -> Any:
+  """The value of a flag, by its name without the dashes."""
+  section, dot, field = name.rpartition('.')
+  for attribute, prefix, _ in sections(type(config)) if dot else ():
+    if prefix == section + dot:
+      config = getattr(config, attribute)
+  return getattr(config, field)
+
+
 def divisors(n: int) -> list[int]:
   """The positive divisors of `n`, ascending, for error messages."""
   return [d for d in range(1, n + 1) if n % d == 0]

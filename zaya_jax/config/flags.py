@@ -115,15 +115,6 @@ def _summary(cls: type) -> str:
   return (cls.__doc__ or '').partition('\n')[0].rstrip('.') + '.'
 
 
-def value(config: Any, name: str) -> Any:
-  """The value of a flag, by its name without the dashes."""
-  section, dot, field = name.rpartition('.')
-  for attribute, prefix, _ in fields.sections(type(config)) if dot else ():
-    if prefix == section + dot:
-      config = getattr(config, attribute)
-  return getattr(config, field)
-
-
 def _settings(cls: Any, prefix: str) -> list[Setting]:
   hints = typing.get_type_hints(cls)
   return [
@@ -269,7 +260,7 @@ def _line(line: str, path: str) -> str:
 
 def _text(setting: Setting, config: Any) -> str:
   """The value of a setting as it stands on the command line."""
-  found = value(config, setting.name)
+  found = fields.value(config, setting.name)
   if setting.kind is bool:
     return str(found).lower()
   if setting.kind is float:

@@ -9,7 +9,7 @@ import pytest
 from absl import flags as absl_flags
 
 from zaya_jax import config
-from zaya_jax.config import flags
+from zaya_jax.config import fields, flags
 
 CONFIGS = sorted(
   (pathlib.Path(__file__).parents[3] / 'configs').glob('*.flags')
@@ -58,7 +58,7 @@ def test_every_flag_is_read_and_written(setting):
   if setting.kind is int:
     text = str(int(float(text)))
   read = parse([f'--{setting.name}={text}', *COMPANIONS.get(setting.name, [])])
-  value = flags.value(read, setting.name)
+  value = fields.value(read, setting.name)
   assert value != setting.field.default
   assert f'\n--{setting.name}=' in read.to_flagfile()
   (found,) = [

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from zaya_jax.config import fields, flags, machine, run
+from zaya_jax.config import fields, machine, run
 from zaya_jax.config.checks import division
 from zaya_jax.config.recipe import segments
 
@@ -243,7 +243,7 @@ def _choice(group: tuple[str, ...]) -> str:
 
 
 def _get(config: run.Config, flag: str) -> str:
-  return flags.value(config, flag)
+  return fields.value(config, flag)
 
 
 def _without_weight(text: str) -> str:
