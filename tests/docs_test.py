@@ -29,7 +29,8 @@ _FLAG = re.compile(r'--(?:no)?([a-z]+\.[a-z][a-z_0-9]*)')
 NOT_RUN = (
   '--eval.tasks', '--plan.compile', '--restore', '--bench.', 'runs/tuned',
   'configs/small.flags', 'configs/finetune.flags', 'configs/lora.flags',
-  '--mode=conform', '--mode=supervise', '--mode=import', 'ZAYA1-8B',
+  '--mode=conform', '--mode=supervise', '--mode=serve', '--mode=import',
+  'ZAYA1-8B',
 )  # fmt: skip
 
 

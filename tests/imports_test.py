@@ -83,13 +83,19 @@ HOMES = {
   'lm_eval': {'zaya_jax.inference'},
   'mlflow': {'zaya_jax.metrics'},
   'orbax': {'zaya_jax.checkpoint'},
-  'prometheus_client': {'zaya_jax.aegis', 'zaya_jax.metrics'},
+  'prometheus_client': {
+    'zaya_jax.aegis',
+    'zaya_jax.inference',
+    'zaya_jax.metrics',
+  },
   'safetensors': {'zaya_jax.convert', 'zaya_jax.hub'},
+  'starlette': {'zaya_jax.inference'},
   'tensorboardX': {'zaya_jax.metrics'},
   'tensorstore': {'zaya_jax.checkpoint'},
   'tokenizers': {'pipelines'},
   'torch': set(),
   'transformers': set(),
+  'uvicorn': {'zaya_jax.inference'},
   'wandb': {'zaya_jax.metrics'},
 }
 

@@ -48,6 +48,8 @@ NO_SOURCE = {
   'ops/native/tile_banks_test.py': 'tile.h: where a tile lies in LDS',
   'ops/native/tile_order_test.py': 'tile.h: the order of tiles',
   'pipelines/prepare/chat_test.py': 'pipelines/prepare with conversations',
+  'zaya_jax/inference/serve/load_test.py': 'the server, with many clients',
+  'zaya_jax/inference/serve/page_test.py': 'serve/page.html in a browser',
   'zaya_jax/model/context_test.py': 'the model on a mesh with a context axis',
   'zaya_jax/model/engines_test.py': 'the engines that the model asks for',
   'zaya_jax/model/golden_test.py': 'the model against stored answers',

@@ -50,6 +50,8 @@ _MODES = {
   'data': 'zaya_jax.data.contents:main',
   'eval': 'zaya_jax.inference.evaluate:main',
   'generate': 'zaya_jax.inference.generate:main',
+  'chat': 'zaya_jax.inference.serve.chat:main',
+  'serve': 'zaya_jax.inference.serve.mode:main',
   'checkpoints': 'zaya_jax.checkpoint.actions.listing:main',
   'import': 'zaya_jax.convert.importer:main',
   'export': 'zaya_jax.convert.exporter:main',

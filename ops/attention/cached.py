@@ -38,7 +38,7 @@ def attention(
     q_BLHC: [B, L, H, C] queries.
     k_BKSC: [B, K, S, C] keys; K divides H.
     v_BKSC: [B, K, S, C] values.
-    offset: int32 scalar, the row of the first query.
+    offset: int32, the row of the first query: a scalar, or [B] of each.
     valid_BS: [B, S] bool, False for padding.
     window: rows that a query sees, its own included; None: all.
 
@@ -53,13 +53,14 @@ def attention(
     .reshape(batch, length, kv_heads, heads // kv_heads, channels)
     .transpose(0, 2, 3, 1, 4)
   )
-  visible = functools.partial(
-    _visible, offset + jnp.arange(length), valid_BS, window
-  )
+  offset_B = jnp.atleast_1d(offset)  # Of one: the same for all.
+  row_BL = offset_B[:, None] + jnp.arange(length)[None]
+  visible = functools.partial(_visible, row_BL, valid_BS, window)
   if length == 1 or rows <= _BLOCK:
     out = _at_once(q_BKGLC, k_BKSC, v_BKSC, visible)
   else:
-    out = _by_blocks(q_BKGLC, k_BKSC, v_BKSC, visible, offset + length)
+    filled = jnp.max(offset_B) + length
+    out = _by_blocks(q_BKGLC, k_BKSC, v_BKSC, visible, filled)
   out_BLKGC = out.transpose(0, 3, 1, 2, 4).astype(v_BKSC.dtype)
   return out_BLKGC.reshape(q_BLHC.shape)
 
@@ -117,14 +118,15 @@ def _by_blocks(q_BKGLC, k_BKSC, v_BKSC, visible, filled):
   return out / jnp.maximum(total, 1e-30)
 
 
-def _visible(row_L, valid_BS, window, start, size):
+def _visible(row_BL, valid_BS, window, start, size):
   """[B, 1, 1, L, size] bool: which rows from `start` on each query sees."""
-  distance_LS = row_L[:, None] - (start + jnp.arange(size))[None]
-  visible = distance_LS >= 0
+  columns_11S = start + jnp.arange(size)[None, None]
+  distance_BLS = row_BL[..., None] - columns_11S
+  visible = distance_BLS >= 0
   if window is not None:
-    visible &= distance_LS < window
+    visible &= distance_BLS < window
   valid_BS = jax.lax.dynamic_slice_in_dim(valid_BS, start, size, axis=1)
-  return (visible[None] & valid_BS[:, None])[:, None, None]
+  return (visible & valid_BS[:, None])[:, None, None]
 
 
 _dot = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)

@@ -40,5 +40,6 @@ ExportConfig = modes.ExportConfig
 GenerateConfig = modes.GenerateConfig
 LedgerConfig = modes.LedgerConfig
 ReportConfig = modes.ReportConfig
+ServeConfig = modes.ServeConfig
 AegisConfig = aegis.AegisConfig
 Config = run.Config

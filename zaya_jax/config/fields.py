@@ -53,6 +53,24 @@ class Section:
     check(self, self._prefix)
 
 
+def sections(cls: type) -> list[tuple[str, str, Any]]:
+  """The sections of a dataclass: field, what is before the flags, dataclass."""
+  return [
+    (name, getattr(kind, '_prefix', f'{name}.'), kind)
+    for name, kind in typing.get_type_hints(cls).items()
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind)
+  ]
+
+
+def value(config: Any, name: str) -> Any:
+  """The value of a flag, by its name without the dashes."""
+  section, dot, field = name.rpartition('.')
+  for attribute, prefix, _ in sections(type(config)) if dot else ():
+    if prefix == section + dot:
+      config = getattr(config, attribute)
+  return getattr(config, field)
+
+
 def divisors(n: int) -> list[int]:
   """The positive divisors of `n`, ascending, for error messages."""
   return [d for d in range(1, n + 1) if n % d == 0]

@@ -2,10 +2,9 @@
 """Dataclass fields to absl flags, and back.
 
 A field `d_model` of the section `model` is `--model.d_model`; a field of the
-outer dataclass itself is bare. absl parses the types and finds the flags;
-bounds and rules across flags are those of the dataclasses, so they hold in
-Python too. absl's global flags are not touched: a notebook and a test may parse
-at will.
+outer dataclass itself is bare. absl parses the types and finds the flags; rules
+are those of the dataclasses, so they hold in Python too. absl's global flags
+are not touched: a notebook and a test may parse at will.
 """
 
 import dataclasses
@@ -43,9 +42,8 @@ class Setting:
 def sections(cls: type) -> Iterator[tuple[str, str, list[Setting]]]:
   """Yields (title, what it is about, its settings), the run itself first."""
   yield 'run', _summary(cls), _settings(cls, '')
-  for name, kind in typing.get_type_hints(cls).items():
-    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-      yield name, _summary(kind), _settings(kind, f'{name}.')
+  for _, prefix, kind in fields.sections(cls):
+    yield prefix.rstrip('.'), _summary(kind), _settings(kind, prefix)
 
 
 def parse(
@@ -91,9 +89,11 @@ def to_flagfile(config: Any, left_out: Container[str] = ()) -> str:
   lines = [_HEADER]
   for title, summary, settings in sections(type(config)):
     lines.append(f'# {title}: {summary}\n')
-    for setting in settings:
-      if setting.name not in left_out:
-        lines.append(f'--{setting.name}={_quote(_text(setting, config))}\n')
+    lines += [
+      f'--{setting.name}={_quote(_text(setting, config))}\n'
+      for setting in settings
+      if setting.name not in left_out
+    ]
     lines.append('\n')
   return ''.join(lines[:-1])
 
@@ -115,7 +115,7 @@ def _summary(cls: type) -> str:
   return (cls.__doc__ or '').partition('\n')[0].rstrip('.') + '.'
 
 
-def _settings(cls: type, prefix: str) -> list[Setting]:
+def _settings(cls: Any, prefix: str) -> list[Setting]:
   hints = typing.get_type_hints(cls)
   return [
     Setting(name=prefix + f.name, kind=hints[f.name], field=f)
@@ -180,12 +180,11 @@ def _parser(kind: Any) -> _Parser:
 def _build(
   cls: type, prefix: str, values: absl_flags.FlagValues, **more: Any
 ) -> Any:
-  hints = typing.get_type_hints(cls)
   for f in dataclasses.fields(cls):
     if f.metadata:
       more[f.name] = values[prefix + f.name].value
-    elif dataclasses.is_dataclass(hints[f.name]):
-      more[f.name] = _build(hints[f.name], f'{prefix}{f.name}.', values)
+  for name, inner, kind in fields.sections(cls):
+    more[name] = _build(kind, inner, values)
   return cls(**more)
 
 
@@ -261,21 +260,19 @@ def _line(line: str, path: str) -> str:
 
 def _text(setting: Setting, config: Any) -> str:
   """The value of a setting as it stands on the command line."""
-  value: Any = config
-  for part in setting.name.split('.'):
-    value = getattr(value, part)
+  found = fields.value(config, setting.name)
   if setting.kind is bool:
-    return str(value).lower()
+    return str(found).lower()
   if setting.kind is float:
-    return repr(float(value))
-  if isinstance(value, tuple):
-    words = [str(x) for x in value]
+    return repr(float(found))
+  if isinstance(found, tuple):
+    words = [str(x) for x in found]
     if bad := [x for x in words if not x or ',' in x]:
       raise fields.UsageError(
         f'--{setting.name} cannot hold {bad[0]!r}: commas separate its values.'
       )
     return ','.join(words)
-  return str(value)
+  return str(found)
 
 
 def _quote(text: str) -> str:

@@ -33,6 +33,8 @@ MODES = {
   'data': 'says what shards hold',
   'eval': 'scores a model on a text or on tasks',
   'generate': 'continues --prompt',
+  'chat': 'talks in the terminal',
+  'serve': "OpenAI's API and a page to talk to the model",
   'checkpoints': 'lists, verifies, compares or reshapes checkpoints',
   'import': 'makes a run of a Hugging Face folder',
   'export': 'makes a Hugging Face folder of a run',

@@ -137,6 +137,45 @@ class GenerateConfig(fields.Section, prefix='generate.'):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class ServeConfig(fields.Section, prefix='serve.'):
+  """The server of --mode=serve."""
+
+  host: str = field(
+    '127.0.0.1',
+    'Address to listen at; any but one of this machine alone needs a key.',
+  )
+  port: int = field(
+    8000, 'Port to listen at; 0: any free port.', minimum=0, maximum=65535
+  )
+  name: str = field(
+    '', 'Name of the model for clients; default: of the folder of --source.'
+  )
+  api_key_file: str = field(
+    '',
+    'File with the keys that clients may send (Authorization: Bearer KEY), one '
+    'per line; or one key in the environment as ZAYA_API_KEY.',
+  )
+  slots: int = field(
+    8, 'Texts that are continued at the same time.', minimum=1, maximum=1024
+  )
+  queue: int = field(
+    64, 'Texts that may wait for a slot; more are refused (429).', minimum=0
+  )
+  context: int = field(
+    4096,
+    'Tokens of a prompt and its continuation together, at most: each slot has '
+    'room for so many.',
+    minimum=2,
+    maximum=2**20,
+  )
+  drain_s: int = field(
+    30,
+    'Seconds that requests have to end after SIGTERM; more are cut off.',
+    minimum=0,
+  )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ExportConfig(fields.Section, prefix='export.'):
   """Hugging Face folder that --mode=export writes."""
 

@@ -19,6 +19,8 @@ _MODES = Literal[
   'data',
   'eval',
   'generate',
+  'chat',
+  'serve',
   'checkpoints',
   'import',
   'export',
@@ -45,9 +47,9 @@ class Config(fields.Section, prefix=''):
   run_dir: str = field('', 'Run directory: everything that a run writes.')
   source: str = field(
     '',
-    'Input of eval, generate, checkpoints, import, export, conform, report '
-    'and ledger: a run directory, a checkpoint or a Hugging Face folder; '
-    'default: --run_dir. report also takes several runs: A,B.',
+    'Input of eval, generate, chat, serve, checkpoints, import, export, '
+    'conform, report and ledger: a run directory, a checkpoint or a Hugging '
+    'Face folder; default: --run_dir. report also takes several runs: A,B.',
   )
   output: str = field(
     '',
@@ -121,6 +123,8 @@ class Config(fields.Section, prefix=''):
   checkpoint: training.CheckpointConfig = training.CheckpointConfig()
   eval: modes.EvalConfig = modes.EvalConfig()
   generate: modes.GenerateConfig = modes.GenerateConfig()
+  # Its flags are --serve.*; `serve` is the older flag.
+  serving: modes.ServeConfig = modes.ServeConfig()
   export: modes.ExportConfig = modes.ExportConfig()
   ops: machine_lib.OpsConfig = machine_lib.OpsConfig()
   plan: machine_lib.PlanConfig = machine_lib.PlanConfig()

@@ -70,6 +70,23 @@ def expected_of(q, k, v, offset, window):
   )
 
 
+@pytest.mark.parametrize('length', [1, 20])
+def test_rows_may_have_offsets_of_their_own(monkeypatch, length):
+  monkeypatch.setattr(cached, '_BLOCK', 48)
+  q, k, v = arrays(length, 100)
+  offsets, window = (17, 61), 9
+  expected = np.concatenate(
+    [
+      expected_of(*(a[b : b + 1] for a in (q, k, v)), offset, window)
+      for b, offset in enumerate(offsets)
+    ]
+  )
+  found = run(q, k, v, offsets, window)
+  close.assert_close(found, expected, 2 * close.FLOAT32)
+  # Those of the other row are not.
+  assert close.error(run(q, k, v, offsets[1], window), expected) > 0.01
+
+
 def test_equals_the_specification(case):
   length, rows, offset, window = case
   q, k, v = arrays(length, rows)

@@ -13,6 +13,7 @@ from zaya_jax.config import flags
 BOUNDS = {
   # Where 0 says none, all, never or automatic, and rates and norms.
   (0, None): """
+    serve.queue serve.drain_s
     num_steps epochs hours model.sliding_window model.norm_eps model.init_std
     data.train_tokenizer data.val_tokens
     optim.lr optim.lr_final optim.warmup_steps
@@ -41,6 +42,8 @@ BOUNDS = {
     checkpoint.ranks plan.devices bench.repeats aegis.ranks_per_node
     aegis.phase_limit_s aegis.no_progress aegis.start_limit_s
     aegis.lease_s log.every""",
+  (1, 1024): 'serve.slots',
+  (2, 2**20): 'serve.context',
   # A token and the next one; a pair of rotated channels; a beat and the next.
   (2, None): """
     model.head_dim model.vocab_size data.record_tokens data.seq_len
@@ -57,7 +60,7 @@ BOUNDS = {
   (0.01, None): 'bench.minutes',
   (0.5, None): 'contact.minutes',
   (2**12, 2**32): 'bench.max_bytes',
-  (0, 65_535): 'aegis.port log.metrics_port report.port',
+  (0, 65_535): 'aegis.port log.metrics_port report.port serve.port',
   (0, 2**32 - 1): 'seed',
   (0, 64): 'generate.no_repeat',
   (1, 2**20): 'generate.max_tokens',
@@ -91,7 +94,8 @@ def test_every_number_has_its_bounds_here():
 def test_number_at_its_bound_is_taken_and_beyond_refused(name, low, high):
   title, _, field = name.rpartition('.')
   hints = typing.get_type_hints(config.Config)
-  section = hints[title] if title else config.Config
+  field_of = {'serve': 'serving'}.get(title, title)
+  section = hints[field_of] if title else config.Config
   least = 1 if typing.get_type_hints(section)[field] is int else 1e-9
   for bound, way in ((low, -least), (high, least)):
     if bound is not None:

@@ -219,7 +219,7 @@ def test_several_steps_of_a_program_give_the_tokens_of_single_ones(max_tokens):
   net = model()
   expected = list(net.tokens(PROMPTS, max_tokens))
   net = model()
-  net.decoder._about = dataclasses.replace(net.decoder._about, steps=4)
+  net.decoder.about = dataclasses.replace(net.decoder.about, steps=4)
   assert list(net.tokens(PROMPTS, max_tokens)) == expected
   assert len(expected) == max_tokens
 

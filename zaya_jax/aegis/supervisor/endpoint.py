@@ -21,7 +21,7 @@ _NAMES = ('localhost', 'localhost.localdomain')
 
 def exposes(bind: str, port: int) -> str:
   """A sentence for people if others than this machine reach the address."""
-  if _is_loopback(bind):
+  if is_loopback(bind):
     return ''
   return (
     f'--aegis.bind={bind}: whoever reaches port {port} of this machine reads '
@@ -74,7 +74,7 @@ class Server:
     self._server = simple_server.make_server(
       bind,
       port,
-      functools.partial(_answer, registry, unwell, _is_loopback(bind)),
+      functools.partial(_answer, registry, unwell, is_loopback(bind)),
       _Server6 if ':' in bind else _Server,
       _Handler,
     )
@@ -103,7 +103,7 @@ def _answer(
   start: Callable,
 ) -> Iterable[bytes]:
   """The application of WSGI."""
-  if is_local and not _names_loopback(request.get('HTTP_HOST', '')):
+  if is_local and not names_loopback(request.get('HTTP_HOST', '')):
     # A page in a browser here, whose name leads here, must not read it.
     return _text(start, '421 Misdirected Request', 'not this host')
   path = request['PATH_INFO']
@@ -122,18 +122,19 @@ def _text(start: Callable, status: str, text: str) -> Iterable[bytes]:
   return [f'{text}\n'.encode()]
 
 
-def _is_loopback(address: str) -> bool:
+def is_loopback(address: str) -> bool:
+  """Whether only this machine reaches an address."""
   try:
     return ipaddress.ip_address(address).is_loopback
   except ValueError:
     return address in _NAMES
 
 
-def _names_loopback(host: str) -> bool:
+def names_loopback(host: str) -> bool:
   """Whether the Host of a request, with or without a port, is this machine."""
   if host.startswith('['):
-    return _is_loopback(host[1:].partition(']')[0])
-  return _is_loopback(host.partition(':')[0].lower())
+    return is_loopback(host[1:].partition(']')[0])
+  return is_loopback(host.partition(':')[0].lower())
 
 
 class _Server(exposition.ThreadingWSGIServer):

@@ -30,6 +30,7 @@ _KINDS = {
   'machine': ('a .json file of --mode=bench, or a machine by name', False),
   'preflight.machine': ('a .json file of --mode=bench', False),
   'generate.prompts': ('a file with prompts', False),
+  'serve.api_key_file': ('a file with a key per line', False),
 }
 
 
@@ -61,6 +62,8 @@ _MODES = {
   'data': _Mode(needs=(('source', 'data.dir', 'run_dir'),)),
   'eval': _Mode(needs=(_READ,), reads=(_READ, 'eval.text', 'eval.task_dir')),
   'generate': _Mode(needs=(_READ,), reads=(_READ, 'generate.prompts')),
+  'chat': _Mode(needs=(_READ,), reads=(_READ,)),
+  'serve': _Mode(needs=(_READ,), reads=(_READ, 'serve.api_key_file')),
   'checkpoints': _Mode(needs=(_READ,), reads=(_READ, 'checkpoint.other')),
   'import': _Mode(needs=(('source',), _WRITE), reads=('source',)),
   'export': _Mode(needs=(_READ, _WRITE), reads=(_READ,)),
@@ -256,10 +259,7 @@ def _choice(group: tuple[str, ...]) -> str:
 
 
 def _get(config: run.Config, flag: str) -> str:
-  value: Any = config
-  for part in flag.split('.'):
-    value = getattr(value, part)
-  return value
+  return fields.value(config, flag)
 
 
 def _without_weight(text: str) -> str:

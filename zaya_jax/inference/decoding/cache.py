@@ -5,6 +5,8 @@ import dataclasses
 
 import jax
 
+from zaya_jax.parallel.context import tree
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -19,7 +21,9 @@ class Cache:
     v: of each layer [B, K, S, C] values.
     conv: [N, B, conv_context, d_qk] last queries and keys before convolution.
     delayed: [N, B, K * C / 2] delayed value projection of the last token.
-    length: int32 scalar, tokens seen; the same for every row of the batch.
+    length: int32, where the next token goes: a scalar, the same for every row
+      of a batch that is padded on the left, or [B] for rows that are filled
+      apart, whose new tokens are padded on the right.
     valid: [B, S] bool, False for padding.
     position: [B] int32, the position of the next token of each row.
   """
@@ -31,3 +35,79 @@ class Cache:
   length: jax.Array
   valid: jax.Array
   position: jax.Array
+
+
+# Where the rows of the batch are, if not first.
+_ROWS = {'conv': 1, 'delayed': 1}
+
+
+def row(cache: Cache, index: jax.Array) -> Cache:
+  """One row of a cache whose rows are filled apart, as a cache."""
+
+  def cut(name, leaf):
+    return jax.lax.dynamic_slice_in_dim(leaf, index, 1, _ROWS.get(name, 0))
+
+  return _by_name(cut, cache)
+
+
+def put_row(cache: Cache, row: Cache, index: jax.Array) -> Cache:
+  """The cache with another row in place of one."""
+
+  def put(name, leaf, new):
+    return jax.lax.dynamic_update_slice_in_dim(
+      leaf, new, index, _ROWS.get(name, 0)
+    )
+
+  return _by_name(put, cache, row)
+
+
+def _by_name(function, *caches):
+  """Applies a function of a name and the arrays of that name."""
+  return Cache(
+    **{
+      f.name: jax.tree.map(
+        lambda *leaves, name=f.name: function(name, *leaves),
+        *(getattr(cache, f.name) for cache in caches),
+      )
+      for f in dataclasses.fields(Cache)
+    }
+  )
+
+
+def write(
+  axis: str | None,
+  old: jax.Array,
+  new: jax.Array,
+  offset: jax.Array,
+  dim: int,
+) -> jax.Array:
+  """`old` with `new` at row `offset` of dimension `dim`.
+
+  Args:
+    axis: the mesh axis over which the rows are divided; None: they are not.
+    old: an array of the cache, batch first.
+    new: the same shape, but for the rows.
+    offset: as `Cache.length`; there must be room.
+    dim: the dimension of the rows.
+  """
+  if axis:
+    return tree.write(old, new, offset, axis=axis, dim=dim)
+  new = new.astype(old.dtype)
+  update = jax.lax.dynamic_update_slice_in_dim
+  if offset.ndim:
+    update, dim = jax.vmap(update, in_axes=(0, 0, 0, None)), dim - 1
+  return update(old, new, offset, dim)
+
+
+def tail(past_BTX: jax.Array, end_B: jax.Array | None, size: int) -> jax.Array:
+  """[B, size, X]: what the next token needs of a history.
+
+  Args:
+    past_BTX: `size` samples from before, then the new ones.
+    end_B: int32, how many of the new ones each row has; None: all.
+    size: how far the next token looks back.
+  """
+  if end_B is None:
+    return past_BTX[:, past_BTX.shape[1] - size :]
+  cut = lambda a, i: jax.lax.dynamic_slice_in_dim(a, i, size)
+  return jax.vmap(cut)(past_BTX, end_B)

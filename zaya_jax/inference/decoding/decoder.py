@@ -81,6 +81,11 @@ class Decoder:
     on_note: told when something long begins.
     context: devices among which the rows of the cache are divided.
 
+  Attributes:
+    about: what its programs depend on.
+    weights: of `network.prepare`.
+    speed: of the newest call of `tokens`.
+
   Raises:
     UsageError: if there are fewer devices than `context`.
   """
@@ -95,7 +100,7 @@ class Decoder:
     context: int = 1,
   ):
     self.on_note = on_note
-    self._about = programs.About(
+    self.about = programs.About(
       config=config,
       vocab_size=vocab_size or config.vocab_size,
       steps=1 if dispatch.platform() == 'cpu' else _STEPS,
@@ -105,8 +110,8 @@ class Decoder:
     quick = dispatch.platform() == 'cpu' and size < _SMALL
     self._options = _UNOPTIMIZED if quick else None
     self.weights = _prepare(quick)(config, params, buffers)
-    if self._about.mesh:
-      everywhere = mesh_lib.sharding(self._about.mesh)
+    if self.about.mesh:
+      everywhere = mesh_lib.sharding(self.about.mesh)
       self.weights = jax.device_put(self.weights, everywhere)
     self.speed = Speed()  # Of the newest call.
 
@@ -146,12 +151,12 @@ class Decoder:
     state |= {'tokens': jnp.asarray(last_B), 'key': key}
     if not no_repeat:
       del state['seen']
-    step = self._compiled(programs.steps, (state, sample), 0, no_repeat)
+    step = self.compiled(programs.steps, (state, sample), 0, no_repeat)
     start = time.perf_counter()
     running = collections.deque()
-    for begin in range(0, max_tokens, self._about.steps):
+    for begin in range(0, max_tokens, self.about.steps):
       next_NB, state = step(self.weights, state, sample)
-      running.append((next_NB, min(self._about.steps, max_tokens - begin)))
+      running.append((next_NB, min(self.about.steps, max_tokens - begin)))
       # The device is busy with these while the ones before are looked at.
       if len(running) > 1:
         yield from self._read(running, start)
@@ -169,7 +174,7 @@ class Decoder:
   def _prefill(self, rows, max_tokens):
     """The cache after some tokens of each row, and these tokens."""
     batch = 1 << (len(rows) - 1).bit_length()
-    chunk = max(128, _CHUNK_TOKENS // batch // (16 if self._about.mesh else 1))
+    chunk = max(128, _CHUNK_TOKENS // batch // (16 if self.about.mesh else 1))
     tokens_BL, mask_BL = left_pad(rows, chunk)
     length = tokens_BL.shape[1]
     cache = self._new_cache(len(rows), length + max_tokens)
@@ -178,7 +183,7 @@ class Decoder:
         jnp.asarray(tokens_BL[:, begin : begin + chunk]),
         jnp.asarray(mask_BL[:, begin : begin + chunk]),
       )
-      program = self._compiled(programs.chunk, (*part, cache), 2)
+      program = self.compiled(programs.chunk, (*part, cache), 2)
       cache = program(self.weights, *part, cache)
     seen_BS = np.full(cache.valid.shape, -1, np.int32)
     seen_BS[:, :length] = np.where(mask_BL, tokens_BL, -1)
@@ -187,15 +192,15 @@ class Decoder:
   def _new_cache(self, batch, size):
     """An empty cache with room for `size` tokens, on all devices."""
     size = _round_up(size, _BUCKET if size <= _LARGE else _LARGE)
-    if not self._about.mesh:
-      return network.init_cache(self._about.config, self.weights, batch, size)
-    size = _round_up(size, self._about.mesh.size)
-    init = lambda w: network.init_cache(self._about.config, w, batch, size)
+    if not self.about.mesh:
+      return network.init_cache(self.about.config, self.weights, batch, size)
+    size = _round_up(size, self.about.mesh.size)
+    init = lambda w: network.init_cache(self.about.config, w, batch, size)
     specs = _specs(jax.eval_shape(init, self.weights))
-    with jax.set_mesh(self._about.mesh):
+    with jax.set_mesh(self.about.mesh):
       return jax.jit(init, out_shardings=specs)(self.weights)
 
-  def _compiled(self, function, args, state, *how):
+  def compiled(self, function, args, state, *how):
     """The program of a function for the shapes of its arguments.
 
     Args:
@@ -207,17 +212,17 @@ class Decoder:
     """
     leaves, structure = jax.tree.flatten(args)
     shapes = tuple(leaf.shape for leaf in leaves)
-    key = (function, self._about, how, structure, shapes)
+    key = (function, self.about, how, structure, shapes)
     if key not in _programs:
       start = time.perf_counter()
       self.on_note(f'compiling {programs.NAMES[function]} ...')
-      run = lambda *arrays: function(self._about, *arrays, *how)
-      if self._about.mesh:
+      run = lambda *arrays: function(self.about, *arrays, *how)
+      if self.about.mesh:
         specs = [_specs(arg) for arg in args]
         out = specs[state]
         run = jax.shard_map(
           run,
-          mesh=self._about.mesh,
+          mesh=self.about.mesh,
           in_specs=(mesh_lib.spec(), *specs),
           out_specs=out
           if function is programs.chunk

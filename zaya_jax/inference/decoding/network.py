@@ -128,8 +128,9 @@ def forward(
     weights: of `prepare`.
     tokens_BL: [B, L] int32.
     cache: the state before these tokens, with room for them.
-    mask_BL: [B, L] bool, False for padding, which only comes before the first
-      token of a row and leaves no trace; None: no padding.
+    mask_BL: [B, L] bool, False for padding, which leaves no trace; None: no
+      padding. It only comes before the first token of a row, or, where each row
+      has a length of its own, behind the last token of these.
     axis: the mesh axis over which the rows of the cache are divided, inside of
       `jax.shard_map`; None: they are not.
 
@@ -141,7 +142,7 @@ def forward(
   positions_BL = cache.position[:, None] + jnp.maximum(
     jnp.cumsum(real_BL, axis=1) - 1, 0
   )
-  valid_BS = _write(axis, cache.valid, real_BL, cache.length, 1)
+  valid_BS = cache_lib.write(axis, cache.valid, real_BL, cache.length, 1)
   x_BLD = layers.affine(
     weights['embed'][tokens_BL], weights['input_scale'], weights['input_bias']
   )
@@ -158,18 +159,19 @@ def forward(
     states.append(new)
     x_BLD = layers.merge(w['attn_merge'], o_BLD, x_BLD)
     h_BLD = layers.rms_norm(x_BLD, w['moe_norm'], config.norm_eps, dtype)
-    y_BLD, state_BLR = _experts(config, w, h_BLD, state_BLR)
+    y_BLD, state_BLR = _experts(config, w, h_BLD, state_BLR, mask_BL)
     x_BLD = layers.merge(w['moe_merge'], y_BLD, x_BLD)
   x_BLD = layers.rms_norm(x_BLD, weights['final_norm'], config.norm_eps, dtype)
   k, v, conv, delayed = zip(*states, strict=True)
+  count_B = jnp.sum(real_BL, axis=1, dtype=jnp.int32)
   return x_BLD, cache_lib.Cache(
     k=k,
     v=v,
     conv=jnp.stack(conv),
     delayed=jnp.stack(delayed),
-    length=cache.length + tokens_BL.shape[1],
+    length=cache.length + (count_B if cache.length.ndim else real_BL.shape[1]),
     valid=valid_BS,
-    position=cache.position + jnp.sum(real_BL, axis=1, dtype=jnp.int32),
+    position=cache.position + count_B,
   )
 
 
@@ -200,10 +202,13 @@ def _attend(config, w, h_BLD, mask_BL, rope, state, axis, rows):
     q_BLHC, k_BLKC, v_BLKC = cca.plain(config, out_BLX, w['temperature'], rope)
     state = conv_BTZ, delayed_BX
   else:
+    end_B = None  # Of the new tokens of each row; all of them.
+    if mask_BL is not None and rows['offset'].ndim:
+      end_B = jnp.sum(mask_BL, axis=1)
     q_BLHC, k_BLKC, v_BLKC, *state = _look_back(
-      config, w, out_BLX, mask_BL, rope, conv_BTZ, delayed_BX
+      config, w, out_BLX, mask_BL, rope, conv_BTZ, delayed_BX, end_B
     )
-  write = lambda old, new: _write(
+  write = lambda old, new: cache_lib.write(
     axis, old, new.swapaxes(1, 2), rows['offset'], 2
   )
   k_BKSC = write(k_BKSC, k_BLKC)
@@ -217,7 +222,7 @@ def _attend(config, w, h_BLD, mask_BL, rope, state, axis, rows):
   return _linear(o_BLX, w['out'], w.get('out_bias')), state
 
 
-def _look_back(config, w, out_BLX, mask_BL, rope, conv_BTZ, delayed_BX):
+def _look_back(config, w, out_BLX, mask_BL, rope, conv_BTZ, delayed_BX, end_B):
   """Queries, keys and values of CCA, and what the next token needs of these."""
   heads, kv_heads = config.num_heads, config.num_kv_heads
   split = [heads * config.head_dim, config.d_qk]
@@ -241,16 +246,9 @@ def _look_back(config, w, out_BLX, mask_BL, rope, conv_BTZ, delayed_BX):
   v_BLKC = jnp.concatenate([current_BLX, delayed_BLX[:, :-1]], axis=-1)
   return (
     *(q_BLHC, k_BLKC, v_BLKC.reshape(k_BLKC.shape)),
-    *(past_BTZ[:, length:], delayed_BLX[:, -1]),
+    cache_lib.tail(past_BTZ, end_B, conv_BTZ.shape[1]),
+    cache_lib.tail(delayed_BLX, end_B, 1)[:, 0],
   )
-
-
-def _write(axis, old, new, offset, dim):
-  """`old` with `new` at row `offset` of dimension `dim`."""
-  if axis:
-    return tree.write(old, new, offset, axis=axis, dim=dim)
-  new = new.astype(old.dtype)
-  return jax.lax.dynamic_update_slice_in_dim(old, new, offset, axis=dim)
 
 
 def _convolve(w, past_BTZ, length):
@@ -272,11 +270,14 @@ def _convolve(w, past_BTZ, length):
   )
 
 
-def _experts(config, w, h_BLD, state_BLR):
+def _experts(config, w, h_BLD, state_BLR, mask_BL):
   routes = jax.tree.map(jnp.transpose, w['router'])(h_BLD, state_BLR)
+  choice_BL = routes.choice
+  if mask_BL is not None:  # Padding needs no expert.
+    choice_BL = jnp.where(mask_BL, choice_BL, config.num_experts)
   y_TD = ops.expert_mlp_rows(
     h_BLD.reshape(-1, h_BLD.shape[-1]),
-    routes.choice.reshape(-1),
+    choice_BL.reshape(-1),
     w['experts']['gate_up'],
     w['experts']['down'],
   )

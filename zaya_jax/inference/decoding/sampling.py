@@ -27,6 +27,53 @@ def choose(
   return jnp.where(temperature > 0, sampled_B, likeliest_B)
 
 
+def choose_apart(
+  logits_BV: jax.Array,
+  keys_B: jax.Array,
+  temperature_B: jax.Array,
+  top_p_B: jax.Array,
+) -> jax.Array:
+  """[B] int32: as `choose` for each row alone, with its own key and settings.
+
+  What no row asks for is not computed.
+  """
+  likeliest_B = jnp.argmax(logits_BV, axis=-1).astype(jnp.int32)
+
+  def sample(logits_BV):
+    scaled_BV = logits_BV / jnp.maximum(temperature_B, 1e-6)[:, None]
+    cuts_B = (top_p_B < 1) & (temperature_B > 0)
+    cut = lambda x: jnp.where(
+      cuts_B[:, None], _keep_likeliest(x, top_p_B[:, None]), x
+    )
+    scaled_BV = jax.lax.cond(jnp.any(cuts_B), cut, lambda x: x, scaled_BV)
+    sampled_B = jax.vmap(jax.random.categorical)(keys_B, scaled_BV)
+    return jnp.where(temperature_B > 0, sampled_B, likeliest_B).astype(
+      jnp.int32
+    )
+
+  return jax.lax.cond(
+    jnp.any(temperature_B > 0), sample, lambda _: likeliest_B, logits_BV
+  )
+
+
+def scores(
+  logits_BV: jax.Array, chosen_B: jax.Array, most: int
+) -> dict[str, jax.Array]:
+  """Log-probabilities of tokens, and of the likeliest ones beside them.
+
+  Returns:
+    'logprob' [B] of `chosen_B`; 'top_ids' and 'top_logprobs' [B, most].
+  """
+  logprob_BV = jax.nn.log_softmax(logits_BV, axis=-1)
+  chosen_B1 = jnp.take_along_axis(logprob_BV, chosen_B[:, None], axis=1)
+  top_BT, ids_BT = jax.lax.top_k(logprob_BV, most)
+  return {
+    'logprob': chosen_B1[:, 0],
+    'top_ids': ids_BT.astype(jnp.int32),
+    'top_logprobs': top_BT,
+  }
+
+
 def forbid_repeats(
   logits_BV: jax.Array, seen_BS: jax.Array, last: jax.Array, count: int
 ) -> jax.Array:
@@ -54,9 +101,10 @@ def forbid_repeats(
 def _keep_likeliest(scaled_BV, top_p):
   """-inf for all but the likeliest tokens of total probability `top_p`.
 
-  To sort a vocabulary takes longer than to read a layer: the least probability
-  that is kept is found four bits at a time. Those of positive numbers have the
-  order of the numbers, and the highest two of a probability are 0.
+  `top_p` is a scalar or [B, 1]. To sort a vocabulary takes longer than to read
+  a layer: the least probability that is kept is found four bits at a time.
+  Those of positive numbers have the order of the numbers, and the highest two
+  of a probability are 0.
   """
   probs_BV = jax.nn.softmax(scaled_BV, axis=-1)
   bits_BV = jax.lax.bitcast_convert_type(probs_BV, jnp.int32)

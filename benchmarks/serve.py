@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tokens per second and time to the first token, by the number of clients.
+
+    python -m benchmarks.serve [--preset=small] [--clients=1,8] [--model.FLAG]
+
+The engine of --mode=serve without HTTP, and the shapes and random weights of
+`benchmarks.decode`, whose numbers for the same batch stand beside: there all
+texts begin together, and no prompt is read meanwhile. Each client asks again as
+soon as it has its answer, so that prompts are read while others are continued.
+There are as many slots as clients.
+"""
+
+import argparse
+import json
+import statistics
+import threading
+import time
+
+from benchmarks import decode
+
+
+class Clients:
+  """Jobs in a closed loop; events come in the engine's thread."""
+
+  def __init__(self, engine, args, count, vocab):
+    import numpy as np
+
+    self._engine, self._args = engine, args
+    self._rng = np.random.default_rng(decode.SEED)
+    self._most = min(30_000, vocab)
+    self._left = count * args.rounds
+    self._running = count
+    self._done = threading.Event()
+    self.first, self.tokens = [], 0
+
+  def run(self):
+    """Seconds until all have their answers."""
+    begin = time.perf_counter()
+    for _ in range(self._running):
+      self._ask()
+    self._done.wait()
+    return time.perf_counter() - begin
+
+  def _ask(self):
+    from zaya_jax.inference.serve import jobs
+
+    self._left -= 1
+    begin, is_first = time.perf_counter(), True
+
+    def tell(event):
+      nonlocal is_first
+      if event.tokens and is_first:
+        is_first = False
+        self.first.append(time.perf_counter() - begin)
+      self.tokens += len(event.tokens)
+      if event.finish:
+        assert event.finish == jobs.LENGTH, event
+        self._answered()
+
+    ids = self._rng.integers(3, self._most, self._args.context)
+    self._engine.submit(
+      [
+        jobs.Job(
+          ids=ids.astype('int32'), max_tokens=self._args.tokens, tell=tell
+        )
+      ]
+    )
+
+  def _answered(self):
+    if self._left > 0:
+      self._ask()
+    else:
+      self._running -= 1
+      if not self._running:
+        self._done.set()
+
+
+def measure(args, decoder, count):
+  """One row: `count` clients."""
+  from pipelines import tokenizer as tokenizer_lib
+  from zaya_jax.inference.decoding import slots as slots_lib
+  from zaya_jax.inference.serve import engine as engine_lib
+
+  slots = slots_lib.Slots(decoder, count, args.context + args.tokens)
+  slots.warm()
+  # What text it is does not matter.
+  engine = engine_lib.Engine(slots, tokenizer_lib.load('bytes'), count)
+  engine.start()
+  try:
+    vocab = decoder.about.vocab_size
+    Clients(engine, args, count, vocab).run()  # Reaches full speed.
+    clients = Clients(engine, args, count, vocab)
+    seconds = clients.run()
+  finally:
+    engine.close()
+  return {
+    'clients': count,
+    'context': args.context,
+    'tokens': args.tokens,
+    'tokens_per_second': clients.tokens / seconds,
+    'prompt_tokens_per_second': (count * args.rounds * args.context / seconds),
+    'first_token_s': statistics.median(clients.first),
+    'first_token_s_worst': max(clients.first),
+  }
+
+
+def main():
+  """Prints one JSON line for each number of clients."""
+  parser = argparse.ArgumentParser(description=__doc__)
+  parser.add_argument('--preset', default='zaya1_8b')
+  parser.add_argument('--clients', default='1,8,64')
+  parser.add_argument('--context', type=int, default=1024)
+  parser.add_argument('--tokens', type=int, default=256)
+  parser.add_argument('--rounds', type=int, default=3)
+  args, args.flags = parser.parse_known_args()
+  import jax
+  import jax.numpy as jnp
+
+  from zaya_jax.inference.decoding import decoder as decoder_lib
+  from zaya_jax.model import zaya
+
+  model = decode.model_of(args)
+  params, buffers = jax.jit(
+    lambda: zaya.init(model, jax.random.key(decode.SEED))
+  )()
+  params = jax.tree.map(lambda a: a.astype(jnp.bfloat16), params)
+  decoder = decoder_lib.Decoder(model, params, buffers)
+  print(json.dumps({'device': jax.devices()[0].device_kind}), flush=True)
+  for count in map(int, args.clients.split(',')):
+    print(json.dumps(measure(args, decoder, count)), flush=True)
+
+
+if __name__ == '__main__':
+  main()

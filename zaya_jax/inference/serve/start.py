@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From flags to an engine that works."""
+
+import contextlib
+import dataclasses
+import sys
+from collections.abc import Iterator
+
+from zaya_jax import config as config_lib
+from zaya_jax.inference import load as load_lib
+from zaya_jax.inference import model as model_lib
+from zaya_jax.inference.decoding import slots as slots_lib
+from zaya_jax.inference.serve import engine as engine_lib
+
+
+def model(config: config_lib.Config) -> model_lib.Model:
+  """The model of `--source`, with its weights for decoding alone.
+
+  Raises:
+    UsageError: if there is none, it has no tokenizer, or `--mesh.context` asks
+      for several devices.
+    CheckpointError: if it is damaged.
+  """
+  if config.mesh.context > 1:
+    raise config_lib.UsageError(
+      f'--mesh.context={config.mesh.context}: --mode={config.mode} runs on one '
+      'device; leave it out.'
+    )
+  source = config.source or config.run_dir
+  found = load_lib.load(source)
+  if found.tokenizer is None:
+    raise config_lib.UsageError(
+      f'--source={source} has no tokenizer; put a tokenizer.json into its '
+      'folder.'
+    )
+  return dataclasses.replace(found, on_note=note).text_only()
+
+
+def context(of: model_lib.Model, settings: config_lib.ServeConfig) -> int:
+  """Tokens of a prompt and its continuation together, at most."""
+  most = of.max_positions or settings.context
+  if settings.context > most:
+    note(
+      f'note: the context is {most:,} tokens, as the model was made for '
+      f'(max_position_embeddings), not --serve.context={settings.context}.'
+    )
+  return min(settings.context, most)
+
+
+@contextlib.contextmanager
+def running(
+  of: model_lib.Model, size: int, slots: int, queue: int
+) -> Iterator[engine_lib.Engine]:
+  """An engine whose programs are compiled; it ends with the block.
+
+  Args:
+    of: the model.
+    size: tokens of a slot.
+    slots: how many.
+    queue: texts that may wait.
+  """
+  in_slots = slots_lib.Slots(
+    of.decoder, slots, size, of.stop_ids, slots_lib.PIECES
+  )
+  in_slots.warm()
+  engine = engine_lib.Engine(in_slots, of.tokenizer, queue)
+  engine.start()
+  try:
+    yield engine
+  finally:
+    engine.close()
+
+
+def note(line: str) -> None:
+  """Says something on stderr."""
+  print(line, file=sys.stderr, flush=True)
