@@ -102,7 +102,7 @@ format: $(VENV)/.dev
 	@$(VENV)/bin/ruff format --quiet .
 
 parity: $(PARITY)/.parity
-	@$(PARITY)/bin/python -m pytest tests/parity $(ARGS)
+	@$(PARITY)/bin/python -m pytest tests/parity -n 2 --dist=loadfile $(ARGS)
 
 # Servers of S3's and Google's protocols on this machine; an environment of
 # its own.

@@ -8,7 +8,7 @@ import pytest
 
 from tests.parity import cases, pairs
 
-_ACHIEVED = pytest.StashKey[list[str]]()
+_ACHIEVED = 'achieved'
 
 
 @pytest.fixture(scope='session')
@@ -36,14 +36,17 @@ def pair(
 @pytest.fixture
 def achieved(request: pytest.FixtureRequest) -> Callable[[str], None]:
   """Takes one line for the table that is printed at the end."""
-  lines = request.config.stash.setdefault(_ACHIEVED, [])
-  return lambda text: lines.append(f'{text}  {request.node.name}')
+  # Reports carry them from the process of a test to the one that prints.
+  lines = request.node.user_properties
+  return lambda text: lines.append((_ACHIEVED, f'{text}  {request.node.name}'))
 
 
-def pytest_terminal_summary(
-  terminalreporter: pytest.TerminalReporter, config: pytest.Config
-) -> None:
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
   """Prints the errors that the tests found, passed or not."""
-  terminalreporter.section('achieved')
-  for line in config.stash.get(_ACHIEVED, []):
-    terminalreporter.write_line(line)
+  terminalreporter.section(_ACHIEVED)
+  for reports in terminalreporter.stats.values():
+    for report in reports:
+      if getattr(report, 'when', '') == 'call':
+        for name, line in report.user_properties:
+          if name == _ACHIEVED:
+            terminalreporter.write_line(line)
