@@ -42,17 +42,13 @@ os.environ['XLA_FLAGS'] = ' '.join(
     *xla.fast_compile(),
   ]
 )
-# What took long to compile is kept for later tests and for what they start, of
-# both processes; programs of the user are not to be found here.
-home = tempfile.mkdtemp(prefix='zaya_programs_')
-atexit.register(shutil.rmtree, home, ignore_errors=True)
-if 'PYTEST_XDIST_WORKER' not in os.environ:
-  os.environ['JAX_COMPILATION_CACHE_DIR'] = os.path.join(home, 'programs')
-# With a limit, jax locks the folder: without one it reads what is half written.
-os.environ['JAX_COMPILATION_CACHE_MAX_SIZE'] = str(2**32)
-os.environ['JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS'] = '0.1'
+# What took a second to compile is kept for later tests of this process, and for
+# those that they start; programs of the user are not to be found here.
+programs = tempfile.mkdtemp(prefix='zaya_programs_')
+atexit.register(shutil.rmtree, programs, ignore_errors=True)
+os.environ['JAX_COMPILATION_CACHE_DIR'] = programs
 # What runs of tests leave in the home of their user goes with them.
-os.environ['XDG_STATE_HOME'] = os.path.join(home, 'state')
+os.environ['XDG_STATE_HOME'] = os.path.join(programs, 'state')
 # Nobody reads where in the source an operation of a test's program was made.
 os.environ['JAX_TRACEBACK_IN_LOCATIONS_LIMIT'] = '0'
 # A silent broadcast of [L, D] against [B, L, D] is a bug here.
