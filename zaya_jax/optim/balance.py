@@ -14,7 +14,6 @@ spread evenly (`shift`).
 The skip class has no share to hold; its bias stays where it is.
 """
 
-import math
 from typing import Any
 
 import jax
@@ -23,7 +22,6 @@ import optax
 
 from zaya_jax import config as config_lib
 
-_SAMPLE = 4096  # Tokens of a step by which `shift` is found, at least.
 _ROUNDS = 4
 # Of `shift` the bias goes all at first, when training moves probabilities most,
 # and after so many steps a share that falls like one over the steps: what
@@ -68,21 +66,6 @@ def bias_gradient(load_NX: jax.Array, num_experts: int) -> jax.Array:
   share_NE = routed_NE / total_N1 - 1.0 / num_experts
   pad = load_NX.shape[1] - num_experts
   return jnp.pad(share_NE, ((0, 0), (0, pad)))
-
-
-def sample_every(
-  config: config_lib.OptimConfig, data: config_lib.DataConfig
-) -> int:
-  """One of how many tokens the rule looks at; 0: at none.
-
-  A power of two that divides a row: so the sample has the same tokens, however
-  they are divided among devices and microbatches.
-  """
-  if config.balance != 'quantile' or not config.balance_lr:
-    return 0
-  spare = max(1, data.batch_size * data.seq_len // _SAMPLE)
-  most = 2 ** (spare.bit_length() - 1)
-  return math.gcd(most, max(1, data.seq_len // 16))
 
 
 def shift(biased_SX: jax.Array, num_experts: int) -> jax.Array:

@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 from ops.experts import sink as sink_lib
 from zaya_jax import config as config_lib
 from zaya_jax.model import lora, losses, router, working, zaya
-from zaya_jax.optim import balance
+from zaya_jax.optim import sample as sample_lib
 from zaya_jax.parallel import mesh, partition
 
 Batch = dict[str, jax.Array]
@@ -54,7 +54,7 @@ def each_and_sum(
   shapes = jax.tree.map(
     lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), (params, base)
   )
-  every = balance.sample_every(config.optim, config.data)
+  every = sample_lib.every(config.optim, config.data)
 
   def local(params, buffers, batch, base):
     counting = jnp.sum(batch['weights'], dtype=jnp.float32)

@@ -194,15 +194,3 @@ def test_tokens_that_do_not_count_move_nothing():
 @pytest.mark.parametrize('skip', [False, True])
 def test_one_expert_has_nothing_to_move(skip):
   assert not np.any(shift(uneven(1, skip=skip), 1))
-
-
-@pytest.mark.parametrize(
-  'rows, length, every',
-  [(8, 128, 1), (64, 1024, 16), (4096, 4096, 256)],
-)
-def test_sample_is_of_thousands_and_divides_a_row(rows, length, every):
-  data = config_lib.DataConfig(batch_size=rows, seq_len=length)
-  assert balance.sample_every(config_lib.OptimConfig(), data) == every
-  for optim in ({'balance': 'adam'}, {'balance_lr': 0.0}):
-    optim = config_lib.OptimConfig(**optim)
-    assert balance.sample_every(optim, data) == 0

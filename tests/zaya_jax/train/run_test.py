@@ -440,7 +440,7 @@ def small_presets():
 )
 def test_preset_makes_a_step(path, run, straight, text, tmp_path):
   # Refused without a model to go on from.
-  tuned = path.stem in ('chat', 'finetune')
+  tuned = path.stem in ('chat', 'finetune', 'lora')
   source = [f'--restore={straight}'] if tuned else []
   code, _, error = run(
     f'--flagfile={path}',

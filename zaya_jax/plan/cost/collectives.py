@@ -7,6 +7,7 @@ import math
 
 from zaya_jax import config as config_lib
 from zaya_jax.bench.machine import file
+from zaya_jax.optim import sample
 from zaya_jax.parallel import placement
 from zaya_jax.plan.cost import division, memory, network, newton_schulz
 from zaya_jax.runtime import chips as chips_lib
@@ -63,6 +64,7 @@ def plan(
     *_parameters(config, layout, chip),
     *_experts(config, layout, chip),
     *_context(config, layout, chip),
+    *_sample(config),
   ]
   counted = 4 * (config.model.num_layers * config.model.num_classes + 3)
   found.append(('loss, norm, load', 'all-reduce', division.AXES, 4, counted))
@@ -163,6 +165,15 @@ def _experts(config, layout, chip):
   rows = peers * placement.exchange_rows(layout.tokens, peers)
   each = chip.width * rows * config.model.d_model
   yield 'tokens', 'all-to-all', ('expert',), calls, calls * each
+
+
+def _sample(config):
+  """What tokens think of their experts, by which the bias is moved."""
+  if every := sample.every(config.optim, config.data):
+    tokens = config.data.batch_size * config.data.seq_len // every
+    classes = config.model.num_layers * config.model.num_classes
+    total = 4 * tokens * classes
+    yield 'sample of the load', 'all-reduce', division.AXES, 1, total
 
 
 def _context(config, layout, chip):

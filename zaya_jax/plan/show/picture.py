@@ -32,7 +32,7 @@ _ONCE = {
   'parameters': 'forward', 'expert weights': 'forward',
   'their gradients': 'backward',
 }  # fmt: skip
-_LATE = ('gradients', 'Muon', 'loss, norm, load')
+_LATE = ('gradients', 'Muon', 'sample of the load', 'loss, norm, load')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -80,6 +80,16 @@ def test_zero_1_gathers_and_sums_layer_by_layer():
   }  # fmt: skip
 
 
+def test_a_sample_of_the_load_is_summed_where_it_moves_the_bias():
+  key = 'all-reduce', 'sample of the load'
+  layout = _layout(replica=1024)
+  assert key not in _plan(layout, '--optim.balance=adam')
+  # Of 4,096 rows of 4,096 tokens one token in 256.
+  words = '--data.batch_size=4096', '--data.seq_len=4096'
+  found = _plan(layout, '--optim.balance=quantile', *words)[key]
+  assert found.bytes == 4 * 4096 * 16 * 40 * 17 and found.count == 1
+
+
 def test_parts_of_a_step_gather_and_sum_once():
   """Nothing more is sent, and nothing hides it."""
   one = _plan(_layout(replica=1024))
