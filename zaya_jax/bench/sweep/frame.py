@@ -12,6 +12,7 @@ from zaya_jax.bench.sweep import clock, limit, record, saturation
 from zaya_jax.config import exit_codes
 from zaya_jax.runtime import processes
 
+_CALLS = 3  # Of a measurement, at least: to warm up, to time, to check.
 # (size, expected seconds or None) to the time of a call.
 Measure = Callable[[int, float | None], clock.Timed]
 
@@ -54,6 +55,7 @@ class Frame:
     keep: Callable[['Frame'], None] = lambda frame: None,
   ):
     self.repeats, self.limit = repeats, limit.Limit(hang_s)
+    self._hang_s = hang_s
     self.points, self._keep = list(known), keep
     self.notes: list[str] = []
     self.missing: list[str] = []
@@ -121,8 +123,17 @@ class Frame:
   def single(
     self, case: str, devices: int, size: int, work: float, measure: Measure
   ) -> None:
-    """Measures a point that is part of no curve."""
+    """Measures a point that is part of no curve, if it can end in time."""
+    if self._is_too_long(work):
+      self.missing.append(f'{case} x {devices}')
+      return
     self.curve(case, devices, [size], lambda _: work, measure, knee=False)
+
+  def _is_too_long(self, work: float) -> bool:
+    """Whether so much would, at the best rate so far, be taken for a hang."""
+    best = max((point.rate for point in self.points), default=0.0)
+    seconds = work / best if best else 0.0
+    return seconds > self._left() or _CALLS * seconds > self._hang_s
 
   def tell(self, text: str) -> None:
     """A line of progress."""

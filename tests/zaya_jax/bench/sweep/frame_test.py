@@ -92,6 +92,20 @@ def test_time_is_shared_by_curves(monkeypatch):
   assert counts == [3, 3] and frame.missing == ['a x 2', 'b x 2']
 
 
+def test_a_single_point_that_would_look_like_a_hang_is_left_out():
+  asked = []
+
+  def machine(size, expected_s):
+    asked.append(size)
+    return timed(2.0)
+
+  frame = frame_lib.Frame(minutes=1000, repeats=1, hang_s=60)
+  for case, work in ('first', 2.0), ('long', 31.0), ('right', 20.0):
+    frame.single(case, 1, int(work), work, machine)
+  # At the best rate, 1 a second, 31 take longer than a third of a minute.
+  assert asked == [2, 20] and frame.missing == ['long x 1']
+
+
 def test_memory_that_does_not_suffice_ends_a_curve():
   def machine(size, expected_s):
     if size == 2**30:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """W&B itself, offline: what its file holds, under one name after a resume."""
 
+import time
+
 import pytest
 
 from zaya_jax import config as config_lib
@@ -45,6 +47,10 @@ def test_rows_of_a_run_are_in_the_file_of_wandb(tmp_path, monkeypatch):
   tracker.scalars({'train/loss': 1.5}, 4)
   tracker.close()
   path, rows = _history(tmp_path / 'wandb')
+  end = time.monotonic() + 60
+  while len(rows) < 2 and time.monotonic() < end:  # W&B's process writes late.
+    time.sleep(0.2)
+    path, rows = _history(tmp_path / 'wandb')
   assert [row.get('train/loss') for row in rows] == ['2.5', '1.5']
   assert rows[0]['val/loss'] == '2.25'
   assert [row['_step'] for row in rows] == ['1', '4']
