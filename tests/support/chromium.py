@@ -11,6 +11,7 @@ import pathlib
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from typing import Any
 
 PROGRAM = shutil.which('chromium') or shutil.which('chromium-browser')
@@ -27,6 +28,13 @@ _FLAGS = (
   '--no-first-run',
   '--remote-debugging-pipe',
 )
+
+
+def one() -> Iterator['Browser']:
+  """A fixture: a browser that ends with the tests."""
+  made = Browser()
+  yield made
+  made.close()
 
 
 class Browser:

@@ -3,6 +3,7 @@
 
 import dataclasses
 import fractions
+import functools
 import math
 import re
 import typing
@@ -53,19 +54,20 @@ class Section:
     check(self, self._prefix)
 
 
-def sections(cls: type) -> list[tuple[str, str, Any]]:
+@functools.cache  # Each flag asks.
+def sections(cls: type) -> tuple[tuple[str, str, Any], ...]:
   """The sections of a dataclass: field, what is before the flags, dataclass."""
-  return [
+  return tuple(
     (name, getattr(kind, '_prefix', f'{name}.'), kind)
     for name, kind in typing.get_type_hints(cls).items()
     if isinstance(kind, type) and dataclasses.is_dataclass(kind)
-  ]
+  )
 
 
 def value(config: Any, name: str) -> Any:
   """The value of a flag, by its name without the dashes."""
   section, dot, field = name.rpartition('.')
-  for attribute, prefix, _ in sections(type(config)) if dot else ():
+  for attribute, prefix, _ in sections(config.__class__) if dot else ():
     if prefix == section + dot:
       config = getattr(config, attribute)
   return getattr(config, field)

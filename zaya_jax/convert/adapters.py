@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Adapters of PEFT, out of a run with --lora.* and into one."""
 
-import dataclasses
 import os
 
 import numpy as np
 
-from pipelines import tokenizer as tokenizer_lib
 from zaya_jax import config as config_lib
-from zaya_jax.checkpoint import errors, folders, meta
+from zaya_jax.checkpoint import errors, folders
 from zaya_jax.checkpoint.writing import stream
+from zaya_jax.convert import run_folder
 from zaya_jax.hub import aside
 from zaya_jax.hub import folder as hub_folder
 from zaya_jax.hub import leaves as leaves_lib
@@ -39,15 +38,19 @@ def export(source: str, output: str) -> None:
     for name, leaf in found.leaves.items()
     if name.startswith('params/')
   }
-  if bad := [
-    n for n, values in factors.items() if not np.isfinite(values).all()
-  ]:
-    raise errors.not_finite(found.path, bad)
+  _check_finite(found.path, factors)
   size = sum(values.nbytes for values in factors.values())
   with aside.folder(output, size + _SMALL + 256 * len(factors)) as partial:
     leaves = {name: _Layers(values) for name, values in factors.items()}
     peft.write(partial, lora, leaves, base.source)
   print(f'exported {source} to {output} ({size:,} bytes, an adapter of PEFT)')
+
+
+def _check_finite(path, factors) -> None:
+  """Refuses NaN and Inf."""
+  bad = [n for n, values in factors.items() if not np.isfinite(values).all()]
+  if bad:
+    raise errors.not_finite(path, bad)
 
 
 class _Layers:
@@ -77,10 +80,7 @@ def import_(config: config_lib.Config, source: str, output: str) -> None:
     )
   base = adapter.open_model(where)
   factors = peft.read(source, base.config, lora)
-  if bad := [
-    n for n, values in factors.items() if not np.isfinite(values).all()
-  ]:
-    raise errors.not_finite(source, bad)
+  _check_finite(source, factors)
   print_ = adapter.identity(base)
   found = adapter.Base(source=os.path.abspath(where), fingerprint=print_)
   size = sum(values.nbytes for values in factors.values())
@@ -95,40 +95,23 @@ def _write(config, partial, output, base, found, lora, factors) -> None:
   home = base.path if is_folder else folders.run_of(base.path)
   tokenizer = hub_folder.read_tokenizer(home, base.config)
   hub_folder.keep_files(home, partial)
-  data = config.data
-  if tokenizer:
-    path = os.path.join(output, tokenizer_lib.FILE_NAME)
-    data = dataclasses.replace(data, tokenizer=path)
-  settings = dataclasses.replace(
+  settings = run_folder.settings(
     config,
-    mode='train',
-    source='',
-    output='',
-    run_dir=output,
+    output,
+    tokenizer,
     restore=found.source,
     model=base.config.computed_as(config.model),
     lora=lora,
-    data=data,
   )
-  text = settings.to_flagfile()
-  with open(os.path.join(partial, 'config.flags'), 'w') as file:
-    file.write(text)
-  about = meta.describe(
+  known = base.about.get('tokenizer_sha256', '')
+  tree = {path: _array(values) for path, values in factors.items()}
+  run_folder.write(
+    partial,
     settings,
-    flags=text,
-    tokenizer_sha256=(
-      tokenizer.sha256 if tokenizer else base.about.get('tokenizer_sha256', '')
-    ),
-    dataset_sha256='',
-    tokens=0,
-    metrics={},
+    {'params': hub_names.nest(tree)},
+    tokenizer.sha256 if tokenizer else known,
+    more={adapter.META: found.as_json()},
   )
-  tree = hub_names.nest(
-    {path: _array(values) for path, values in factors.items()}
-  )
-  about[adapter.META] = found.as_json()
-  directory = os.path.join(folders.root(partial), '0')
-  stream.write(directory, {'params': tree}, about, lambda _: None)
 
 
 def _array(values: np.ndarray) -> stream.Array:

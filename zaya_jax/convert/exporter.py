@@ -197,13 +197,13 @@ def _open(path: str, base: str) -> Source:
 
   Args:
     path: where it is.
-    base: of `hub.adapter.open_model`.
+    base: of `adapter.open_model`.
   """
   found = adapter.open_model(path, base)
   is_folder = hub_folder.is_folder(path)
   folder = path if is_folder else folders.run_of(found.path)
-  kept = hub_folder.CONFIG if is_folder else hub_folder.KEPT_CONFIG
-  kept = os.path.join(folder, kept)
+  name = hub_folder.CONFIG if is_folder else hub_folder.KEPT_CONFIG
+  kept = os.path.join(folder, name)
   return Source(
     config=found.config,
     leaves=found.leaves,

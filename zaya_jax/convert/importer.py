@@ -6,8 +6,6 @@ grow with the model. The run has parameters and no optimizer: score it, sample
 from it, export it, or start another run with --restore.
 """
 
-import dataclasses
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -15,11 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from pipelines import tokenizer as tokenizer_lib
 from zaya_jax import config as config_lib
-from zaya_jax.checkpoint import errors, folders, meta
+from zaya_jax.checkpoint import errors
 from zaya_jax.checkpoint.writing import stream
-from zaya_jax.convert import adapters
+from zaya_jax.convert import adapters, run_folder
 from zaya_jax.hub import aside
 from zaya_jax.hub import folder as hub_folder
 from zaya_jax.hub import names as hub_names
@@ -47,19 +44,7 @@ def main(config: config_lib.Config) -> None:
   found = hub_folder.find_leaves(source, model)
   for note in hub_folder.read_notes(source):
     print(f'note: {note}')
-  data = config.data
-  if tokenizer:
-    path = os.path.join(output, tokenizer_lib.FILE_NAME)
-    data = dataclasses.replace(data, tokenizer=path)
-  settings = dataclasses.replace(
-    config,
-    mode='train',
-    source='',
-    output='',
-    run_dir=output,
-    model=model,
-    data=data,
-  )
+  settings = run_folder.settings(config, output, tokenizer, model=model)
   _write_aside(output, source, settings, found, tokenizer)
   print(f'imported {source} to {output}')
 
@@ -75,19 +60,8 @@ def _write_aside(output, source, settings, found, tokenizer) -> None:
   total = sum(leaf.nbytes for part in found.values() for leaf in part.values())
   with aside.folder(output, int(total * _HEADROOM)) as partial:
     hub_folder.keep_files(source, partial)
-    text = settings.to_flagfile()
-    with open(os.path.join(partial, 'config.flags'), 'w') as file:
-      file.write(text)
-    about = meta.describe(
-      settings,
-      flags=text,
-      tokenizer_sha256=tokenizer.sha256 if tokenizer else '',
-      dataset_sha256='',
-      tokens=0,
-      metrics={},
-    )
-    directory = os.path.join(folders.root(partial), '0')
-    stream.write(directory, tree, about, _progress(total))
+    known = tokenizer.sha256 if tokenizer else ''
+    run_folder.write(partial, settings, tree, known, _progress(total))
 
 
 def _array(

@@ -12,6 +12,7 @@ from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import meta
 from zaya_jax.checkpoint.reading import finder, lazy
 from zaya_jax.hub import folder as hub_folder
+from zaya_jax.hub import names as hub_names
 
 
 class Leaf(Protocol):
@@ -76,6 +77,18 @@ def parts(leaf: Leaf, name: str) -> Iterator[tuple[Any, np.ndarray]]:
   stacked = name.partition('/')[2].startswith('layers/')
   for index in [(n,) for n in range(leaf.shape[0])] if stacked else [()]:
     yield index, leaf[index]
+
+
+def read(found: Source) -> dict[str, Any]:
+  """A model whole, float32: {'params': tree, 'buffers': tree} of arrays."""
+  trees: dict[str, dict[str, np.ndarray]] = {'params': {}, 'buffers': {}}
+  for name, leaf in found.leaves.items():
+    part, _, path = name.partition('/')
+    if part in trees:
+      whole = trees[part][path] = np.empty(leaf.shape, np.float32)
+      for index, values in parts(leaf, name):
+        whole[index] = values
+  return {part: hub_names.nest(tree) for part, tree in trees.items()}
 
 
 class FolderLeaf:

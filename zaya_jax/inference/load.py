@@ -13,6 +13,7 @@ from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import arrays, errors, meta
 from zaya_jax.checkpoint.reading import finder, reader
 from zaya_jax.hub import folder as hub_folder
+from zaya_jax.hub import leaves as leaves_lib
 from zaya_jax.hub.adapters import adapter, peft
 from zaya_jax.inference import activations as activations_lib
 from zaya_jax.inference import model as model_lib
@@ -76,9 +77,8 @@ def load(path: str, base: str = '') -> model_lib.Model:
 def _arrays(directory, config, about, base) -> tuple[Any, Any]:
   """Parameters and buffers of a checkpoint, float32, an adapter merged in."""
   if adapter.of(about):
-    merged = adapter.open_model(directory, base)
-    found, _ = adapter.read(merged, lambda _: np.float32)
-    found = jax.tree.map(jnp.asarray, found)
+    merged = leaves_lib.read(adapter.open_model(directory, base))
+    found = jax.tree.map(jnp.asarray, merged)
   else:
     restored = reader.restore_params(directory, _abstract_params(config))
     # Without the mesh in their types: decoding makes arrays that have none.

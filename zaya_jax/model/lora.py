@@ -26,9 +26,6 @@ from zaya_jax.model import layers, shapes
 
 # Beside the parameters of a model, its adapter with the scale in it.
 KEY = 'lora'
-_MULTIPLIED = frozenset(
-  f'layers/{name}' for names in shapes.ADAPTED.values() for name in names
-)
 
 
 def init(
@@ -72,7 +69,7 @@ def frozen_dtype(
     path: of the parameter.
     stored: its type in the base.
   """
-  if path in _MULTIPLIED:
+  if path in shapes.MULTIPLIED:
     return np.dtype(layers.compute_dtype(model))
   half = np.dtype(stored).itemsize < 4 and path in ('embed', 'head')
   return np.dtype(stored if half else np.float32)

@@ -5,6 +5,7 @@ Of what is under 'layers' the first dimension counts layers.
 """
 
 from zaya_jax import config as config_lib
+from zaya_jax.parallel import placement
 
 # What --lora.targets names: matrices of a layer.
 ADAPTED = {
@@ -13,8 +14,11 @@ ADAPTED = {
   ),
   'experts': ('experts/gate_up', 'experts/down'),
 }
-# The two factors that are trained beside a matrix: X @ A @ B.
-FACTORS = ('lora_a', 'lora_b')
+# Paths of all of these, which layers multiply in the compute type.
+MULTIPLIED = frozenset(
+  f'layers/{name}' for names in ADAPTED.values() for name in names
+)
+FACTORS = placement.FACTORS
 
 
 def parameters(model: config_lib.ModelConfig) -> dict[str, tuple[int, ...]]:

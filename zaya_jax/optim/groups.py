@@ -9,6 +9,8 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from zaya_jax.parallel import placement
+
 # Display name of each group.
 MEANING = {
   'muon': 'Muon',
@@ -63,8 +65,6 @@ _GROUPS = {
   'layers/moe_merge/residual_bias': 'plain',
 }
 
-_FACTORS = ('/lora_a', '/lora_b')  # Of an adapter; decay leads to the base.
-
 
 def label(params: Any, *, optimizer: str) -> Any:
   """A tree like `params` of 'muon', 'decay' and 'plain'.
@@ -89,7 +89,8 @@ def of(name: str, *, optimizer: str) -> str:
   """The group of the parameter at a path, as `label` has it."""
   # LoRA's own papers use AdamW. Muon would give both factors updates of full
   # rank and fixed size; of the product of two nobody knows what that does.
-  group = 'decay' if name.endswith(_FACTORS) else _GROUPS[name]
+  # Decay leads to the base.
+  group = 'decay' if placement.is_factor(name) else _GROUPS[name]
   return 'decay' if (group, optimizer) == ('muon', 'adamw') else group
 
 

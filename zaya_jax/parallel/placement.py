@@ -25,6 +25,8 @@ _PARTS = ('fsdp', 'replica', 'expert', 'context')
 # A stack of layers beyond this is summed or gathered one layer at a time: what
 # a device sends must be contiguous, and a copy of one layer is smaller.
 STACK_BYTES = 2**28
+# The two factors that are trained beside a matrix: X @ A @ B.
+FACTORS = ('lora_a', 'lora_b')
 
 
 def param_dims(
@@ -40,7 +42,7 @@ def param_dims(
   dims: list[Any] = [None] * len(shape)
   if name.startswith('layers/experts/') and sizes.get('expert', 1) > 1:
     dims[1] = 'expert'
-  fsdp = 1 if _is_factor(name) else sizes.get('fsdp', 1)
+  fsdp = 1 if is_factor(name) else sizes.get('fsdp', 1)
   if fsdp > 1 and len(shape) - _first(name) >= 2:
     for dim in _last_two(shape):
       if shape[dim] % fsdp == 0:
@@ -59,7 +61,7 @@ def part_dims(
   be divided by hold copies. Several axes of a dimension are a tuple.
   """
   dims = param_dims(name, shape, sizes)
-  if _is_factor(name):
+  if is_factor(name):
     return dims
   taken = {'expert'} if 'expert' in dims else set()
   axes = [a for a in _PARTS if sizes.get(a, 1) > 1 and a not in taken]
@@ -96,8 +98,9 @@ def exchange_rows(tokens: int, n: int) -> int:
   return tokens // parts if tokens % parts == 0 else tokens
 
 
-def _is_factor(name):
-  return name.endswith(('/lora_a', '/lora_b'))
+def is_factor(name: str) -> bool:
+  """Whether a path is that of a factor of an adapter."""
+  return name.rpartition('/')[2] in FACTORS
 
 
 def _first(name):

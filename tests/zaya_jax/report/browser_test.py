@@ -20,11 +20,7 @@ pytestmark = [
 CURVES = 'loss bpb spread entropy throughput mfu lr grad time'.split()
 
 
-@pytest.fixture(scope='module')
-def browser():
-  made = chromium.Browser()
-  yield made
-  made.close()
+browser = pytest.fixture(chromium.one, scope='module')
 
 
 @pytest.fixture(scope='module')

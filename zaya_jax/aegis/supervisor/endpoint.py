@@ -2,7 +2,6 @@
 """/metrics and /healthz of a supervisor: read only, bounded, no passwords."""
 
 import functools
-import ipaddress
 import socket
 import threading
 from collections.abc import Callable, Iterable
@@ -13,15 +12,15 @@ import prometheus_client
 from prometheus_client import exposition
 
 from zaya_jax import config as config_lib
+from zaya_jax.config.checks import loopback
 
 LOOPBACK = '127.0.0.1'
 _CONNECTIONS = 32  # At a time; more are closed at once.
-_NAMES = ('localhost', 'localhost.localdomain')
 
 
 def exposes(bind: str, port: int) -> str:
   """A sentence for people if others than this machine reach the address."""
-  if is_loopback(bind):
+  if loopback.is_address(bind):
     return ''
   return (
     f'--aegis.bind={bind}: whoever reaches port {port} of this machine reads '
@@ -74,7 +73,7 @@ class Server:
     self._server = simple_server.make_server(
       bind,
       port,
-      functools.partial(_answer, registry, unwell, is_loopback(bind)),
+      functools.partial(_answer, registry, unwell, loopback.is_address(bind)),
       _Server6 if ':' in bind else _Server,
       _Handler,
     )
@@ -103,7 +102,7 @@ def _answer(
   start: Callable,
 ) -> Iterable[bytes]:
   """The application of WSGI."""
-  if is_local and not names_loopback(request.get('HTTP_HOST', '')):
+  if is_local and not loopback.names(request.get('HTTP_HOST', '')):
     # A page in a browser here, whose name leads here, must not read it.
     return _text(start, '421 Misdirected Request', 'not this host')
   path = request['PATH_INFO']
@@ -120,21 +119,6 @@ def _answer(
 def _text(start: Callable, status: str, text: str) -> Iterable[bytes]:
   start(status, [('Content-Type', 'text/plain; charset=utf-8')])
   return [f'{text}\n'.encode()]
-
-
-def is_loopback(address: str) -> bool:
-  """Whether only this machine reaches an address."""
-  try:
-    return ipaddress.ip_address(address).is_loopback
-  except ValueError:
-    return address in _NAMES
-
-
-def names_loopback(host: str) -> bool:
-  """Whether the Host of a request, with or without a port, is this machine."""
-  if host.startswith('['):
-    return is_loopback(host[1:].partition(']')[0])
-  return is_loopback(host.partition(':')[0].lower())
 
 
 class _Server(exposition.ThreadingWSGIServer):

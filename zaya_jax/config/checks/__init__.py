@@ -88,7 +88,9 @@ def check(config: run.Config) -> None:
   if config.mode == 'supervise' and (config.drill or config.aegis.replay):
     return
   mode = _MODES[config.mode]
-  if not all(any(_get(config, flag) for flag in group) for group in mode.needs):
+  if not all(
+    any(fields.value(config, flag) for flag in group) for group in mode.needs
+  ):
     needs = ' and '.join(_choice(group) for group in mode.needs)
     raise fields.UsageError(f'--mode={config.mode} needs {needs}.')
   for flag, path in _read_paths(config, mode):
@@ -116,7 +118,7 @@ def _check_trackers(config: run.Config) -> None:
   for name in ('wandb', 'mlflow'):
     # W&B writes a folder of its name, which is no package of it.
     found = importlib.util.find_spec(name)
-    if _get(config, f'log.{name}') and not (found and found.origin):
+    if fields.value(config, f'log.{name}') and not (found and found.origin):
       raise fields.UsageError(
         f'--log.{name} needs the package {name}, which is not installed; run '
         f'{sys.executable} -m pip install {name}, or leave the flag out.'
@@ -172,8 +174,8 @@ def _read_paths(config: run.Config, mode: _Mode) -> Iterator[tuple[str, str]]:
   yield 'checkpoint.seal_key_file', config.checkpoint.seal_key_file
   for group in mode.reads:
     group = (group,) if isinstance(group, str) else group
-    flag = next((f for f in group if _get(config, f)), group[0])
-    path = _get(config, flag)
+    flag = next((f for f in group if fields.value(config, f)), group[0])
+    path = fields.value(config, flag)
     if config.mode == 'report' and not os.path.exists(path):
       yield from ((flag, part) for part in path.split(','))
     elif (flag, path) != ('data.tokenizer', 'bytes'):
@@ -256,10 +258,6 @@ def _is_url(path: str) -> bool:
 def _choice(group: tuple[str, ...]) -> str:
   first, *others = [f'--{flag}=PATH' for flag in group]
   return f'{first} (or {" or ".join(others)})' if others else first
-
-
-def _get(config: run.Config, flag: str) -> str:
-  return fields.value(config, flag)
 
 
 def _without_weight(text: str) -> str:

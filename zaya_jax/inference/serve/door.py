@@ -13,7 +13,7 @@ import starlette.responses
 from starlette import types
 
 from zaya_jax import config as config_lib
-from zaya_jax.aegis.supervisor import endpoint
+from zaya_jax.config.checks import loopback
 from zaya_jax.inference.serve import errors
 
 KEY_VARIABLE = 'ZAYA_API_KEY'
@@ -44,7 +44,7 @@ def keys(settings: config_lib.ServeConfig) -> tuple[str, ...]:
       )
   else:
     found = tuple(filter(None, [os.environ.get(KEY_VARIABLE, '').strip()]))
-  if not found and not endpoint.is_loopback(settings.host):
+  if not found and not loopback.is_address(settings.host):
     raise config_lib.UsageError(
       f'--serve.host={settings.host} lets other machines in, and there is no '
       f'key: give --serve.api_key_file=FILE or {KEY_VARIABLE}, or leave the '
@@ -83,7 +83,7 @@ class Door:
   def _refusal(self, scope: types.Scope) -> errors.RequestError | None:
     headers = starlette.datastructures.Headers(scope=scope)
     host = headers.get('host', '')
-    if self._is_local and not endpoint.names_loopback(host):
+    if self._is_local and not loopback.names(host):
       # A page in a browser here, whose name leads here, must not read it.
       return errors.RequestError(421, 'This host is not served.')
     origin = headers.get('origin')

@@ -3,6 +3,12 @@
 
 from typing import Any
 
+_KINDS = {
+  401: 'authentication_error',
+  404: 'not_found_error',
+  429: 'rate_limit_error',
+}
+
 
 class RequestError(Exception):
   """A request that is not answered, in the form of OpenAI's API.
@@ -27,26 +33,14 @@ class RequestError(Exception):
 
   def body(self) -> dict[str, Any]:
     """The JSON that is sent."""
-    return body(self.status, self.message, self.param, self.code)
-
-
-def body(
-  status: int, message: str, param: str | None = None, code: str | None = None
-) -> dict[str, Any]:
-  """An error as OpenAI's API writes it."""
-  kinds = {
-    401: 'authentication_error',
-    404: 'not_found_error',
-    429: 'rate_limit_error',
-  }
-  usual = 'server_error' if status >= 500 else 'invalid_request_error'
-  error = {
-    'message': message,
-    'type': kinds.get(status, usual),
-    'param': param,
-    'code': code,
-  }
-  return {'error': error}
+    usual = 'server_error' if self.status >= 500 else 'invalid_request_error'
+    error = {
+      'message': self.message,
+      'type': _KINDS.get(self.status, usual),
+      'param': self.param,
+      'code': self.code,
+    }
+    return {'error': error}
 
 
 def failed() -> RequestError:

@@ -13,7 +13,7 @@ import uvicorn
 from uvicorn.protocols.http import h11_impl
 
 from zaya_jax import config as config_lib
-from zaya_jax.aegis.supervisor import endpoint
+from zaya_jax.config.checks import loopback
 from zaya_jax.inference.serve import app as app_lib
 from zaya_jax.inference.serve import door, meters, requests, start
 from zaya_jax.inference.serve import engine as engine_lib
@@ -43,7 +43,7 @@ def server(
     engine=engine,
     meters=meters.Meters(engine, settings.slots),
   )
-  is_local = endpoint.is_loopback(settings.host) and not allowed
+  is_local = loopback.is_address(settings.host) and not allowed
   config = uvicorn.Config(
     door.Door(behind.app(), allowed, is_local),
     loop='asyncio',

@@ -27,7 +27,7 @@ def model(config: config_lib.Config) -> model_lib.Model:
       'device; leave it out.'
     )
   source = config.source or config.run_dir
-  found = load_lib.load(source)
+  found = load_lib.load(source, config.restore)
   if found.tokenizer is None:
     raise config_lib.UsageError(
       f'--source={source} has no tokenizer; put a tokenizer.json into its '

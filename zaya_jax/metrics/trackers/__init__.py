@@ -24,7 +24,7 @@ class Tracker(Protocol):
     """Takes a text; raises as `scalars`."""
 
   def close(self) -> None:
-    """Passes on what is left, if that does not take long."""
+    """Passes on what is left, if that does not take long; raises as above."""
 
 
 NONE: Mapping[str, Tracker] = types.MappingProxyType({})

@@ -53,13 +53,20 @@ class Feed:
     self._hand(lambda tracker: tracker.text(name, words, step))
 
   def close(self, within_s: float = _CLOSE_S) -> None:
-    """Waits until all is handed on, or so long."""
+    """Waits until all is handed on, or so long.
+
+    Raises:
+      OSError: if something was lost, or may be.
+    """
     end = time.monotonic() + within_s
     try:
       self._waiting.put(None, timeout=within_s)
     except queue.Full:
-      return
+      raise OSError(f'{_MOST} rows wait for it') from self._wrong
     self._thread.join(max(0.0, end - time.monotonic()))
+    if self._thread.is_alive():
+      raise OSError(f'it did not end within {within_s:g} s')
+    self._tell()
 
   def _hand(self, call: Callable[[trackers.Tracker], None]) -> None:
     """Lets a row wait for the thread.
@@ -71,6 +78,10 @@ class Feed:
       self._waiting.put_nowait(call)
     except queue.Full:
       raise OSError(f'{_MOST} rows wait for it') from self._wrong
+    self._tell()
+
+  def _tell(self) -> None:
+    """Raises OSError if something was lost since it was last told."""
     wrong, self._wrong = self._wrong, None
     if wrong is not None:
       raise OSError(str(wrong).partition('\n')[0]) from wrong

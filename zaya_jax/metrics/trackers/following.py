@@ -5,6 +5,7 @@ import contextlib
 import functools
 import importlib
 import pathlib
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -34,8 +35,16 @@ def opened(config: config_lib.Config, serve: Serve) -> Iterator[Following]:
       pathlib.Path(config.run_dir).mkdir(parents=True, exist_ok=True)
       for flag, open_ in _asked(config, serve, stack).items():
         found[flag] = open_()
-        stack.callback(found[flag].close)
+        stack.callback(_close, flag, found[flag])
     yield found
+
+
+def _close(flag, tracker) -> None:
+  """The reporter has ended by now: what is lost is told on stderr."""
+  try:
+    tracker.close()
+  except OSError as error:
+    print(f'{flag} has not got all: {error}.', file=sys.stderr, flush=True)
 
 
 def _asked(config, serve, stack) -> dict[str, Callable[[], trackers.Tracker]]:

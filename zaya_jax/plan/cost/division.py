@@ -167,11 +167,8 @@ def leaves(
   model = shapes.parameters(config.model)
   if not lora.rank:
     return [_leaf(n, shape, muon(n), layout) for n, shape in model.items()]
-  multiplied = {
-    f'layers/{x}' for names in shapes.ADAPTED.values() for x in names
-  }
   found = [
-    _leaf(n, shape, False, layout, width if n in multiplied else 4)
+    _leaf(n, shape, False, layout, width if n in shapes.MULTIPLIED else 4)
     for n, shape in model.items()
   ]
   adapters = shapes.adapters(config.model, lora)

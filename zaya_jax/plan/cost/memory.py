@@ -128,7 +128,7 @@ def _sums(config, width) -> float:
 
 def sent_width(leaf: division.Leaf, layout: division.Layout, width: int) -> int:
   """Bytes of an element of what ZeRO-1 gathers: `working.narrow`."""
-  if leaf.frozen or leaf.name.endswith(shapes.FACTORS):
+  if leaf.frozen or placement.is_factor(leaf.name):
     return leaf.frozen or 4
   narrow = leaf.name.startswith('layers/experts/')
   return width if narrow and layout.sizes['fsdp'] == 1 else 4

@@ -159,7 +159,8 @@ def other_base(home, name):
 
 def test_other_base_is_refused(home, capsys):
   other = other_base(home, 'other')
-  for mode in (['--mode=eval'], ['--mode=export', f'--output={home}/x'], []):
+  export = ['--mode=export', f'--output={home}/x']
+  for mode in (['--mode=eval'], ['--mode=chat'], export, []):
     args = [f'--restore={other}', f'--run_dir={home}/run', *mode]
     if not mode:
       args += [*LORA, *tuning.SMALL, '--num_steps=8']

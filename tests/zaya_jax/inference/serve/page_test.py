@@ -20,11 +20,7 @@ TEXT = "at('text').value = {!r}; at('form').requestSubmit();"
 IDLE = 'running === null'
 
 
-@pytest.fixture(scope='module')
-def browser():
-  made = chromium.Browser()
-  yield made
-  made.close()
+browser = pytest.fixture(chromium.one, scope='module')
 
 
 @pytest.fixture(scope='module')

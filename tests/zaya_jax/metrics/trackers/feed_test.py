@@ -104,6 +104,16 @@ def test_a_tracker_that_hangs_takes_a_bounded_number_of_rows(monkeypatch):
   with pytest.raises(OSError, match='3 rows wait for it'):
     for step in range(9):
       made.scalars({}, step)
-  made.close(within_s=0.05)  # Returns.
+  with pytest.raises(OSError, match='rows wait|did not end within 0.05 s'):
+    made.close(within_s=0.05)
   assert not tracker.closed
   tracker.go.set()
+
+
+def test_what_is_lost_at_the_end_is_told():
+  tracker = Tracker()
+  tracker.error = ValueError('bad name')
+  made = feed.Feed(lambda: tracker)
+  made.scalars({}, 1)
+  with pytest.raises(OSError, match='^bad name$'):
+    made.close()

@@ -113,3 +113,19 @@ def test_a_supervised_run_has_one_port(tmp_path, capsys):
   words += ['--mode=supervise', '--log.metrics_port=9000']
   assert main.main(['zaya_jax', *words]) == 2
   assert 'has --aegis.port; drop one' in capsys.readouterr().err
+
+
+class _Broken:
+  def scalars(self, values, step):
+    pass
+
+  def close(self):
+    raise OSError('the server is away')
+
+
+def test_what_a_tracker_loses_at_the_end_is_said(tmp_path, monkeypatch, capsys):
+  monkeypatch.setattr(following, '_fed', lambda name, config: _Broken())
+  with following.opened(_config(tmp_path, wandb=True), run._serve):
+    pass
+  err = capsys.readouterr().err
+  assert err == '--log.wandb has not got all: the server is away.\n'
