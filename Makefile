@@ -25,7 +25,7 @@ python := $(if $(filter python3.%,$(name)),PYENV_VERSION=$(name:python%=%)) $(PY
 help:
 	@echo 'make quickstart  train a small ZAYA1 model on real text, about 3 minutes'
 	@echo 'make first-contact  the first hour on a new GPU: docs/mi300x.md'
-	@echo 'make test        all tests that need no PyTorch, 7 minutes'
+	@echo 'make test        all tests that need no PyTorch'
 	@echo 'make test-long   the rest: many processes, many trials, more mutants'
 	@echo 'make test-newest a part of the tests with the newest jax, by python3.12'
 	@echo 'make mutants     small mistakes in the sources, which tests must see'
