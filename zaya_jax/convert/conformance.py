@@ -20,9 +20,10 @@ import safetensors.numpy
 
 from zaya_jax import config as config_lib
 from zaya_jax.convert import conformance_table
-from zaya_jax.hub import aside, errors
+from zaya_jax.hub import aside, errors, leaves
 from zaya_jax.hub import folder as hub_folder
-from zaya_jax.inference import activations
+from zaya_jax.hub.quantized import choice as choice_lib
+from zaya_jax.inference import activations, packing
 
 # Resolved: links out of a folder of weights are refused, and Bazel links.
 KIT = pathlib.Path(__file__).resolve().with_name('kit')
@@ -53,7 +54,11 @@ def main(config: config_lib.Config) -> int:
   if config.output:
     _write(config.output)
     return 0
-  report = check(_read(config.source) if config.source else own(config.model))
+  report = check(
+    _read(config.source)
+    if config.source
+    else own(config.model, choice_lib.given(config))
+  )
   report.print()
   print(json.dumps(report.summary()), flush=True)
   return 0 if report.agrees else errors.FolderError.exit_code
@@ -97,7 +102,10 @@ def check(
   )
 
 
-def own(model: config_lib.ModelConfig) -> dict[str, np.ndarray]:
+def own(
+  model: config_lib.ModelConfig,
+  quant: choice_lib.Choice = choice_lib.NONE,
+) -> dict[str, np.ndarray]:
   """Outputs of our own model on this device, in `model.dtype`, or float32."""
   about, inputs, _, _ = _kit()
   dtype: Literal['bfloat16', 'float32'] = (
@@ -105,7 +113,7 @@ def own(model: config_lib.ModelConfig) -> dict[str, np.ndarray]:
   )
   folder = str(KIT / 'model')
   config = dataclasses.replace(hub_folder.read_config(folder), dtype=dtype)
-  arrays = hub_folder.read_params(folder, config)
+  arrays = packing.read(leaves.find(folder), quant)
   return activations.outputs(
     config, *arrays, inputs['tokens'], inputs['mask'], about['prompt']
   )

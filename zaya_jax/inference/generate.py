@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from zaya_jax import config as config_lib
+from zaya_jax.hub.quantized import choice as choice_lib
 from zaya_jax.inference import load as load_lib
 from zaya_jax.inference import model as model_lib
 from zaya_jax.metrics import text
@@ -41,7 +42,7 @@ def main(config: config_lib.Config) -> None:
     mesh_lib.make_context_mesh(config.mesh.context)
   prompts = _read_prompts(path) if path else [{'prompt': _one(config)}]
   model = dataclasses.replace(
-    load_lib.load(source, config.restore),
+    load_lib.load(source, config.restore, choice_lib.given(config)),
     context=config.mesh.context,
     on_note=_note,
   )

@@ -15,6 +15,8 @@ ADAPTED = {
 }
 # The two factors that are trained beside a matrix: X @ A @ B.
 FACTORS = ('lora_a', 'lora_b')
+# The matrix itself, where it is packed: layers take it from beside, too.
+PACKED = 'packed'
 
 
 def parameters(model: config_lib.ModelConfig) -> dict[str, tuple[int, ...]]:

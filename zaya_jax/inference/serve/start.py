@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 
 from zaya_jax import config as config_lib
+from zaya_jax.hub.quantized import choice as choice_lib
 from zaya_jax.inference import load as load_lib
 from zaya_jax.inference import model as model_lib
 from zaya_jax.inference.decoding import slots as slots_lib
@@ -27,7 +28,7 @@ def model(config: config_lib.Config) -> model_lib.Model:
       'device; leave it out.'
     )
   source = config.source or config.run_dir
-  found = load_lib.load(source)
+  found = load_lib.load(source, config.restore, choice_lib.given(config))
   if found.tokenizer is None:
     raise config_lib.UsageError(
       f'--source={source} has no tokenizer; put a tokenizer.json into its '
