@@ -17,6 +17,7 @@ from zaya_jax import config as config_lib
 from zaya_jax.hub.quantized import choice as choice_lib
 from zaya_jax.inference import load as load_lib
 from zaya_jax.inference import model as model_lib
+from zaya_jax.inference import packing
 from zaya_jax.metrics import text
 from zaya_jax.parallel import mesh as mesh_lib
 
@@ -48,6 +49,8 @@ def main(config: config_lib.Config) -> None:
   )
   rows = [row(model, prompt, config.generate.chat) for prompt in prompts]
   model = model.text_only()
+  if line := packing.note(model.decoder.weights):
+    _note(line)
   how = {
     'max_tokens': config.generate.max_tokens,
     'temperature': config.generate.temperature,

@@ -7,6 +7,7 @@ One layer of one array at a time is wide: memory is that of the packed model.
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol, TypeGuard
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -17,6 +18,7 @@ from zaya_jax.hub import leaves as leaves_lib
 from zaya_jax.hub import names as hub_names
 from zaya_jax.hub.quantized import choice as choice_lib
 from zaya_jax.hub.quantized import rounding
+from zaya_jax.model import packed as few_bits
 
 
 class _Found(Protocol):
@@ -75,6 +77,20 @@ def read(
       trees[part][path] = _wide(leaf, name, check)
   params, buffers = (hub_names.nest(tree) for tree in trees.values())
   return params, buffers
+
+
+def note(weights: Any) -> str:
+  """What the weights of a decoder take; empty if none are packed."""
+  leaves = jax.tree.leaves(weights, is_leaf=few_bits.is_packed)
+  if not any(map(few_bits.is_packed, leaves)):
+    return ''
+  count = sum(leaf.size for leaf in leaves)
+  size, half = few_bits.num_bytes(weights), 2 * count
+  return (
+    f'note: {count:,} weights take {size / 1e6:,.1f} MB, '
+    f'{8 * size / count:.2f} bits each; in bfloat16 they would take '
+    f'{half / 1e6:,.1f} MB.'
+  )
 
 
 class _Check:

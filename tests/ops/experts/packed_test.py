@@ -80,9 +80,7 @@ def test_unlike_matrices_are_joined_wide():
 
 
 @pytest.mark.parametrize('kind', ['int8', 'int4'])
-@pytest.mark.parametrize(
-  'engine', [few.picked, few.dense, xla.expert_mlp_rows]
-)
+@pytest.mark.parametrize('engine', [few.picked, few.dense, xla.expert_mlp_rows])
 def test_engines_for_decoding_take_packed_experts(engine, kind):
   gate_up, wide_up = of(kind, (3,), outputs=48)
   down, wide_down = of(kind, (3,), outputs=24)

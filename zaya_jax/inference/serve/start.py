@@ -10,6 +10,7 @@ from zaya_jax import config as config_lib
 from zaya_jax.hub.quantized import choice as choice_lib
 from zaya_jax.inference import load as load_lib
 from zaya_jax.inference import model as model_lib
+from zaya_jax.inference import packing
 from zaya_jax.inference.decoding import slots as slots_lib
 from zaya_jax.inference.serve import engine as engine_lib
 
@@ -34,7 +35,10 @@ def model(config: config_lib.Config) -> model_lib.Model:
       f'--source={source} has no tokenizer; put a tokenizer.json into its '
       'folder.'
     )
-  return dataclasses.replace(found, on_note=note).text_only()
+  lean = dataclasses.replace(found, on_note=note).text_only()
+  if line := packing.note(lean.decoder.weights):
+    note(line)
+  return lean
 
 
 def context(of: model_lib.Model, settings: config_lib.ServeConfig) -> int:
