@@ -20,9 +20,10 @@ import safetensors.numpy
 
 from zaya_jax import config as config_lib
 from zaya_jax.convert import conformance_table
-from zaya_jax.hub import aside, errors, leaves
+from zaya_jax.hub import aside, leaves
 from zaya_jax.hub import folder as hub_folder
 from zaya_jax.hub.quantized import choice as choice_lib
+from zaya_jax.hub.tensors import errors
 from zaya_jax.inference import activations, packing
 
 # Resolved: links out of a folder of weights are refused, and Bazel links.

@@ -19,9 +19,9 @@ import numpy as np
 from pipelines import tokenizer as tokenizer_lib
 from zaya_jax import config as config_lib
 from zaya_jax.hub import config as hub_config
-from zaya_jax.hub import errors, weights
 from zaya_jax.hub import names as hub_names
 from zaya_jax.hub.quantized import stored
+from zaya_jax.hub.tensors import errors, weights
 from zaya_jax.model import zaya
 
 # Files that a run keeps, so that an export can give them back.

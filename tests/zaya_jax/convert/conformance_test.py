@@ -18,8 +18,9 @@ import safetensors.numpy
 from tests.support.reference import mutants, steps, zaya_numpy
 from zaya_jax import config as config_lib
 from zaya_jax.convert import conformance
-from zaya_jax.hub import aside, errors
+from zaya_jax.hub import aside
 from zaya_jax.hub import folder as hub_folder
+from zaya_jax.hub.tensors import errors
 from zaya_jax.inference import activations
 
 KIT = conformance.KIT

@@ -11,8 +11,8 @@ import math
 
 import numpy as np
 
-from zaya_jax.hub import errors
 from zaya_jax.hub.quantized import rounding, tensor
+from zaya_jax.hub.tensors import errors
 
 SETTINGS = 'quantization_config'  # A key of config.json.
 PACKED, SCALE, SHAPE = '_packed', '_scale', '_shape'

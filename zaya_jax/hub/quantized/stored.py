@@ -4,8 +4,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from zaya_jax.hub import errors, weights
 from zaya_jax.hub.quantized import formats, tensor
+from zaya_jax.hub.tensors import errors, weights
 
 
 def resolve(

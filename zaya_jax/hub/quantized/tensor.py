@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from zaya_jax.hub import errors, weights
+from zaya_jax.hub.tensors import errors, weights
 
 Pair = tuple[np.ndarray, np.ndarray]
 

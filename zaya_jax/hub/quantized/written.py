@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from zaya_jax.hub import shards
 from zaya_jax.hub.quantized import formats, rounding
+from zaya_jax.hub.tensors import shards
 
 
 def tensors(

@@ -12,8 +12,8 @@ import pytest
 import safetensors.numpy
 
 from tests.support import close
-from zaya_jax.hub import errors, weights
 from zaya_jax.hub.quantized import formats, rounding, stored
+from zaya_jax.hub.tensors import errors, weights
 
 GOLDEN = pathlib.Path(__file__).parents[3] / 'golden' / 'quantized'
 SCHEMES = {

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Folders whose experts have few bits, as other programs publish them."""
 
+import functools
 import json
 
 import ml_dtypes
@@ -8,9 +9,10 @@ import numpy as np
 import pytest
 
 from tests.support import folders, tiny
-from zaya_jax.hub import errors, leaves, shards, weights
 from zaya_jax.hub import folder as hub_folder
+from zaya_jax.hub import leaves
 from zaya_jax.hub import names as hub_names
+from zaya_jax.hub.tensors import errors, shards, weights
 
 MODEL = tiny.config(d_model=64, d_expert=32, num_layers=2)
 FP8 = {'quant_method': 'fp8', 'weight_block_size': [16, 32]}
@@ -90,7 +92,9 @@ def test_a_missing_scale_is_named(published):
   folder, _ = published
   file = str(folder / 'model.safetensors')
   kept = [
-    shards.Tensor(t.name, t.shape, t.dtype, lambda a=t.read(): a)
+    shards.Tensor(
+      t.name, t.shape, t.dtype, functools.partial(np.array, t.read())
+    )
     for t in weights.read_header(file)
   ]
   lost = next(t for t in kept if '.1.mlp.experts.down_proj_scale' in t.name)

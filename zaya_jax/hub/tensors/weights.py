@@ -15,7 +15,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from zaya_jax.hub import errors
+from zaya_jax.hub.tensors import errors
 
 SINGLE, INDEX = 'model.safetensors', 'model.safetensors.index.json'
 _WIDE = {
