@@ -46,6 +46,16 @@ def _filled(value):
   return np.where(value == value, value, 0).astype(value.dtype)
 
 
+def test_a_rounded_model_is_measured(capsys):
+  config = config_lib.Config(mode='conform', quant='int8')
+  assert conformance.main(config) == 0
+  out = capsys.readouterr()
+  found = json.loads(out.out)
+  assert 'layers.0.attn.q_proj' in found['differing']
+  assert 'layers.0.attn.norm' not in found['differing']  # Before any matrix.
+  assert found['hint'] == 'The model was rounded: int8 (experts, attention).'
+
+
 def test_our_model_agrees_and_so_does_the_command(capsys):
   assert conformance.main(config_lib.Config(mode='conform')) == 0
   out = capsys.readouterr()
