@@ -46,6 +46,7 @@ def _filled(value):
   return np.where(value == value, value, 0).astype(value.dtype)
 
 
+@pytest.mark.long
 def test_a_rounded_model_is_measured(capsys):
   config = config_lib.Config(mode='conform', quant='int8')
   assert conformance.main(config) == 0

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """--quant: the same numbers at load time and in a folder, and what they do."""
 
+import itertools
 import json
 
 import jax
@@ -9,7 +10,7 @@ import pytest
 import safetensors.numpy
 
 import zaya_jax
-from tests.support import close, runs, tiny
+from tests.support import close, quick, runs, tiny
 from tests.zaya_jax.inference.decoding import network_test
 from zaya_jax import config as config_lib
 from zaya_jax import main
@@ -19,6 +20,7 @@ from zaya_jax.hub import folder as hub_folder
 from zaya_jax.hub.quantized import choice, rounding
 from zaya_jax.hub.tensors import errors
 from zaya_jax.inference import load as load_lib
+from zaya_jax.inference import packing
 from zaya_jax.model import packed
 
 MODEL = tiny.config(
@@ -99,7 +101,7 @@ def test_targets_say_what_is_rounded(run):
   assert rounded == {'layers/experts/gate_up', 'layers/experts/down'}
 
 
-@pytest.mark.parametrize('kind', ['int8', 'int4'])
+@pytest.mark.parametrize('kind', quick.only(['int8', 'int4'], 'int4'))
 def test_decoding_gives_the_logits_of_the_packed_model(loaded, kind):
   model = loaded[kind]
   tokens = np.random.default_rng(1).integers(0, 300, (2, network_test.LENGTH))
@@ -111,11 +113,17 @@ def test_decoding_gives_the_logits_of_the_packed_model(loaded, kind):
   assert close.error(found, np.asarray(loaded['none'](tokens))) > 1e-3
 
 
-@pytest.mark.parametrize('layout', ['native', 'legacy'])
-@pytest.mark.parametrize('kind', ['int8', 'int4'])
-def test_a_folder_holds_what_loading_rounds(
-  run, loaded, tmp_path, kind, layout
-):
+@pytest.mark.parametrize(
+  'case',
+  quick.only(
+    itertools.product(('int8', 'int4'), ('native', 'legacy')),
+    ('int8', 'native'),
+    ('int4', 'legacy'),
+  ),
+  ids='-'.join,
+)
+def test_a_folder_holds_what_loading_rounds(run, loaded, tmp_path, case):
+  kind, layout = case
   folder = export(run, tmp_path / 'few', kind, layout=layout)
   model = load(folder)
   assert_same(without_first_eda(model), without_first_eda(loaded[kind]))
@@ -158,6 +166,15 @@ def test_a_folder_without_scales_is_refused_by_name(
   assert f'has no {name}' in said and 'Traceback' not in said
 
 
+def test_what_weights_take_is_told(loaded):
+  said = packing.note(loaded['int4'].decoder.weights)
+  arrays = jax.tree.leaves(loaded['int4'].decoder.weights)
+  size = sum(a.size * a.dtype.itemsize for a in arrays)
+  assert f'take {size / 1e6:.1f} MB, ' in said
+  assert packing.note(loaded['none'].decoder.weights) == ''
+
+
+@pytest.mark.long
 def test_commands_take_the_flag(run, tmp_path, capsys):
   source = export(run, tmp_path / 'wide', 'none')
   capsys.readouterr()
