@@ -2,6 +2,7 @@
 """Tokens per second of decoding, beside transformers, and what memory allows.
 
     python -m benchmarks.decode [--preset=small] [--batch=1,64] [--model.FLAG]
+    python -m benchmarks.decode --quant=int8,int4 --batch=1,8,64 --no_peer
 
 Both programs, each in a process of its own, draw random weights of a preset's
 shape in bfloat16, by default eight layers of ZAYA1-8B; flags of the trainer
@@ -9,7 +10,8 @@ win. transformers runs `generate` with sdpa attention and with each
 implementation of the experts that it has; its fastest counts. A step must read
 the weights that its tokens use (of the experts those that were chosen) and the
 cache; the limit is these bytes over `--peak_tbs`, by default the datasheet's
-4.8 TB/s of an H200.
+4.8 TB/s of an H200. With --quant each kind is a process of its own, beside
+bfloat16; all matrices are rounded, --quant_targets=experts say some.
 
 The parent process imports neither jax nor torch.
 """
@@ -59,11 +61,12 @@ def ours(args):
   import numpy as np
 
   from zaya_jax.inference.decoding import decoder as decoder_lib
-  from zaya_jax.model import zaya
+  from zaya_jax.model import packed, zaya
 
   model = model_of(args)
   params, buffers = jax.jit(lambda: zaya.init(model, jax.random.key(SEED)))()
   params = jax.tree.map(lambda a: a.astype(jnp.bfloat16), params)
+  params, buffers = rounded(args, model, params, buffers)
   decoder = decoder_lib.Decoder(model, params, buffers)
   count = jax.jit(
     lambda p, b, t: zaya.bind(model, p, b).features(t).load.tokens[:, :-1] > 0
@@ -84,8 +87,10 @@ def ours(args):
       model, params, batch, context + args.tokens // 2, chosen
     )
     emit(
+      quant=args.kind,
       batch=batch,
       context=context,
+      weights_bytes=packed.num_bytes(decoder.weights),
       tokens_per_second=best[0],
       prefill_tokens_per_second=best[1],
       compile_s=speed.compile_s,
@@ -104,8 +109,30 @@ def ours(args):
   )
 
 
+def rounded(args, model, params, buffers):
+  """Parameters with matrices of few bits, as --quant loads them."""
+  import numpy as np
+
+  from zaya_jax.hub import leaves
+  from zaya_jax.hub import names as hub_names
+  from zaya_jax.hub.quantized import choice
+  from zaya_jax.inference import packing
+
+  if args.kind == 'none':
+    return params, buffers
+  arrays = {
+    f'{part}/{name}': np.asarray(array)
+    for part, tree in (('params', params), ('buffers', buffers))
+    for name, array in hub_names.flatten(tree).items()
+  }
+  source = leaves.Source(path='', config=model, leaves=arrays, about={})
+  return packing.read(source, choice.Choice(args.kind, args.quant_targets))
+
+
 def bytes_of_step(model, params, batch, tokens, chosen):
-  """Bytes that one step must read in bfloat16: weights it uses, and the cache.
+  """Bytes that one step must read: weights that it uses, and the cache.
+
+  All is in bfloat16 but for what is packed.
 
   Args:
     model: the configuration.
@@ -116,12 +143,16 @@ def bytes_of_step(model, params, batch, tokens, chosen):
   """
   import jax
 
-  count = lambda tree: sum(leaf.size for leaf in jax.tree.leaves(tree))
+  from zaya_jax.model import packed
+
+  is_packed = packed.is_packed
+  size = lambda leaf: leaf.nbytes if is_packed(leaf) else 2 * leaf.size
+  count = lambda tree: sum(map(size, jax.tree.leaves(tree, is_leaf=is_packed)))
   experts = count(params['layers']['experts'])
   one = experts // (model.num_layers * model.num_experts)
   cache = batch * tokens * model.num_layers * 2
   cache *= model.num_kv_heads * model.head_dim
-  return 2 * (count(params) - experts + chosen * one + cache)
+  return count(params) - experts + chosen * one + 2 * cache
 
 
 def theirs(args):
@@ -199,10 +230,10 @@ def emit(**line):
   print(json.dumps(line), flush=True)
 
 
-def run(role):
+def run(role, kind='none'):
   """Runs one role in a process of its own; returns its lines."""
   command = [sys.executable, '-m', 'benchmarks.decode', *sys.argv[1:]]
-  command.append(f'--role={role}')
+  command += [f'--role={role}', f'--kind={kind}']
   lines = []
   with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
     for line in child.stdout:
@@ -232,6 +263,7 @@ def table(results, peers):
 def parse(argv=None):
   """The command line."""
   numbers = lambda text: [int(x) for x in text.split(',')]
+  words = lambda text: tuple(text.split(','))
   parser = argparse.ArgumentParser(
     allow_abbrev=False, description=__doc__.partition('\n')[0]
   )
@@ -243,9 +275,16 @@ def parse(argv=None):
   parser.add_argument('--repeats', type=int, default=2)
   parser.add_argument('--peak_tbs', type=float, default=4.8)
   parser.add_argument('--no_peer', action='store_true')
+  parser.add_argument('--quant', type=words, default=())
+  parser.add_argument(
+    '--quant_targets',
+    type=words,
+    default=('experts', 'attention', 'embedding'),
+  )
   parser.add_argument('--profile', default='')
   parser.add_argument('--output', default=str(record.RESULTS / 'decode.json'))
   parser.add_argument('--role', default='', help=argparse.SUPPRESS)
+  parser.add_argument('--kind', default='none', help=argparse.SUPPRESS)
   args, args.flags = parser.parse_known_args(argv)
   return args
 
@@ -257,12 +296,13 @@ def main():
     return {'ours': ours, 'theirs': theirs}[args.role](args)
   about = record.circumstances('benchmarks.decode', ['jax'])
   about['model'] = shape(model_of(args))
-  results = run('ours')
+  results = [r for k in ('none', *args.quant) for r in run('ours', k)]
   peers = [] if args.no_peer else run('theirs')
   rows = table(results, peers)
   for row in rows:
     ratio = f'{row["ratio"]:.1f}x' if row['ratio'] else '-'
     print(
+      f'{row["quant"]:4} {row["weights_bytes"] / 1e9:6.2f} GB  '
       f'batch {row["batch"]:3}  context {row["context"]:6,}  '
       f'{row["tokens_per_second"]:9,.0f} tokens/s  '
       f'{100 * row["share_of_limit"]:5.1f}% of the limit  '

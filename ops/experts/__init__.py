@@ -6,7 +6,7 @@ from typing import Any
 import jax
 
 from ops import dispatch
-from ops.experts import api, few, hip, hopper, ragged, triton, xla
+from ops.experts import api, few, hip, hopper, packed, ragged, triton, xla
 from ops.experts import sink as sink_lib
 from ops.experts.sorting import permute, sort_by_expert
 from ops.triton import backend
@@ -98,8 +98,8 @@ def _check(x_TD, expert_T, gate_up_EDF, down_EFD):
 def expert_mlp_rows(
   x_TD: jax.Array,
   expert_T: jax.Array,
-  gate_up_EFD: jax.Array,
-  down_EDF: jax.Array,
+  gate_up_EFD: packed.Matrix,
+  down_EDF: packed.Matrix,
 ) -> jax.Array:
   """`expert_mlp` for decoding: matrices are [out, in]; no gradient.
 

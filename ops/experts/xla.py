@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from ops import dispatch
-from ops.experts import api, reference
+from ops.experts import api, packed, reference
 from ops.experts import sink as sink_lib
 from ops.experts.sorting import permute, sort_by_expert
 
@@ -42,8 +42,9 @@ def expert_mlp_rows(x_TD, expert_T, gate_up_EFD, down_EDF) -> jax.Array:
   """See `ops.expert_mlp_rows`."""
   order_T, inverse_T, starts = sort_by_expert(expert_T, gate_up_EFD.shape[0])
   sorted_TD = permute(x_TD, order_T, inverse_T)
+  matrix = lambda w, e: packed.widen(packed.pick(w, e), x_TD.dtype).T
   y_TD = _forward(
-    sorted_TD, starts, lambda e: (gate_up_EFD[e].T, down_EDF[e].T)
+    sorted_TD, starts, lambda e: (matrix(gate_up_EFD, e), matrix(down_EDF, e))
   )
   return permute(y_TD, inverse_T, order_T).astype(jnp.float32)
 

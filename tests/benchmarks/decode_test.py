@@ -31,6 +31,19 @@ def test_bytes_of_a_step_are_the_weights_that_are_used_and_the_cache():
   assert found - fewer == 2 * expert
 
 
+def test_packed_matrices_count_with_their_own_bytes():
+  model = tiny.config(num_layers=2, num_experts=3, d_model=16, d_expert=8)
+  params, buffers = tiny.arrays(model)
+  args = decode.parse(['--quant=int4', '--quant_targets=experts'])
+  args.kind, *_ = args.quant
+  few, _ = decode.rounded(args, model, params, buffers)
+  found, wide = (
+    decode.bytes_of_step(model, p, 5, 7, chosen=4) for p in (few, params)
+  )
+  # Half a byte a number, and two bytes for each group of 16 or 8.
+  assert wide - found == 4 * (1.5 * 3 * 16 * 8 - 2 * (16 + 16))
+
+
 @pytest.mark.parametrize('preset, layers', [('zaya1_8b', 8), ('small', 16)])
 def test_the_peer_has_the_shape_of_the_preset(preset, layers):
   model = decode.model_of(decode.parse([f'--preset={preset}']))
@@ -63,7 +76,7 @@ def test_the_fastest_way_of_the_peer_counts():
 def test_our_side_measures_every_case(capsys):
   args = decode.parse(
     ['--preset=quickstart', '--model.num_layers=1', '--batch=1,2']
-    + ['--context=8', '--tokens=3', '--repeats=1']
+    + ['--context=8', '--tokens=3', '--repeats=1', '--kind=int4']
   )
   assert isinstance(args, argparse.Namespace)
   decode.ours(args)

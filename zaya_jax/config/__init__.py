@@ -39,6 +39,7 @@ EvalConfig = modes.EvalConfig
 ExportConfig = modes.ExportConfig
 GenerateConfig = modes.GenerateConfig
 LedgerConfig = modes.LedgerConfig
+QuantConfig = modes.QuantConfig
 ReportConfig = modes.ReportConfig
 ServeConfig = modes.ServeConfig
 AegisConfig = aegis.AegisConfig

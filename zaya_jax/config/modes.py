@@ -191,6 +191,27 @@ class ExportConfig(fields.Section, prefix='export.'):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class QuantConfig(fields.Section, prefix='quant.'):
+  """Which matrices --quant rounds."""
+
+  targets: tuple[str, ...] = field(
+    ('experts', 'attention'),
+    'What is rounded: experts, attention (its projections) and embedding, '
+    'with the head that is tied to it, which gets 8 bits at the least.',
+  )
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    known = ('experts', 'attention', 'embedding')
+    wrong = [name for name in self.targets if name not in known]
+    if wrong or not self.targets or len(set(self.targets)) < len(self.targets):
+      raise fields.UsageError(
+        f'--quant.targets={",".join(self.targets)} must name some of '
+        f'{", ".join(known)}, each once.'
+      )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ReportConfig(fields.Section, prefix='report.'):
   """Pages of --mode=report."""
 

@@ -93,6 +93,11 @@ class Config(fields.Section, prefix=''):
   prompt: str = field(
     '', 'Prompt of --mode=generate and of samples during training.'
   )
+  quant: Literal['none', 'int8', 'int4'] = field(
+    'none',
+    'Rounds matrices of a model as eval, generate, chat, serve, conform and '
+    'export read it. int8: a scale for each output; int4: for each 64 inputs.',
+  )
   json: Literal['auto', 'true', 'false'] = field(
     'auto',
     'Prints results as JSON, one object a line, instead of tables; auto: where '
@@ -126,6 +131,8 @@ class Config(fields.Section, prefix=''):
   # Its flags are --serve.*; `serve` is the older flag.
   serving: modes.ServeConfig = modes.ServeConfig()
   export: modes.ExportConfig = modes.ExportConfig()
+  # Its flags are --quant.*, beside --quant.
+  quantization: modes.QuantConfig = modes.QuantConfig()
   ops: machine_lib.OpsConfig = machine_lib.OpsConfig()
   plan: machine_lib.PlanConfig = machine_lib.PlanConfig()
   bench: machine_lib.BenchConfig = machine_lib.BenchConfig()

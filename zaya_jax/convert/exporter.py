@@ -7,10 +7,11 @@ not grow with the model.
 
 import dataclasses
 import functools
+import math
 import os
 import pathlib
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,13 +20,17 @@ from pipelines import tokenizer as tokenizer_lib
 from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import errors, folders
 from zaya_jax.convert import adapters
-from zaya_jax.hub import aside, card, shards, weights
+from zaya_jax.hub import aside, card
 from zaya_jax.hub import config as hub_config
 from zaya_jax.hub import files as hub_files
 from zaya_jax.hub import folder as hub_folder
 from zaya_jax.hub import leaves as leaves_lib
 from zaya_jax.hub import names as hub_names
 from zaya_jax.hub.adapters import adapter
+from zaya_jax.hub.quantized import choice as choice_lib
+from zaya_jax.hub.quantized import formats, written
+from zaya_jax.hub.tensors import shards, weights
+from zaya_jax.inference import packing
 
 _BIAS = 'buffers/layers/router/balance_bias'
 _SMALL = 2**16  # Bytes of settings and card, at the most.
@@ -71,15 +76,18 @@ def main(config: config_lib.Config) -> None:
   if config.export.layout == 'peft':
     adapters.export(source, output)
     return
-  found = _open(source, config.restore)
+  found, quant = _open(source, config.restore), choice_lib.given(config)
+  packing.wanted(found, quant)
   layout = config.export.layout
   hub_config.to_hf(found.config, layout)  # Refused now rather than at the end.
   notes = find_notes(found, layout)
   print(*(f'note: {note}' for note in notes), sep='\n', end='\n' * any(notes))
-  tensors = plan(found, layout, config.export.dtype)
+  tensors = plan(found, layout, config.export.dtype, quant)
   size = sum(tensor.nbytes for tensor in tensors)
   with aside.folder(output, size + _bytes_besides(found, tensors)) as partial:
-    _write_small_files(pathlib.Path(partial), found, layout, tensors, notes)
+    _write_small_files(
+      pathlib.Path(partial), found, layout, tensors, notes, quant
+    )
     shards.write(partial, tensors, shards.SHARD_BYTES)
   print(f'exported {source} to {output} ({size:,} bytes, {layout} layout)')
 
@@ -111,7 +119,10 @@ def find_notes(source: Source, layout: hub_names.Layout) -> list[str]:
 
 
 def plan(
-  source: Source, layout: hub_names.Layout, dtype: str
+  source: Source,
+  layout: hub_names.Layout,
+  dtype: str,
+  quant: choice_lib.Choice = choice_lib.NONE,
 ) -> list[shards.Tensor]:
   """The tensors of the folder; no value is read yet.
 
@@ -120,6 +131,7 @@ def plan(
     layout: whose names.
     dtype: 'auto' (as stored), 'float32' or 'bfloat16'. The balancing bias is
       not rounded: it decides between nearly equal experts.
+    quant: which matrices are rounded to few bits, whatever `dtype` is.
   """
   tables = {'params': hub_names.PARAMS, 'buffers': hub_names.BUFFERS}
   found = []
@@ -131,9 +143,13 @@ def plan(
       wanted = leaf.dtype
       if dtype != 'auto':
         wanted = np.dtype('float32') if part == 'buffers' else np.dtype(dtype)
+      kind = quant.of(row.path) if part == 'params' else None
       for name, index in row.tensors(layout, leaf.shape):
         read = functools.partial(_read, source, part, row, index)
         shape = row.shape_of(index, leaf.shape)
+        if kind:
+          found += written.tensors(name, shape, kind, read)
+          continue
         found.append(shards.Tensor(name, shape, wanted, read))
   return found
 
@@ -157,13 +173,35 @@ def _bytes_besides(source: Source, tensors: list[shards.Tensor]) -> int:
   return _SMALL + kept + tokenizer + names
 
 
-def _write_small_files(folder, source, layout, tensors, notes) -> None:
-  embed = next(t for t in tensors if t.name == hub_names.EMBED)
+def _rounded(source, layout, quant) -> Iterator[tuple[str, int, str]]:
+  """Name, inputs and kind of each tensor that is rounded."""
+  for name, shape, path in _stored(source, layout):
+    if kind := quant.of(path):
+      yield name, shape[-1], kind
+
+
+def _stored(source, layout) -> Iterator[tuple[str, tuple[int, ...], str]]:
+  """Name, shape and path of each tensor of parameters."""
+  for row in hub_names.PARAMS:
+    leaf = source.leaves.get(f'params/{row.path}')
+    for name, index in row.tensors(layout, leaf.shape) if leaf else ():
+      yield name, row.shape_of(index, leaf.shape), row.path
+
+
+def _write_small_files(folder, source, layout, tensors, notes, quant) -> None:
+  plain = {tensor.name: tensor.dtype.name for tensor in tensors}
+  named = {path: name for name, _, path in _stored(source, layout)}
+  # Of all that is not rounded.
+  dtype = plain.get(hub_names.EMBED, plain[named['final_norm']])
   length = source.about['config']['data']['seq_len'] if source.about else 4096
   defaults = hub_files.defaults(source.tokenizer, length)
   settings = hub_files.model_settings(
-    source.config, layout, embed.dtype.name, source.kept, defaults
+    source.config, layout, dtype, source.kept, defaults
   )
+  settings.pop(formats.SETTINGS, None)  # Of a folder that was rounded before.
+  if quant:
+    rounded = _rounded(source, layout, quant)
+    settings[formats.SETTINGS] = written.settings(rounded)
   for name in hub_folder.KEPT:
     if source.kept and os.path.isfile(os.path.join(source.folder, name)):
       shutil.copyfile(os.path.join(source.folder, name), folder / name)
@@ -179,12 +217,8 @@ def _write_small_files(folder, source, layout, tensors, notes) -> None:
       hub_files.write_json(folder / hub_files.GENERATION, generation)
   text = card.render(
     layout=layout,
-    parameters=sum(
-      tensor.nbytes // tensor.dtype.itemsize
-      for tensor in tensors
-      if not tensor.name.endswith('balancing_biases')  # Not trained.
-    ),
-    dtype=embed.dtype.name,
+    parameters=sum(math.prod(s) for _, s, _ in _stored(source, layout)),
+    dtype=str(quant or dtype),
     step=source.step,
     about=source.about,
     notes=notes,

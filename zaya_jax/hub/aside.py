@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from zaya_jax import config as config_lib
 from zaya_jax.checkpoint.writing import aside
-from zaya_jax.hub import errors
+from zaya_jax.hub.tensors import errors
 
 
 def check(output: str, source: str = '') -> str:

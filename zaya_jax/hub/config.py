@@ -9,9 +9,10 @@ that the other side does not have is refused by name. Settings of training alone
 from typing import Any
 
 from zaya_jax import config as config_lib
-from zaya_jax.hub import errors, legacy
+from zaya_jax.hub import legacy
 from zaya_jax.hub import names as hub_names
 from zaya_jax.hub import values as hub_values
+from zaya_jax.hub.tensors import errors
 
 # What `transformers.ZayaConfig` assumes for a key that the file leaves out.
 _KINDS = {

@@ -19,8 +19,9 @@ import numpy as np
 from pipelines import tokenizer as tokenizer_lib
 from zaya_jax import config as config_lib
 from zaya_jax.hub import config as hub_config
-from zaya_jax.hub import errors, weights
 from zaya_jax.hub import names as hub_names
+from zaya_jax.hub.quantized import stored
+from zaya_jax.hub.tensors import errors, weights
 from zaya_jax.model import zaya
 
 # Files that a run keeps, so that an export can give them back.
@@ -52,7 +53,7 @@ class Leaf:
   shape: tuple[int, ...]
   dtype: np.dtype
   chunk: tuple[int, ...]
-  sources: tuple[tuple[tuple[int, ...], weights.Tensor | None], ...]
+  sources: tuple[tuple[tuple[int, ...], Any], ...]
 
   @property
   def nbytes(self) -> int:
@@ -207,7 +208,8 @@ def find_leaves(
       type.
   """
   given = weights.read_json(os.path.join(path, CONFIG))
-  layout, tensors = hub_config.layout_of(given), weights.find(path)
+  layout, there = hub_config.layout_of(given), weights.find(path)
+  tensors = stored.resolve(os.path.join(path, CONFIG), given, there)
   shapes = jax.eval_shape(lambda key: zaya.init(config, key), jax.random.key(0))
   used: set[str] = set()
   tables = {'params': hub_names.PARAMS, 'buffers': hub_names.BUFFERS}

@@ -13,6 +13,7 @@ from zaya_jax.checkpoint import meta
 from zaya_jax.checkpoint.reading import finder, lazy
 from zaya_jax.hub import folder as hub_folder
 from zaya_jax.hub import names as hub_names
+from zaya_jax.hub.quantized import tensor as stored
 
 
 class Leaf(Protocol):
@@ -99,6 +100,14 @@ class FolderLeaf:
     self._read = leaf.row.axes.read
     self._tensors = dict(leaf.sources)
     self._layer = functools.lru_cache(maxsize=1)(self._read_layer)
+    kinds = [
+      (tensor.values.dtype, tensor.values.shape, tensor.scale.shape)
+      if isinstance(tensor, stored.Tensor) and tensor.pack
+      else None
+      for tensor in self._tensors.values()
+    ]
+    # Whether all of it has few bits, in one format that decoding knows.
+    self.is_packed = None not in kinds and len(set(kinds)) == 1
 
   def __getitem__(self, index: tuple[int, ...]) -> np.ndarray:
     if index in self._tensors:
@@ -107,6 +116,14 @@ class FolderLeaf:
         return np.zeros(self.shape[len(index) :], self.dtype)
       return self._read(tensor.read())
     return self._layer(index[0])[index[1:]]
+
+  def read_packed(self, index: tuple[int, ...]) -> stored.Pair:
+    """Numbers and scales of a part, [..., out, in], where `is_packed`."""
+    if index in self._tensors:
+      return self._tensors[index].read_packed()
+    pairs = [self.read_packed((*index, e)) for e in range(self.shape[1])]
+    values, scale = (np.stack(arrays) for arrays in zip(*pairs, strict=True))
+    return values, scale
 
   def _read_layer(self, n: int) -> np.ndarray:
     if (n,) in self._tensors:

@@ -10,8 +10,8 @@ import functools
 from typing import Any
 
 from zaya_jax import config as config_lib
-from zaya_jax.hub import errors
 from zaya_jax.hub import values as hub_values
+from zaya_jax.hub.tensors import errors
 
 # Any of these tells this layout from the native one.
 KEYS = (

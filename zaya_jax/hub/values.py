@@ -4,7 +4,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from zaya_jax.hub import errors
+from zaya_jax.hub.tensors import errors
 
 _WORDS = {
   int: 'a whole number',

@@ -17,7 +17,7 @@ from ops.cca import reference as cca_ops
 from zaya_jax import config as config_lib
 from zaya_jax.inference.decoding import network
 from zaya_jax.model import block as block_lib
-from zaya_jax.model import cca, layers, moe, zaya
+from zaya_jax.model import cca, layers, moe, packed, zaya
 
 
 def outputs(
@@ -60,7 +60,7 @@ def forward(
   mask_BL: jax.Array,
 ) -> dict[str, jax.Array]:
   """All that `outputs` gives but decoding, for use inside of jit."""
-  model = zaya.bind(config, params, buffers)
+  model = zaya.bind(config, packed.whole(config, params), buffers)
   positions = jnp.maximum(jnp.cumsum(mask_BL, axis=1) - 1, 0)
   full, sliding = (
     layers.rope_table(positions, config.d_rope, theta)

@@ -25,6 +25,7 @@ from zaya_jax.checkpoint.reading import finder
 from zaya_jax.config import fields
 from zaya_jax.data import held_out, history, opening
 from zaya_jax.hub import folder as hub_folder
+from zaya_jax.hub.quantized import choice as choice_lib
 from zaya_jax.inference import load as load_lib
 from zaya_jax.inference import model as model_lib
 from zaya_jax.inference import score
@@ -52,7 +53,9 @@ def main(config: config_lib.Config) -> None:
   source = config.source or config.run_dir
   if config.eval.tasks:
     return _tasks(config, source)
-  model, trained = load_lib.load(source, config.restore), _config_of(source)
+  quant = choice_lib.given(config)
+  model = load_lib.load(source, config.restore, quant)
+  trained = _config_of(source)
   data = _windows(config, trained)
   if config.eval.text:
     batches, num_bytes = _text(config.eval.text, model, data)
@@ -100,7 +103,7 @@ def _tasks(config: config_lib.Config, source: str) -> None:
       'lm-eval.'
     ) from error
   manager = harness.find_tasks(asked.tasks, asked.task_dir)
-  model = load_lib.load(source, config.restore)
+  model = load_lib.load(source, config.restore, choice_lib.given(config))
   if model.tokenizer is None:
     raise config_lib.UsageError(
       f'--eval.tasks needs a tokenizer and --source={source} has none; put a '

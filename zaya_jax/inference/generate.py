@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 
 from zaya_jax import config as config_lib
+from zaya_jax.hub.quantized import choice as choice_lib
 from zaya_jax.inference import load as load_lib
 from zaya_jax.inference import model as model_lib
+from zaya_jax.inference import packing
 from zaya_jax.metrics import text
 from zaya_jax.parallel import mesh as mesh_lib
 
@@ -41,12 +43,14 @@ def main(config: config_lib.Config) -> None:
     mesh_lib.make_context_mesh(config.mesh.context)
   prompts = _read_prompts(path) if path else [{'prompt': _one(config)}]
   model = dataclasses.replace(
-    load_lib.load(source, config.restore),
+    load_lib.load(source, config.restore, choice_lib.given(config)),
     context=config.mesh.context,
     on_note=_note,
   )
   rows = [row(model, prompt, config.generate.chat) for prompt in prompts]
   model = model.text_only()
+  if line := packing.note(model.decoder.weights):
+    _note(line)
   how = {
     'max_tokens': config.generate.max_tokens,
     'temperature': config.generate.temperature,

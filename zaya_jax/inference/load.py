@@ -15,13 +15,20 @@ from zaya_jax.checkpoint.reading import finder, reader
 from zaya_jax.hub import folder as hub_folder
 from zaya_jax.hub import leaves as leaves_lib
 from zaya_jax.hub.adapters import adapter, peft
+from zaya_jax.hub.quantized import choice as choice_lib
 from zaya_jax.inference import activations as activations_lib
 from zaya_jax.inference import model as model_lib
+from zaya_jax.inference import packing
 from zaya_jax.model import zaya
+from zaya_jax.model.packed import is_packed
 from zaya_jax.parallel import mesh as mesh_lib
 
 
-def load(path: str, base: str = '') -> model_lib.Model:
+def load(
+  path: str,
+  base: str = '',
+  quant: choice_lib.Choice | str = choice_lib.NONE,
+) -> model_lib.Model:
   """Reads a model.
 
   Args:
@@ -29,9 +36,11 @@ def load(path: str, base: str = '') -> model_lib.Model:
       Face ZAYA folder of either layout.
     base: of a run that trained an adapter (--lora.*), where its base is now;
       empty: where it was.
+    quant: which matrices are rounded to few bits, or 'int8' or 'int4'. A
+      folder in which they are stored so keeps them.
 
   Raises:
-    UsageError: if there is no such folder.
+    UsageError: if there is no such folder, or it cannot be rounded.
     CheckpointError: if it holds no complete checkpoint, the tokenizer of
       another run, or an array with NaN or Inf.
     ValueError: if a Hugging Face folder is not one of ZAYA.
@@ -42,10 +51,12 @@ def load(path: str, base: str = '') -> model_lib.Model:
       'Hugging Face folder (--source).'
     )
   peft.check_model(path)
+  if isinstance(quant, str):
+    quant = choice_lib.make(quant)
   read_from = path
   if hub_folder.is_folder(path):
     config = hub_folder.read_config(path)
-    params, buffers = hub_folder.read_params(path, config)
+    params, buffers = _of_folder(path, config, quant)
     tokenizer = hub_folder.read_tokenizer(path, config)
     stop_ids = hub_folder.read_stop_ids(path)
     max_positions = hub_folder.read_max_positions(path)
@@ -53,7 +64,7 @@ def load(path: str, base: str = '') -> model_lib.Model:
     read_from = directory = finder.resolve(path)
     about = meta.read(directory)
     config = meta.model_config(about)
-    params, buffers = _arrays(directory, config, about, base)
+    params, buffers = _arrays(directory, config, about, base, quant)
     run_dir = os.path.dirname(os.path.dirname(directory))
     tokenizer = _run_tokenizer(run_dir, about['tokenizer_sha256'])
     stop_ids = tokenizer.stop_ids if tokenizer else ()
@@ -63,7 +74,8 @@ def load(path: str, base: str = '') -> model_lib.Model:
       max_positions = hub_folder.read_max_positions(
         run_dir, hub_folder.KEPT_CONFIG
       )
-  arrays.check_finite(read_from, {'params': params, 'buffers': buffers})
+  if not any(map(is_packed, jax.tree.leaves(params, is_leaf=is_packed))):
+    arrays.check_finite(read_from, {'params': params, 'buffers': buffers})
   return model_lib.Model(
     config=config,
     params=params,
@@ -74,8 +86,20 @@ def load(path: str, base: str = '') -> model_lib.Model:
   )
 
 
-def _arrays(directory, config, about, base) -> tuple[Any, Any]:
-  """Parameters and buffers of a checkpoint, float32, an adapter merged in."""
+def _of_folder(path, config, quant) -> tuple[Any, Any]:
+  """Parameters and buffers of a Hugging Face folder."""
+  found = leaves_lib.find(path)
+  if packing.wanted(found, quant):
+    return packing.read(found, quant)
+  return hub_folder.read_params(path, config)
+
+
+def _arrays(directory, config, about, base, quant) -> tuple[Any, Any]:
+  """Parameters and buffers of a checkpoint, an adapter merged in."""
+  if quant:
+    merged = adapter.open_model(directory, base)
+    packing.wanted(merged, quant)
+    return packing.read(merged, quant)
   if adapter.of(about):
     merged = leaves_lib.read(adapter.open_model(directory, base))
     found = jax.tree.map(jnp.asarray, merged)

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import traverse_util
 
+from ops.experts import packed
 from zaya_jax import config as config_lib
 from zaya_jax.model import layers, shapes
 
@@ -97,7 +98,8 @@ def merge(tree: Any, adapter: dict[str, Any]) -> Any:
 
   Args:
     tree: parameters, or the module of one layer; jax or NumPy arrays.
-    adapter: with the scale in it, whose paths are those of the tree.
+    adapter: with the scale in it, whose paths are those of the tree. It also
+      has the matrices that are packed (`model.packed`), in place of the tree's.
 
   Returns:
     A tree like `tree`, in its types; sums are float32.
@@ -107,6 +109,8 @@ def merge(tree: Any, adapter: dict[str, Any]) -> Any:
   def one(path, w):
     name = jax.tree_util.keystr(path, simple=True, separator='/')
     name = name.removesuffix('/value')  # Of a parameter within its module.
+    if (few := factors.get(f'{name}/{shapes.PACKED}')) is not None:
+      w = packed.widen(few, w.dtype).swapaxes(-1, -2)
     a, b = (factors.get(f'{name}/{factor}') for factor in shapes.FACTORS)
     return w if a is None else add(w, a, b)
 

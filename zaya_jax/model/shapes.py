@@ -19,6 +19,8 @@ MULTIPLIED = frozenset(
   f'layers/{name}' for names in ADAPTED.values() for name in names
 )
 FACTORS = placement.FACTORS
+# The matrix itself, where it is packed: layers take it from beside, too.
+PACKED = 'packed'
 
 
 def parameters(model: config_lib.ModelConfig) -> dict[str, tuple[int, ...]]:

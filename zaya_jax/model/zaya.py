@@ -21,7 +21,7 @@ from flax import nnx
 
 from ops.experts import sink as sink_lib
 from zaya_jax import config as config_lib
-from zaya_jax.model import block, cca, embedding, layers, stack, working
+from zaya_jax.model import block, cca, embedding, layers, packed, stack, working
 from zaya_jax.model import lora as lora_lib
 from zaya_jax.model import router as router_lib
 from zaya_jax.parallel import partition
@@ -262,8 +262,7 @@ def bind(
   those are gathered that no layer gathers. Of `lora.join` they have an adapter.
   """
   _, *states = nnx.split(_abstract(config), nnx.Param, layers.BalanceBias)
-  params = dict(params)
-  adapter = params.pop(lora_lib.KEY, None)
+  params, adapter = packed.split(config, params)
   params = partition.gather_outer(params, nnx.to_pure_dict(states[0]))
   for state, arrays in zip(states, (params, buffers), strict=True):
     nnx.replace_by_pure_dict(state, arrays)

@@ -205,6 +205,8 @@ def _still_cut(name, a, shape, sizes) -> tuple[int, tuple[str, ...]]:
   The dimension is that of the array, which may be one layer's.
   """
   dim, axes = _cut(name, shape, sizes)
+  if not a.size:  # It stands for a matrix that lies elsewhere: `model.packed`.
+    return dim, ()
   dim -= len(shape) - a.ndim
   parts = shape[dim - a.ndim] // a.shape[dim] if axes else 1
   count = 0

@@ -50,6 +50,7 @@ VALUES = {
   'tokens': '1.5M',
   'log.profile': '100:3',
   'lora.targets': 'experts',
+  'quant.targets': 'experts',
 }
 
 
@@ -263,7 +264,7 @@ def test_flagfile_names_every_section():
   for f in dataclasses.fields(config.Config):
     if f.name in ('given', 'course'):  # No settings, but where they are from.
       continue
-    title = {'serving': 'serve'}.get(f.name, f.name)
+    title = {'serving': 'serve', 'quantization': 'quant'}.get(f.name, f.name)
     assert f'\n--{title}=' in text or f'\n# {title}: ' in text
 
 

@@ -18,8 +18,9 @@ import safetensors.numpy
 from tests.support.reference import mutants, steps, zaya_numpy
 from zaya_jax import config as config_lib
 from zaya_jax.convert import conformance
-from zaya_jax.hub import aside, errors
+from zaya_jax.hub import aside
 from zaya_jax.hub import folder as hub_folder
+from zaya_jax.hub.tensors import errors
 from zaya_jax.inference import activations
 
 KIT = conformance.KIT
@@ -43,6 +44,17 @@ def right():
 
 def _filled(value):
   return np.where(value == value, value, 0).astype(value.dtype)
+
+
+@pytest.mark.long
+def test_a_rounded_model_is_measured(capsys):
+  config = config_lib.Config(mode='conform', quant='int8')
+  assert conformance.main(config) == 0
+  out = capsys.readouterr()
+  found = json.loads(out.out)
+  assert 'layers.0.attn.q_proj' in found['differing']
+  assert 'layers.0.attn.norm' not in found['differing']  # Before any matrix.
+  assert found['hint'] == 'The model was rounded: int8 (experts, attention).'
 
 
 def test_our_model_agrees_and_so_does_the_command(capsys):

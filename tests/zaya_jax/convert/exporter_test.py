@@ -19,10 +19,10 @@ from zaya_jax.checkpoint import errors as checkpoint_errors
 from zaya_jax.checkpoint.reading import finder
 from zaya_jax.convert import exporter, importer
 from zaya_jax.hub import config as hub_config
-from zaya_jax.hub import errors, shards
 from zaya_jax.hub import files as hub_files
 from zaya_jax.hub import folder as hub_folder
 from zaya_jax.hub import names as hub_names
+from zaya_jax.hub.tensors import errors, shards
 
 MODEL = tiny.config(vocab_size=300, num_layers=3)
 FLOAT32, BFLOAT16 = np.dtype(np.float32), np.dtype(ml_dtypes.bfloat16)

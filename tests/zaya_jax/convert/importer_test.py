@@ -228,7 +228,7 @@ def _change(folder, **changes):
   ('changes', 'message'),
   [
     ({'shape': lambda w: np.ascontiguousarray(w[:-1])}, 'has shape'),
-    ({'kind': lambda w: w.astype(np.int8)}, 'is of type I8'),
+    ({'kind': lambda w: w.astype(np.int8)}, 'is of type int8'),
     ({'kind': lambda w: w.astype(np.float64)}, 'is of type F64'),
     ({'odd': lambda w: w}, 'does not explain, such as odd'),
     ({'nan': lambda w: w * np.array(np.nan, w.dtype)}, 'holds NaN or Inf in p'),

@@ -9,7 +9,8 @@ import pytest
 
 from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import errors as checkpoint_errors
-from zaya_jax.hub import aside, errors
+from zaya_jax.hub import aside
+from zaya_jax.hub.tensors import errors
 
 
 def write(output: str, needed: int = 0, error: BaseException | None = None):

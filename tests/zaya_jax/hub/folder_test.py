@@ -14,9 +14,9 @@ import safetensors.numpy
 from tests.support import folders
 from zaya_jax import config as config_lib
 from zaya_jax.hub import config as hub_config
-from zaya_jax.hub import errors
 from zaya_jax.hub import folder as hub_folder
 from zaya_jax.hub import names as hub_names
+from zaya_jax.hub.tensors import errors
 from zaya_jax.model import zaya
 
 # As transformers writes it, with a value of its own for every key.

@@ -10,7 +10,7 @@ import zaya_jax
 from tests.support import legacy
 from tests.support.reference import legacy_numpy
 from zaya_jax.hub import config as hub_config
-from zaya_jax.hub import errors
+from zaya_jax.hub.tensors import errors
 
 LOGITS = 1e-5  # Of the spread; float32 noise is below 3e-6 here.
 CAUGHT = 100 * LOGITS

@@ -78,6 +78,10 @@ _MODES = {
 }
 
 
+# Modes that read a model which --quant rounds.
+_QUANT = ('eval', 'generate', 'chat', 'serve', 'conform', 'export')
+
+
 def check(config: run.Config) -> None:
   """Checks the paths of a mode and, for training, the mesh.
 
@@ -96,6 +100,7 @@ def check(config: run.Config) -> None:
   for flag, path in _read_paths(config, mode):
     _check_there(flag, path)
   _check_output(config, mode)
+  _check_quant(config)
   if mode is not _TRAIN:
     return
   _check_trackers(config)
@@ -111,6 +116,28 @@ def check(config: run.Config) -> None:
   segments.in_each(
     config, lambda part: division.check(part, _at_least(part), experts)
   )
+
+
+def _check_quant(config: run.Config) -> None:
+  """Whether the mode reads a model that can be rounded."""
+  if config.quant == 'none':
+    return
+  said = f'--quant={config.quant}'
+  if config.mode not in _QUANT:
+    raise fields.UsageError(
+      f'{said} rounds a model that is read by {", ".join(_QUANT)}, and '
+      f'--mode={config.mode} takes it as it is; leave it out.'
+    )
+  if config.mode == 'export' and config.export.layout == 'peft':
+    raise fields.UsageError(
+      f'{said}: an adapter of PEFT (--export.layout=peft) is not rounded; '
+      'leave one of the two out.'
+    )
+  if config.mode == 'conform' and (config.source or config.output):
+    raise fields.UsageError(
+      f'{said} rounds our own model, and --mode=conform with --source or '
+      '--output has another one, or none; leave one of the two out.'
+    )
 
 
 def _check_trackers(config: run.Config) -> None:

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from zaya_jax import config as config_lib
-from zaya_jax.hub import errors, shards, weights
 from zaya_jax.hub import names as hub_names
+from zaya_jax.hub.tensors import errors, shards, weights
 from zaya_jax.model import shapes
 
 CONFIG, FILE = 'adapter_config.json', 'adapter_model.safetensors'

@@ -21,9 +21,11 @@ import jax.numpy as jnp
 
 import ops
 from ops.cca import reference as cca_ops
+from ops.experts import packed
 from zaya_jax import config as config_lib
 from zaya_jax.inference.decoding import cache as cache_lib
 from zaya_jax.model import cca, layers, moe, zaya
+from zaya_jax.model import packed as few_bits
 from zaya_jax.parallel.context import tree
 
 
@@ -37,7 +39,7 @@ def prepare(
   top = {k: v for k, v in params.items() if k != 'layers'}
   for name in ('embed', 'head'):
     if name in top:
-      top[name] = top[name].astype(dtype)
+      top[name] = few_bits.narrow(top[name], dtype)
   routers = zaya.bind(config, params, buffers).layers.router
   stack = {**params['layers'], 'router': routers}
   return {
@@ -52,11 +54,11 @@ def prepare(
 def _prepare_layer(config, layer, dtype):
   attn = layer['attn']
   names = ('q', 'k', 'v_current', 'v_delayed')
-  rows = lambda w: w.swapaxes(-1, -2)
+  rows = functools.partial(few_bits.rows, dtype=dtype)
   fused = {
-    'qkv': rows(jnp.concatenate([attn[n] for n in names], -1)).astype(dtype),
+    'qkv': packed.join([rows(attn[n]) for n in names], dtype),
     'temperature': attn['temperature'],
-    'out': rows(attn['out']).astype(dtype),
+    'out': rows(attn['out']),
   }
   if config.attention == 'cca':
     fused |= _prepare_kernel(attn, dtype)
@@ -68,7 +70,7 @@ def _prepare_layer(config, layer, dtype):
     'attn': fused,
     # Stored as [out, in] too; of a vector it is the vector.
     'router': jax.tree.map(jnp.transpose, layer['router']),
-    'experts': {k: rows(v).astype(dtype) for k, v in layer['experts'].items()},
+    'experts': {k: rows(v) for k, v in layer['experts'].items()},
   }
 
 
@@ -143,9 +145,8 @@ def forward(
     jnp.cumsum(real_BL, axis=1) - 1, 0
   )
   valid_BS = cache_lib.write(axis, cache.valid, real_BL, cache.length, 1)
-  x_BLD = layers.affine(
-    weights['embed'][tokens_BL], weights['input_scale'], weights['input_bias']
-  )
+  x_BLD = packed.take(weights['embed'], tokens_BL, dtype)
+  x_BLD = layers.affine(x_BLD, weights['input_scale'], weights['input_bias'])
   state_BLR = jnp.zeros((*tokens_BL.shape, config.d_router), jnp.float32)
   states = []
   for n, w in enumerate(weights['layers']):
@@ -287,7 +288,5 @@ def _experts(config, w, h_BLD, state_BLR, mask_BL):
 
 def _linear(x_BLD, w_FD, bias_F=None):
   """X @ w^T + bias in float32."""
-  out = jnp.einsum(
-    'BLD,FD->BLF', x_BLD, w_FD, preferred_element_type=jnp.float32
-  )
+  out = packed.dot(x_BLD, w_FD)
   return out if bias_F is None else out + bias_F[None, None]

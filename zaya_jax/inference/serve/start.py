@@ -7,8 +7,10 @@ import sys
 from collections.abc import Iterator
 
 from zaya_jax import config as config_lib
+from zaya_jax.hub.quantized import choice as choice_lib
 from zaya_jax.inference import load as load_lib
 from zaya_jax.inference import model as model_lib
+from zaya_jax.inference import packing
 from zaya_jax.inference.decoding import slots as slots_lib
 from zaya_jax.inference.serve import engine as engine_lib
 
@@ -27,13 +29,16 @@ def model(config: config_lib.Config) -> model_lib.Model:
       'device; leave it out.'
     )
   source = config.source or config.run_dir
-  found = load_lib.load(source, config.restore)
+  found = load_lib.load(source, config.restore, choice_lib.given(config))
   if found.tokenizer is None:
     raise config_lib.UsageError(
       f'--source={source} has no tokenizer; put a tokenizer.json into its '
       'folder.'
     )
-  return dataclasses.replace(found, on_note=note).text_only()
+  lean = dataclasses.replace(found, on_note=note).text_only()
+  if line := packing.note(lean.decoder.weights):
+    note(line)
+  return lean
 
 
 def context(of: model_lib.Model, settings: config_lib.ServeConfig) -> int:

@@ -9,8 +9,8 @@ import safetensors.numpy
 
 from tests.support import tiny
 from zaya_jax import config as config_lib
-from zaya_jax.hub import errors
 from zaya_jax.hub.adapters import peft
+from zaya_jax.hub.tensors import errors
 from zaya_jax.inference import load as load_lib
 from zaya_jax.model import shapes
 

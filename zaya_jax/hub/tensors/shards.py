@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from zaya_jax.hub import weights
+from zaya_jax.hub.tensors import weights
 
 SHARD_BYTES = 5 * 10**9  # Above, there are several files and an index.
 

@@ -15,13 +15,23 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from zaya_jax.hub import errors
+from zaya_jax.hub.tensors import errors
 
 SINGLE, INDEX = 'model.safetensors', 'model.safetensors.index.json'
-DTYPES = {
+_WIDE = {
   'F32': np.dtype(np.float32),
   'BF16': np.dtype(ml_dtypes.bfloat16),
   'F16': np.dtype(np.float16),
+}
+WIDE = frozenset(_WIDE.values())
+# The others are of what is quantized (`hub.quantized`).
+DTYPES = _WIDE | {
+  'F8_E4M3': np.dtype(ml_dtypes.float8_e4m3fn),
+  'F8_E8M0': np.dtype(ml_dtypes.float8_e8m0fnu),
+  'I8': np.dtype(np.int8),
+  'U8': np.dtype(np.uint8),
+  'I32': np.dtype(np.int32),
+  'I64': np.dtype(np.int64),
 }
 _LARGEST_HEADER = 100 * 2**20  # Bytes, as in the safetensors library.
 _PICKLES = ('.bin', '.pt', '.pth', '.ckpt', '.pkl')
