@@ -13,9 +13,10 @@ import sys
 import numpy as np
 
 from zaya_jax import config as config_lib
+from zaya_jax.inference import conversation
 from zaya_jax.inference import model as model_lib
-from zaya_jax.inference.serve import conversation, jobs, start
 from zaya_jax.inference.serve import engine as engine_lib
+from zaya_jax.inference.serve import jobs, start
 from zaya_jax.metrics import text
 
 _NEW, _END = '/new', '/end'

@@ -12,7 +12,8 @@ import numpy as np
 
 from pipelines import errors as pipeline_errors
 from pipelines import tokenizer as tokenizer_lib
-from zaya_jax.inference.serve import conversation, errors
+from zaya_jax.inference import conversation
+from zaya_jax.inference.serve import errors
 
 _MOST_STOPS = 16
 _MOST_TOP = 20

@@ -13,8 +13,9 @@ import openai
 import pytest
 
 from tests.support import serving, tuning
+from zaya_jax.inference import conversation
 from zaya_jax.inference import load as load_lib
-from zaya_jax.inference.serve import app, conversation, door, listen
+from zaya_jax.inference.serve import app, door, listen
 
 PROMPTS = ('def f(', 'A', 'Unicode: ☃é')
 STEPS = 24
