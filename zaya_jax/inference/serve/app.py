@@ -194,6 +194,7 @@ class _Talk:
       yield
     finally:
       self._server.engine.cancel(self._jobs)
+      self._watch.cached(job.cached for job in self._jobs)
 
   async def _next(self) -> AsyncIterator[tuple[int, jobs.Event]]:
     """Yields the events of all choices up to the last."""

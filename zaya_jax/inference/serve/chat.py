@@ -7,6 +7,7 @@ stdin: without a terminal each of its lines is a message.
 """
 
 import contextlib
+import dataclasses
 import queue
 import sys
 
@@ -36,7 +37,8 @@ def main(config: config_lib.Config) -> None:
       'chat_template.jinja beside its tokenizer.json, or use --mode=generate.'
     )
   size = start.context(model, config.serving)
-  with start.running(model, size, slots=1, queue=1) as engine:
+  settings = dataclasses.replace(config.serving, slots=1, queue=1, prefixes=1)
+  with start.running(model, size, settings, scores=False) as engine:
     if sys.stdin.isatty():
       start.note(f'{_NEW} begins anew, {_END} ends; Ctrl-C ends an answer.')
     talk = _Talk(config, model, engine, size)
@@ -94,6 +96,7 @@ class _Talk:
       top_p=self._how.top_p,
       # Another one for each answer.
       seed=(self._seed + len(self.messages)) % 2**32,
+      no_repeat=self._how.no_repeat,
       stop=self._how.stop,
     )
     self._engine.submit([job])

@@ -2,6 +2,7 @@
 """What /metrics has."""
 
 import time
+from collections.abc import Iterable
 
 import prometheus_client
 
@@ -36,6 +37,12 @@ class Meters:
       'requests', 'Requests that were answered.', ('path', 'status')
     )
     self._tokens = counter('tokens', 'Tokens, by kind.', ('kind',))
+    self._hits = counter(
+      'prefix_hits', 'Texts whose prompt began as one before.'
+    )
+    self._saved = counter(
+      'prefix_tokens', 'Tokens of prompts that were not read again.'
+    )
     self._cancelled = counter('cancelled', 'Requests whose client went away.')
     self._first = seconds('first_token', 'From a request to its first token.')
     self._whole = seconds('request', 'From a request to the end of its answer.')
@@ -69,6 +76,12 @@ class Watch:
       self._is_first = False
       self._meters._first.observe(time.perf_counter() - self._begin)
     self._meters._tokens.labels('generated').inc(count)
+
+  def cached(self, tokens: Iterable[int]) -> None:
+    """Of each text, how many tokens of its prompt were not read again."""
+    hits = [count for count in tokens if count]
+    self._meters._hits.inc(len(hits))
+    self._meters._saved.inc(sum(hits))
 
   def end(self, status: int) -> None:
     """The answer has been given."""

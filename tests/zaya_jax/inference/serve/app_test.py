@@ -371,7 +371,7 @@ def test_client_that_reads_nothing_is_left(monkeypatch, model, engine):
 
 def test_failed_engine_is_told(monkeypatch, model):
   made = serving.engine(model, pieces=(64,))
-  monkeypatch.setattr(made._slots, 'step', lambda: 1 / 0)
+  monkeypatch.setattr(made._slots, 'step', lambda taking: 1 / 0)
   monkeypatch.setattr('threading.excepthook', lambda _: None)
   with serving.hosted(made, model.tokenizer) as url:
     found = httpx2.post(f'{url}/v1/completions', json={'prompt': 'x'})
