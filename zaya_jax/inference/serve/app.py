@@ -194,13 +194,16 @@ class _Talk:
       yield
     finally:
       self._server.engine.cancel(self._jobs)
-      self._watch.cached(job.cached for job in self._jobs)
 
   async def _next(self) -> AsyncIterator[tuple[int, jobs.Event]]:
     """Yields the events of all choices up to the last."""
     left = len(self._jobs)
+    begun = set()
     while left:
       index, event = await self._events.get()
+      if index not in begun:
+        begun.add(index)
+        self._watch.cached(self._jobs[index].cached)
       if event.finish == jobs.ERROR:
         raise errors.failed()
       self._watch.tokens(len(event.tokens))

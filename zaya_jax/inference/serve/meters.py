@@ -2,7 +2,6 @@
 """What /metrics has."""
 
 import time
-from collections.abc import Iterable
 
 import prometheus_client
 
@@ -77,11 +76,10 @@ class Watch:
       self._meters._first.observe(time.perf_counter() - self._begin)
     self._meters._tokens.labels('generated').inc(count)
 
-  def cached(self, tokens: Iterable[int]) -> None:
-    """Of each text, how many tokens of its prompt were not read again."""
-    hits = [count for count in tokens if count]
-    self._meters._hits.inc(len(hits))
-    self._meters._saved.inc(sum(hits))
+  def cached(self, count: int) -> None:
+    """So many tokens of the prompt of a text were not read again."""
+    self._meters._hits.inc(count > 0)
+    self._meters._saved.inc(count)
 
   def end(self, status: int) -> None:
     """The answer has been given."""

@@ -140,8 +140,8 @@ def test_fault_is_caught(monkeypatch, model, alone, fault):
 
 @pytest.fixture
 def some(model):
-  """An engine of eight slots that steps over few, and how many it computed."""
-  made = serving.engine(model, count=8)
+  """An engine of four slots that steps over few, and how many it computed."""
+  made = serving.engine(model, count=4)
   for compile_ in made._slots.rest(scored=False):
     compile_()
   compiled, counts = made._slots._compiled, []
@@ -159,7 +159,7 @@ def some(model):
 def test_few_texts_are_steps_over_few_slots(some, alone):
   engine, counts = some
   assert side_by_side(engine) == alone
-  assert {*counts} == {1, 2, 4, 8}
+  assert {1, 2} <= {*counts} <= {1, 2, 4}
   counts.clear()
   # One in a slot behind others, which end.
   kept = jobs()
@@ -177,31 +177,42 @@ def test_steps_over_other_slots_are_caught(some, alone, monkeypatch):
     engine._slots,
     '_run',
     lambda program, args, *how: (
-      run(program, ((args[0] + 1) % 8, *args[1:]), *how)
-      if program is programs.slot_steps and len(args[0]) < 8
+      run(program, ((args[0] + 1) % 4, *args[1:]), *how)
+      if program is programs.slot_steps and len(args[0]) < 4
       else run(program, args, *how)
     ),
   )
   assert side_by_side(engine) != alone
 
 
-def test_tokens_do_not_come_twice_where_it_was_asked(some, model):
+def test_tokens_do_not_come_twice_where_it_was_asked(some, model, monkeypatch):
   engine, _ = some
+  asked = [(ids, n) for ids in PROMPTS[2:4] for n in (0, 1, 2)]
   how = {'temperature': 0.8, 'seed': 5}
   expected = [
-    [token for [token] in model.tokens([ids], 40, no_repeat=n, **how)]
-    for ids in PROMPTS[2:5]
-    for n in (0, 1, 2)
+    [
+      token
+      for [token] in model.tokens([ids], 40, no_repeat=n, **how)
+      if token >= 0
+    ]
+    for ids, n in asked
   ]
-  kept = [
-    serving.Kept(ids, 40, no_repeat=n, **how)
-    for ids in PROMPTS[2:5]
-    for n in (0, 1, 2)
-  ]
-  engine.submit([one.job for one in kept])
-  found = [one.ids() for one in kept]
-  assert found == expected
-  assert found[0] != found[1] != found[2]
+
+  def found():
+    kept = [serving.Kept(ids, 40, no_repeat=n, **how) for ids, n in asked]
+    engine.submit([one.job for one in kept])
+    return [one.ids() for one in kept]
+
+  assert found() == expected
+  for (ids, n), tokens in zip(asked, expected, strict=True):
+    assert n != 1 or not {*tokens} & {*ids.tolist()}
+  assert expected[0] != expected[1] != expected[2]
+  # The prompt counts as well.
+  start = engine._slots.start
+  forgets = lambda *args, ids, **how: start(*args, ids=ids[:0], **how)
+  monkeypatch.setattr(engine._slots, 'start', forgets)
+  monkeypatch.setattr(engine._slots, 'end', lambda slot: start(slot, 0, 0))
+  assert found() != expected
 
 
 def test_prompt_that_waits_for_a_compiler_delays_nobody(model):
