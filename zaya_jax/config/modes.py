@@ -169,7 +169,7 @@ class ServeConfig(fields.Section, prefix='serve.'):
     maximum=2**20,
   )
   prefixes: int = field(
-    8,
+    4,
     'Beginnings of prompts are kept, in the room of as many slots, for prompts '
     'that begin alike, such as the next turn of a conversation; 0: none.',
     minimum=0,

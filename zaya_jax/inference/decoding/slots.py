@@ -57,7 +57,7 @@ class Slots:
     self._state = self._new(stop_ids)
     self._shapes = jax.eval_shape(lambda state: state, self._state)
     self._few = [count]  # Steps of so many slots are compiled.
-    self._reads_scored = True
+    self._later: set[int] = set()  # Sizes of scored pieces that are not.
     self._pool = None
     if prefixes:
       self._pool = prefixes_lib.Pool(
@@ -106,18 +106,20 @@ class Slots:
     Args:
       scored: whether there will be such prompts.
     """
-    self._reads_scored = not scored
-    counts = [1 << i for i in range((self.count - 1).bit_length())]
+    self._later = {*self._pieces} if scored else set()
+    # A step over few copies their rows: no more than a part of the cache.
+    most = max(1, self.count // 4) if self.count > 1 else 0
+    counts = [1 << i for i in range(most.bit_length())]
     few = [functools.partial(self._compile_few, count) for count in counts]
-    return [self._compile_scored, *few] if scored else few
+    pieces = sorted(self._later)
+    return [*(functools.partial(self._compile_scored, p) for p in pieces), *few]
 
-  def _compile_scored(self) -> None:
+  def _compile_scored(self, size: int) -> None:
+    part = self._part(0, np.zeros(size, np.int32), 0, True, size)
     try:
-      for size in self._pieces:
-        part = self._part(0, np.zeros(size, np.int32), 0, True, size)
-        self._compiled(programs.read, (part, self._shapes), True)
+      self._compiled(programs.read, (part, self._shapes), True)
     finally:  # Who asks is told what is wrong.
-      self._reads_scored = True
+      self._later.discard(size)
 
   def _compile_few(self, count: int) -> None:
     slots = jnp.arange(count, dtype=jnp.int32)
@@ -126,7 +128,7 @@ class Slots:
 
   def reads(self, scored: bool) -> bool:
     """Whether pieces can be read without waiting for a compiler."""
-    return self._reads_scored or not scored
+    return not (scored and self._later)
 
   def piece(self, begin: int, left: int) -> int:
     """How many of `left` tokens are read next, if `begin` were."""

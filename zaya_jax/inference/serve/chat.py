@@ -37,7 +37,10 @@ def main(config: config_lib.Config) -> None:
       'chat_template.jinja beside its tokenizer.json, or use --mode=generate.'
     )
   size = start.context(model, config.serving)
-  settings = dataclasses.replace(config.serving, slots=1, queue=1, prefixes=1)
+  prefixes = min(1, config.serving.prefixes)
+  settings = dataclasses.replace(
+    config.serving, slots=1, queue=1, prefixes=prefixes
+  )
   with start.running(model, size, settings, scores=False) as engine:
     if sys.stdin.isatty():
       start.note(f'{_NEW} begins anew, {_END} ends; Ctrl-C ends an answer.')
