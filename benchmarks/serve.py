@@ -7,7 +7,9 @@ The engine of --mode=serve without HTTP, and the shapes and random weights of
 `benchmarks.decode`, whose numbers for the same batch stand beside: there all
 texts begin together, and no prompt is read meanwhile. Each client asks again as
 soon as it has its answer, so that prompts are read while others are continued.
-There are as many slots as clients.
+There are as many slots as clients, or `--slots`, of which steps then compute as
+few as are taken, or with `--whole_steps` all. All prompts begin with the same
+`--shared` tokens, of which `--prefixes` keeps what it has room for.
 """
 
 import argparse
@@ -22,12 +24,14 @@ from benchmarks import decode
 class Clients:
   """Jobs in a closed loop; events come in the engine's thread."""
 
-  def __init__(self, engine, args, count, vocab):
+  def __init__(self, engine, args, count, vocab, seed):
     import numpy as np
 
     self._engine, self._args = engine, args
-    self._rng = np.random.default_rng(decode.SEED)
+    self._rng = np.random.default_rng((decode.SEED, seed))
     self._most = min(30_000, vocab)
+    common = np.random.default_rng(decode.SEED)
+    self._common = common.integers(3, self._most, args.shared)
     self._left = count * args.rounds
     self._running = count
     self._done = threading.Event()
@@ -58,6 +62,7 @@ class Clients:
         self._answered()
 
     ids = self._rng.integers(3, self._most, self._args.context)
+    ids[: len(self._common)] = self._common
     self._engine.submit(
       [
         jobs.Job(
@@ -81,21 +86,31 @@ def measure(args, decoder, count):
   from zaya_jax.inference.decoding import slots as slots_lib
   from zaya_jax.inference.serve import engine as engine_lib
 
-  slots = slots_lib.Slots(decoder, count, args.context + args.tokens)
+  size = args.context + args.tokens
+  slots = slots_lib.Slots(
+    decoder, args.slots or count, size, prefixes=args.prefixes
+  )
   slots.warm()
+  if not args.whole_steps:
+    for compile_ in slots.rest(scored=False):
+      compile_()
   # What text it is does not matter.
   engine = engine_lib.Engine(slots, tokenizer_lib.load('bytes'), count)
   engine.start()
   try:
     vocab = decoder.about.vocab_size
-    Clients(engine, args, count, vocab).run()  # Reaches full speed.
-    clients = Clients(engine, args, count, vocab)
+    Clients(engine, args, count, vocab, 0).run()  # Reaches full speed.
+    clients = Clients(engine, args, count, vocab, 1)
     seconds = clients.run()
   finally:
     engine.close()
   return {
     'clients': count,
+    'slots': slots.count,
+    'whole_steps': args.whole_steps,
+    'prefixes': args.prefixes,
     'context': args.context,
+    'shared': args.shared,
     'tokens': args.tokens,
     'tokens_per_second': clients.tokens / seconds,
     'prompt_tokens_per_second': (count * args.rounds * args.context / seconds),
@@ -112,6 +127,10 @@ def main():
   parser.add_argument('--context', type=int, default=1024)
   parser.add_argument('--tokens', type=int, default=256)
   parser.add_argument('--rounds', type=int, default=3)
+  parser.add_argument('--slots', type=int, default=0)
+  parser.add_argument('--whole_steps', action='store_true')
+  parser.add_argument('--prefixes', type=int, default=0)
+  parser.add_argument('--shared', type=int, default=0)
   args, args.flags = parser.parse_known_args()
   import jax
   import jax.numpy as jnp

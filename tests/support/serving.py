@@ -55,9 +55,12 @@ def engine(
   size: int = 256,
   waiting: int = 64,
   pieces: Sequence[int] = PIECES,
+  prefixes: int = 0,
 ) -> engine_lib.Engine:
   """An engine that has begun to work."""
-  slots = slots_lib.Slots(of.decoder, count, size, of.stop_ids, pieces)
+  slots = slots_lib.Slots(
+    of.decoder, count, size, of.stop_ids, pieces, prefixes
+  )
   made = engine_lib.Engine(slots, of.tokenizer, waiting)
   made.start()
   return made

@@ -168,6 +168,13 @@ class ServeConfig(fields.Section, prefix='serve.'):
     minimum=2,
     maximum=2**20,
   )
+  prefixes: int = field(
+    4,
+    'Beginnings of prompts are kept, in the room of as many slots, for prompts '
+    'that begin alike, such as the next turn of a conversation; 0: none.',
+    minimum=0,
+    maximum=1024,
+  )
   drain_s: int = field(
     30,
     'Seconds that requests have to end after SIGTERM; more are cut off.',

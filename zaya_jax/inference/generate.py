@@ -15,6 +15,7 @@ import numpy as np
 
 from zaya_jax import config as config_lib
 from zaya_jax.hub.quantized import choice as choice_lib
+from zaya_jax.inference import conversation
 from zaya_jax.inference import load as load_lib
 from zaya_jax.inference import model as model_lib
 from zaya_jax.inference import packing
@@ -113,10 +114,7 @@ def row(
       'The model has no tokenizer; put a tokenizer.json into its folder.'
     )
   messages = messages or [{'role': 'user', 'content': prompt['prompt']}]
-  written = model.tokenizer.template.render(
-    messages, add_generation_prompt=True
-  )
-  return model.tokenizer.encode_chat([(written, False)])[0]
+  return conversation.encode(model.tokenizer, messages)
 
 
 def _one(config: config_lib.Config) -> str:

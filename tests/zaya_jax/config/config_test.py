@@ -42,6 +42,7 @@ BOUNDS = {
     checkpoint.ranks plan.devices bench.repeats aegis.ranks_per_node
     aegis.phase_limit_s aegis.no_progress aegis.start_limit_s
     aegis.lease_s log.every""",
+  (0, 1024): 'serve.prefixes',
   (1, 1024): 'serve.slots',
   (2, 2**20): 'serve.context',
   # A token and the next one; a pair of rotated channels; a beat and the next.

@@ -4,6 +4,7 @@
 import dataclasses
 
 import jax
+import jax.numpy as jnp
 
 from zaya_jax.parallel.context import tree
 
@@ -59,6 +60,99 @@ def put_row(cache: Cache, row: Cache, index: jax.Array) -> Cache:
     )
 
   return _by_name(put, cache, row)
+
+
+def rows(cache: Cache, indices: jax.Array) -> Cache:
+  """Some rows of a cache whose rows are filled apart, as a cache."""
+
+  def take(name, leaf):
+    return jnp.take(leaf, indices, _ROWS.get(name, 0), mode='clip')
+
+  return _by_name(take, cache)
+
+
+def put_rows(cache: Cache, some: Cache, indices: jax.Array) -> Cache:
+  """The cache with others in place of some rows; none is named twice."""
+
+  def put(name, leaf, new):
+    where = (slice(None),) * _ROWS.get(name, 0) + (indices,)
+    return leaf.at[where].set(new, mode='drop', unique_indices=True)
+
+  return _by_name(put, cache, some)
+
+
+def keep(
+  pool: Cache,
+  cache: Cache,
+  slot: jax.Array,
+  begin: jax.Array,
+  rows: jax.Array,
+) -> Cache:
+  """The pool with what a slot holds of a piece, which it was read last.
+
+  Args:
+    pool: rows of a few tokens each, as many as divide a piece.
+    cache: whose rows are filled apart.
+    slot: int32, a row of `cache`.
+    begin: int32, the first token of the piece.
+    rows: [R] int32, those of `pool` for its tokens; the last one has what the
+      token behind the piece needs of it.
+  """
+  unit = pool.valid.shape[1]
+
+  def columns(old, new):
+    _, heads, _, channels = new.shape
+    new = jax.lax.dynamic_slice(
+      new, (slot, 0, begin, 0), (1, heads, len(rows) * unit, channels)
+    )
+    new = new.reshape(heads, len(rows), unit, channels).swapaxes(0, 1)
+    return old.at[rows].set(new, mode='drop', unique_indices=True)
+
+  last = lambda old, new: old.at[:, rows[-1]].set(new[:, slot])
+  return dataclasses.replace(
+    pool,
+    k=tuple(map(columns, pool.k, cache.k)),
+    v=tuple(map(columns, pool.v, cache.v)),
+    conv=last(pool.conv, cache.conv),
+    delayed=last(pool.delayed, cache.delayed),
+  )
+
+
+def restore(
+  cache: Cache,
+  pool: Cache,
+  slot: jax.Array,
+  begin: jax.Array,
+  end: jax.Array,
+  rows: jax.Array,
+) -> Cache:
+  """The cache with a piece from the pool in a slot, as if it had been read.
+
+  Args:
+    cache: whose rows are filled apart; it has what is before the piece.
+    pool: of `keep`.
+    slot: int32, a row of `cache`.
+    begin: int32, the first token of the piece.
+    end: int32, the token behind it.
+    rows: [R] int32, of `pool`.
+  """
+
+  def columns(old, new):
+    _, heads, unit, channels = new.shape
+    new = new[rows].swapaxes(0, 1)
+    new = new.reshape(1, heads, len(rows) * unit, channels)
+    return jax.lax.dynamic_update_slice(old, new, (slot, 0, begin, 0))
+
+  last = lambda old, new: old.at[:, slot].set(new[:, rows[-1]])
+  return Cache(
+    k=tuple(map(columns, cache.k, pool.k)),
+    v=tuple(map(columns, cache.v, pool.v)),
+    conv=last(cache.conv, pool.conv),
+    delayed=last(cache.delayed, pool.delayed),
+    length=cache.length.at[slot].set(end),
+    valid=cache.valid.at[slot].set(jnp.arange(cache.valid.shape[1]) < end),
+    position=cache.position.at[slot].set(end),
+  )
 
 
 def _by_name(function, *caches):

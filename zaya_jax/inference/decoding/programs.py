@@ -106,47 +106,109 @@ def settle(about, weights, values, state):
   return {}, {**state, **changed}
 
 
-def slot_steps(about, weights, state):
-  """The next tokens of every slot that has some left.
+def keep(about, weights, where, state, pool):
+  """A piece that a slot has read goes into the pool: see `cache.keep`."""
+  del about, weights
+  return {}, cache_lib.keep(pool, state['cache'], **where)
+
+
+def restore(about, weights, where, pool, state):
+  """A piece of the pool goes into a slot: see `cache.restore`."""
+  del about, weights
+  cache = cache_lib.restore(state['cache'], pool, **where)
+  return {}, {**state, 'cache': cache}
+
+
+def slot_steps(about, weights, slots_R, state):
+  """The next tokens of the slots that have some left.
+
+  Args:
+    about: of the decoder.
+    weights: of `network.prepare`.
+    slots_R: int32, the slots that are computed, those that have tokens left
+      among them and none twice; as many as there are: all, in their order.
+    state: of `slots.Slots`.
 
   Returns:
     'tokens' [N, S] int32, -1 where there is none; for slots that are 'scored',
     what `sampling.scores` gives, [N, S, ...]; and the state.
   """
+  count = len(state['left'])
+  if len(slots_R) == count:
+    step = lambda state, _: _slot_step(about, weights, state)
+    state, found = jax.lax.scan(step, state, length=about.steps)
+    return found, state
+  own = {k: v for k, v in state.items() if k != 'stop_ids'}
+  cache = own.pop('cache')
+  few = {
+    'cache': cache_lib.rows(cache, slots_R),
+    'stop_ids': state['stop_ids'],
+    **{k: v[slots_R] for k, v in own.items()},
+  }
+  found, few = slot_steps(about, weights, jnp.arange(len(slots_R)), few)
+  state = {
+    'cache': cache_lib.put_rows(cache, few['cache'], slots_R),
+    'stop_ids': state['stop_ids'],
+    **{k: v.at[slots_R].set(few[k]) for k, v in own.items()},
+  }
 
-  def step(state, _):
-    active_S = state['left'] > 0
-    x_S1D, cache = network.forward(
-      about.config,
-      weights,
-      state['tokens'][:, None],
-      state['cache'],
-      active_S[:, None],
-    )
-    logits_SV = _logits(about, weights, x_S1D)[:, 0]
-    keys_2S = jax.vmap(jax.random.split, out_axes=1)(state['keys'])
-    next_S = sampling.choose_apart(
-      logits_SV, keys_2S[1], state['temperature'], state['top_p']
-    )
-    score = lambda logits_SV: sampling.scores(logits_SV, next_S, about.top)
-    nothing = lambda logits_SV: jax.tree.map(
-      lambda a: jnp.zeros(a.shape, a.dtype), jax.eval_shape(score, logits_SV)
-    )
-    wanted = jnp.any(state['scored'] & active_S)
-    found = jax.lax.cond(wanted, score, nothing, logits_SV)
-    goes_on_S = active_S & ~jnp.isin(next_S, state['stop_ids'])
-    found['tokens'] = jnp.where(goes_on_S, next_S, -1)
-    state = {
-      **state,
-      'cache': cache,
-      'tokens': jnp.where(goes_on_S, next_S, state['tokens']),
-      'keys': jnp.where(active_S, keys_2S[0], state['keys']),
-      'left': jnp.where(goes_on_S, state['left'] - 1, 0),
-    }
-    return state, found
+  def spread(name, values):
+    shape = (values.shape[0], count, *values.shape[2:])
+    empty = jnp.full(shape, -1 if name == 'tokens' else 0, values.dtype)
+    return empty.at[:, slots_R].set(values)
 
-  state, found = jax.lax.scan(step, state, length=about.steps)
-  return found, state
+  return {k: spread(k, v) for k, v in found.items()}, state
+
+
+def _slot_step(about, weights, state):
+  """The state after one more token of each slot, and what is told of it."""
+  active_S, at_S = state['left'] > 0, state['cache'].length
+  x_S1D, cache = network.forward(
+    about.config,
+    weights,
+    state['tokens'][:, None],
+    state['cache'],
+    active_S[:, None],
+  )
+  logits_SV = _logits(about, weights, x_S1D)[:, 0]
+  logits_SV, seen = _forbid(state, logits_SV, active_S, at_S)
+  keys_2S = jax.vmap(jax.random.split, out_axes=1)(state['keys'])
+  next_S = sampling.choose_apart(
+    logits_SV, keys_2S[1], state['temperature'], state['top_p']
+  )
+  score = lambda logits_SV: sampling.scores(logits_SV, next_S, about.top)
+  nothing = lambda logits_SV: jax.tree.map(
+    lambda a: jnp.zeros(a.shape, a.dtype), jax.eval_shape(score, logits_SV)
+  )
+  wanted = jnp.any(state['scored'] & active_S)
+  found = jax.lax.cond(wanted, score, nothing, logits_SV)
+  goes_on_S = active_S & ~jnp.isin(next_S, state['stop_ids'])
+  found['tokens'] = jnp.where(goes_on_S, next_S, -1)
+  state = {
+    **state,
+    'cache': cache,
+    'seen': seen,
+    'tokens': jnp.where(goes_on_S, next_S, state['tokens']),
+    'keys': jnp.where(active_S, keys_2S[0], state['keys']),
+    'left': jnp.where(goes_on_S, state['left'] - 1, 0),
+  }
+  return state, found
+
+
+def _forbid(state, logits_SV, active_S, at_S):
+  """Logits without repeats where slots ask for it, and the tokens so far."""
+
+  def forbid(logits_SV, seen_SX):
+    slots_S = jnp.arange(len(seen_SX))
+    # Behind the end, where it is dropped, for slots that wait.
+    column_S = jnp.where(active_S, at_S, seen_SX.shape[1])
+    seen_SX = seen_SX.at[slots_S, column_S].set(state['tokens'], mode='drop')
+    count_S = jnp.where(active_S, state['no_repeat'], 0)
+    return sampling.forbid_repeats(logits_SV, seen_SX, at_S, count_S), seen_SX
+
+  wanted = jnp.any((state['no_repeat'] > 0) & active_S)
+  keep_as_is = lambda logits_SV, seen_SX: (logits_SV, seen_SX)
+  return jax.lax.cond(wanted, forbid, keep_as_is, logits_SV, state['seen'])
 
 
 def _logits(about, weights, x_BLD):
@@ -164,4 +226,6 @@ NAMES = {
   read: 'the prompt',
   settle: 'the change of a slot',
   slot_steps: 'the step',
+  keep: 'what keeps a prompt',
+  restore: 'what restores a prompt',
 }

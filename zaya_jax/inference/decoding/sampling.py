@@ -75,25 +75,37 @@ def scores(
 
 
 def forbid_repeats(
-  logits_BV: jax.Array, seen_BS: jax.Array, last: jax.Array, count: int
+  logits_BV: jax.Array,
+  seen_BS: jax.Array,
+  last: jax.Array,
+  count: jax.Array | int,
 ) -> jax.Array:
   """-inf for each token with which the last `count` would have come before.
 
   Args:
     logits_BV: [B, V].
     seen_BS: [B, S] int32 tokens so far, -1 for padding.
-    last: int32 scalar, the column of the newest token.
-    count: tokens in a row that may not come twice.
+    last: int32, the column of the newest token: a scalar, or [B] of each row.
+    count: tokens in a row that may not come twice, a scalar or [B]; 0: any may.
   """
+  last_B1, count_B1 = (
+    jnp.broadcast_to(jnp.asarray(a), len(seen_BS))[:, None]
+    for a in (last, count)
+  )
   rows_B1 = jnp.arange(len(seen_BS))[:, None]
   columns_1S = jnp.arange(seen_BS.shape[1])[None]
   # A column that comes after the same tokens as the next one will.
-  old_1S = (columns_1S >= count - 1) & (columns_1S <= last)
-  hit_BS = old_1S & (seen_BS >= 0)
-  for back in range(1, count):
-    newest_B1 = jnp.take(seen_BS, last + 1 - back, axis=1)[:, None]
-    hit_BS &= jnp.roll(seen_BS, back, axis=1) == newest_B1
-    hit_BS &= newest_B1 >= 0
+  hit_BS = (columns_1S >= count_B1 - 1) & (columns_1S <= last_B1)
+  hit_BS &= (seen_BS >= 0) & (count_B1 > 0)
+
+  def look_back(back, hit_BS):
+    column_B1 = last_B1 + 1 - back
+    newest_B1 = jnp.take_along_axis(seen_BS, jnp.maximum(column_B1, 0), axis=1)
+    same_BS = jnp.roll(seen_BS, back, axis=1) == newest_B1
+    same_BS &= (column_B1 >= 0) & (newest_B1 >= 0)
+    return hit_BS & (same_BS | (back >= count_B1))
+
+  hit_BS = jax.lax.fori_loop(1, jnp.max(count_B1), look_back, hit_BS)
   forbidden_BS = jnp.where(hit_BS, seen_BS, logits_BV.shape[1])
   return logits_BV.at[rows_B1, forbidden_BS].set(-jnp.inf, mode='drop')
 

@@ -50,6 +50,7 @@ class Answer:
       'created': int(time.time()),
       'model': about.name,
     }
+    self._jobs: list[jobs_lib.Job] = []
     self.choices = [
       Choice(index=row * request.n + i, row=row)
       for row in range(len(request.prompts))
@@ -63,7 +64,7 @@ class Answer:
       tell: called with the index of a choice and an event.
     """
     request = self._request
-    return [
+    self._jobs = [
       jobs_lib.Job(
         ids=request.prompts[choice.row],
         max_tokens=request.max_tokens[choice.row],
@@ -71,12 +72,14 @@ class Answer:
         temperature=request.temperature,
         top_p=request.top_p,
         seed=(request.seed + choice.index) % 2**32,
+        no_repeat=request.no_repeat,
         stop=request.stop,
         scored=request.logprobs is not None,
         prompt_scored=request.echo and request.logprobs is not None,
       )
       for choice in self.choices
     ]
+    return self._jobs
 
   def whole(self, events: Sequence[Sequence[Event]]) -> dict[str, Any]:
     """The answer that comes at once, of the events of each choice."""
@@ -150,12 +153,15 @@ class Answer:
       entry = entry and {**entry, 'delta': delta}
     return {**head, 'choices': [entry] if entry else []}
 
-  def _usage(self) -> dict[str, int]:
+  def _usage(self) -> dict[str, Any]:
     prompt = sum(map(len, self._request.prompts))
+    # A prompt counts once: what its first continuation found.
+    cached = sum(job.cached for job in self._jobs[:: self._request.n])
     return {
       'prompt_tokens': prompt,
       'completion_tokens': self.made,
       'total_tokens': prompt + self.made,
+      'prompt_tokens_details': {'cached_tokens': cached},
     }
 
   def _logprobs(self, choice, tokens) -> dict[str, Any] | None:

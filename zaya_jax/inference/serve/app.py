@@ -198,8 +198,12 @@ class _Talk:
   async def _next(self) -> AsyncIterator[tuple[int, jobs.Event]]:
     """Yields the events of all choices up to the last."""
     left = len(self._jobs)
+    begun = set()
     while left:
       index, event = await self._events.get()
+      if index not in begun:
+        begun.add(index)
+        self._watch.cached(self._jobs[index].cached)
       if event.finish == jobs.ERROR:
         raise errors.failed()
       self._watch.tokens(len(event.tokens))

@@ -7,15 +7,17 @@ stdin: without a terminal each of its lines is a message.
 """
 
 import contextlib
+import dataclasses
 import queue
 import sys
 
 import numpy as np
 
 from zaya_jax import config as config_lib
+from zaya_jax.inference import conversation
 from zaya_jax.inference import model as model_lib
-from zaya_jax.inference.serve import conversation, jobs, start
 from zaya_jax.inference.serve import engine as engine_lib
+from zaya_jax.inference.serve import jobs, start
 from zaya_jax.metrics import text
 
 _NEW, _END = '/new', '/end'
@@ -35,7 +37,11 @@ def main(config: config_lib.Config) -> None:
       'chat_template.jinja beside its tokenizer.json, or use --mode=generate.'
     )
   size = start.context(model, config.serving)
-  with start.running(model, size, slots=1, queue=1) as engine:
+  prefixes = min(1, config.serving.prefixes)
+  settings = dataclasses.replace(
+    config.serving, slots=1, queue=1, prefixes=prefixes
+  )
+  with start.running(model, size, settings, scores=False) as engine:
     if sys.stdin.isatty():
       start.note(f'{_NEW} begins anew, {_END} ends; Ctrl-C ends an answer.')
     talk = _Talk(config, model, engine, size)
@@ -93,6 +99,7 @@ class _Talk:
       top_p=self._how.top_p,
       # Another one for each answer.
       seed=(self._seed + len(self.messages)) % 2**32,
+      no_repeat=self._how.no_repeat,
       stop=self._how.stop,
     )
     self._engine.submit([job])

@@ -10,6 +10,7 @@ cancelled gives its slot to the next one without waiting for the rest.
 
 import collections
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +20,8 @@ from pipelines import tokenizer as tokenizer_lib
 from zaya_jax.inference import continuation
 from zaya_jax.inference.decoding import slots as slots_lib
 from zaya_jax.inference.serve import jobs as jobs_lib
+
+_COMPILING_S = 0.01  # Between two looks at whether a program is there.
 
 
 class FullError(RuntimeError):
@@ -150,18 +153,22 @@ class Engine:
 
   def _read(self) -> None:
     """Reads a piece of the prompt that came first."""
-    if not self._reading:
+    slot = self._next()
+    if slot is None:
       return
-    slot = self._reading[0]
     job = self._in[slot]
-    count = self._slots.piece(len(job.ids) - 1 - job.read)
+    if not job.is_begun:
+      job.is_begun = True
+      if not job.prompt_scored:
+        job.read = job.cached = self._slots.restore(slot, job.ids)
+    count = self._slots.piece(job.read, len(job.ids) - 1 - job.read)
     if count or not job.read:  # A single token: the slot begins anew.
       found = self._slots.read(slot, job.ids, job.read, job.prompt_scored)
       job.pieces.append((count, found))
       job.read += count
     if job.read < len(job.ids) - 1:
       return
-    self._reading.popleft()
+    self._reading.remove(slot)
     job.is_read = True
     job.text = continuation.Continuation(self._tokenizer, job.stop)
     prompt = self._prompt(job)
@@ -180,7 +187,18 @@ class Engine:
       top_p=job.top_p,
       seed=job.seed,
       scored=job.scored,
+      no_repeat=job.no_repeat,
+      ids=job.ids[:-1],
     )
+
+  def _next(self) -> int | None:
+    """The slot that reads next; None: none does."""
+    for slot in self._reading:
+      if self._slots.reads(self._in[slot].prompt_scored):
+        return slot
+    if self._reading and len(self._reading) == self.busy:
+      time.sleep(_COMPILING_S)  # There is nothing else to do.
+    return None
 
   def _prompt(self, job) -> tuple[jobs_lib.Token, ...]:
     """The tokens of a prompt, if they were asked for."""
@@ -203,7 +221,8 @@ class Engine:
       if job and job.is_read and not job.is_asked
     ]
     if jobs:
-      self._running.append((jobs, self._slots.step()))
+      taking = [slot for slot, _ in jobs]
+      self._running.append((jobs, self._slots.step(taking)))
       for _, job in jobs:
         job.asked += self._slots.steps
     if self._running and (len(self._running) > 1 or not jobs):

@@ -53,9 +53,11 @@ class Job:
     temperature: 0: the likeliest token.
     top_p: samples from the likeliest tokens of this total probability.
     seed: of the samples.
+    no_repeat: no sequence of this many tokens comes twice; 0: any may.
     stop: texts before which it ends.
     scored: whether tokens come with their probability.
-    prompt_scored: whether those of the prompt do.
+    prompt_scored: whether those of the prompt do; then all of it is read.
+    cached: tokens of the prompt that were known; told before any event.
   """
 
   ids: np.ndarray
@@ -64,10 +66,13 @@ class Job:
   temperature: float = 0.0
   top_p: float = 1.0
   seed: int = 0
+  no_repeat: int = 0
   stop: Sequence[str] = ()
   scored: bool = False
   prompt_scored: bool = False
+  cached: int = 0
   # The engine's own.
+  is_begun: bool = False
   read: int = 0  # Tokens of the prompt, which the cache holds.
   is_read: bool = False  # All but the last: takes part in the step.
   asked: int = 0  # Tokens that programs were started for.

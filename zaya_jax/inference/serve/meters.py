@@ -36,6 +36,12 @@ class Meters:
       'requests', 'Requests that were answered.', ('path', 'status')
     )
     self._tokens = counter('tokens', 'Tokens, by kind.', ('kind',))
+    self._hits = counter(
+      'prefix_hits', 'Texts whose prompt began as one before.'
+    )
+    self._saved = counter(
+      'prefix_tokens', 'Tokens of prompts that were not read again.'
+    )
     self._cancelled = counter('cancelled', 'Requests whose client went away.')
     self._first = seconds('first_token', 'From a request to its first token.')
     self._whole = seconds('request', 'From a request to the end of its answer.')
@@ -69,6 +75,11 @@ class Watch:
       self._is_first = False
       self._meters._first.observe(time.perf_counter() - self._begin)
     self._meters._tokens.labels('generated').inc(count)
+
+  def cached(self, count: int) -> None:
+    """So many tokens of the prompt of a text were not read again."""
+    self._meters._hits.inc(count > 0)
+    self._meters._saved.inc(count)
 
   def end(self, status: int) -> None:
     """The answer has been given."""

@@ -40,8 +40,7 @@ def main(config: config_lib.Config) -> int:
       tokenizer=model.tokenizer,
       context=start.context(model, settings),
     )
-    queue = settings.queue
-    with start.running(model, about.context, settings.slots, queue) as engine:
+    with start.running(model, about.context, settings) as engine:
       listen.allow_files()
       server = listen.server(about, engine, settings, allowed)
       asyncio.run(server.serve([listener]))

@@ -12,11 +12,13 @@ import numpy as np
 
 from pipelines import errors as pipeline_errors
 from pipelines import tokenizer as tokenizer_lib
-from zaya_jax.inference.serve import conversation, errors
+from zaya_jax.inference import conversation
+from zaya_jax.inference.serve import errors
 
 _MOST_STOPS = 16
 _MOST_TOP = 20
 _MOST_CHOICES = 128
+_MOST_REPEAT = 64
 _COMPLETION_TOKENS = 16  # As in OpenAI's API, unless max_tokens says more.
 # Fields that would change the answer, and the values that ask for nothing.
 _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
@@ -58,6 +60,7 @@ class Request:
     temperature: 0: the likeliest token.
     top_p: samples from the likeliest tokens of this total probability.
     seed: of the samples.
+    no_repeat: no sequence of this many tokens comes twice; 0: any may.
     stop: texts before which a continuation ends.
     logprobs: how many of the likeliest tokens are told; None: no probabilities.
     echo: whether the prompt is told as well.
@@ -72,6 +75,7 @@ class Request:
   temperature: float
   top_p: float
   seed: int
+  no_repeat: int
   stop: tuple[str, ...]
   logprobs: int | None
   echo: bool
@@ -181,6 +185,8 @@ def _how(body: Mapping[str, Any]) -> dict[str, Any]:
     'temperature': _number(body, 'temperature', 1.0, 0, 2),
     'top_p': _number(body, 'top_p', 1.0, 0, 1),
     'seed': (secrets.randbits(32) if seed is None else seed) % 2**32,
+    # Beyond OpenAI's API, as --generate.no_repeat.
+    'no_repeat': _number(body, 'no_repeat', 0, 0, _MOST_REPEAT, whole=True),
     'stop': tuple(conversation.clean(s) for s in stop if s),
     'stream': _flag(body, 'stream'),
     'usage': _flag(options, 'include_usage'),

@@ -4,7 +4,8 @@
 import contextlib
 import dataclasses
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 
 from zaya_jax import config as config_lib
 from zaya_jax.hub.quantized import choice as choice_lib
@@ -54,26 +55,54 @@ def context(of: model_lib.Model, settings: config_lib.ServeConfig) -> int:
 
 @contextlib.contextmanager
 def running(
-  of: model_lib.Model, size: int, slots: int, queue: int
+  of: model_lib.Model,
+  size: int,
+  settings: config_lib.ServeConfig,
+  scores: bool = True,
 ) -> Iterator[engine_lib.Engine]:
   """An engine whose programs are compiled; it ends with the block.
+
+  What only some texts need is compiled while it works.
 
   Args:
     of: the model.
     size: tokens of a slot.
-    slots: how many.
-    queue: texts that may wait.
+    settings: of the slots.
+    scores: whether anybody asks how likely the tokens of a prompt are.
   """
-  in_slots = slots_lib.Slots(
-    of.decoder, slots, size, of.stop_ids, slots_lib.PIECES
+  slots = slots_lib.Slots(
+    of.decoder,
+    settings.slots,
+    size,
+    of.stop_ids,
+    slots_lib.PIECES,
+    settings.prefixes,
   )
-  in_slots.warm()
-  engine = engine_lib.Engine(in_slots, of.tokenizer, queue)
+  slots.warm()
+  engine = engine_lib.Engine(slots, of.tokenizer, settings.queue)
   engine.start()
+  ended = threading.Event()
+  compiler = threading.Thread(
+    target=_compile, args=(slots.rest(scores), ended), name='compiler'
+  )
+  compiler.start()
   try:
     yield engine
   finally:
+    ended.set()
     engine.close()
+    # The program that it is about; a process must not end in its middle.
+    compiler.join()
+
+
+def _compile(
+  programs: Sequence[Callable[[], None]], ended: threading.Event
+) -> None:
+  """Compiles one program after the other, until it has ended."""
+  for program in programs:
+    if ended.is_set():
+      return
+    program()
 
 
 def note(line: str) -> None:

@@ -13,8 +13,9 @@ import openai
 import pytest
 
 from tests.support import serving, tuning
+from zaya_jax.inference import conversation
 from zaya_jax.inference import load as load_lib
-from zaya_jax.inference.serve import app, conversation, door, listen
+from zaya_jax.inference.serve import app, door, listen
 
 PROMPTS = ('def f(', 'A', 'Unicode: ☃é')
 STEPS = 24
@@ -32,7 +33,7 @@ def model(tmp_path_factory):
 
 @pytest.fixture(scope='module')
 def engine(model):
-  made = serving.engine(model, pieces=(64,))
+  made = serving.engine(model, pieces=(64,), prefixes=2)
   yield made
   made.close()
 
@@ -118,6 +119,50 @@ def test_chat_is_continued(client, model):
   in_parts = [{'role': 'user', 'content': texts}]
   again = client.chat.completions.create(**{**how, 'messages': in_parts})
   assert again.choices[0].message.content == expected
+
+
+def metric(url, name):
+  found = httpx2.get(f'{url}/metrics').text
+  return float(re.search(rf'^zaya_serve_{name} (\S+)', found, re.MULTILINE)[1])
+
+
+def test_second_turn_reads_what_is_new(client, model, url):
+  names = ('prefix_hits_total', 'prefix_tokens_total')
+  before = [metric(url, name) for name in names]
+  messages = [{'role': 'user', 'content': 'Count to ' + '9' * 70}]
+  how = {'model': 'tiny', 'temperature': 0, 'max_tokens': 9}
+  known = []
+  for _ in range(2):
+    ids = conversation.encode(model.tokenizer, messages)
+    found = client.chat.completions.create(messages=messages, **how)
+    text = found.choices[0].message.content
+    assert [text] == model.generate([ids], 9)
+    known.append(found.usage.prompt_tokens_details.cached_tokens)
+    messages += [
+      {'role': 'assistant', 'content': text},
+      {'role': 'user', 'content': 'Go on.'},
+    ]
+  assert known == [0, 64]
+  # A prompt counts once, however often it is continued.
+  *_, last = client.chat.completions.create(
+    messages=messages,
+    n=3,
+    stream=True,
+    stream_options={'include_usage': True},
+    **how,
+  )
+  length = last.usage.prompt_tokens
+  assert last.usage.prompt_tokens_details.cached_tokens == 128 < length
+  saved = [metric(url, name) - b for name, b in zip(names, before, strict=True)]
+  assert saved == [4, 64 + 128 + 2 * (length - 1)]
+
+
+def test_no_repeat_is_that_of_generate(client, model):
+  how = {'model': 'tiny', 'prompt': 'x', 'max_tokens': 60, 'temperature': 0}
+  free = client.completions.create(**how)
+  found = client.completions.create(**how, extra_body={'no_repeat': 2})
+  assert [found.choices[0].text] == model.generate('x', 60, no_repeat=2)
+  assert found.choices[0].text != free.choices[0].text
 
 
 def test_seed_repeats_and_n_differ(client):
@@ -217,6 +262,7 @@ BAD = {
   'bool': ({'prompt': 'x', 'stream': 1}, 400, 'must be true or false'),
   'stop': ({'prompt': 'x', 'stop': [1]}, 400, 'stop must be'),
   'penalty': ({'prompt': 'x', 'presence_penalty': 1}, 400, 'not supported'),
+  'repeat': ({'prompt': 'x', 'no_repeat': 65}, 400, 'number from 0 to 64'),
   'texts': ({'prompt': ['x'] * 90}, 400, 'asks for 90 texts'),
 }
 
@@ -370,7 +416,7 @@ def test_client_that_reads_nothing_is_left(monkeypatch, model, engine):
 
 def test_failed_engine_is_told(monkeypatch, model):
   made = serving.engine(model, pieces=(64,))
-  monkeypatch.setattr(made._slots, 'step', lambda: 1 / 0)
+  monkeypatch.setattr(made._slots, 'step', lambda taking: 1 / 0)
   monkeypatch.setattr('threading.excepthook', lambda _: None)
   with serving.hosted(made, model.tokenizer) as url:
     found = httpx2.post(f'{url}/v1/completions', json={'prompt': 'x'})

@@ -8,8 +8,9 @@ import pytest
 
 from tests.support import serving, tuning
 from zaya_jax import main
+from zaya_jax.inference import conversation
 from zaya_jax.inference import load as load_lib
-from zaya_jax.inference.serve import chat, conversation, start
+from zaya_jax.inference.serve import chat, start
 
 
 @pytest.fixture(scope='module')

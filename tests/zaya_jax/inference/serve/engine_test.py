@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.support import serving, tiny
-from zaya_jax.inference.decoding import network, slots
+from zaya_jax.inference.decoding import network, programs, slots
 from zaya_jax.inference.serve import engine as engine_lib
 
 # Of prompts: none to read, a part of a piece, a whole one, several.
@@ -136,6 +136,102 @@ def test_fault_is_caught(monkeypatch, model, alone, fault):
     assert side_by_side(made) != alone
   finally:
     made.close()
+
+
+@pytest.fixture
+def some(model):
+  """An engine of eight slots that steps over few, and how many it computed."""
+  made = serving.engine(model, count=8)
+  for compile_ in made._slots.rest(scored=False):
+    compile_()
+  compiled, counts = made._slots._compiled, []
+
+  def counted(program, args, *how):
+    if program is programs.slot_steps:
+      counts.append(len(args[0]))
+    return compiled(program, args, *how)
+
+  made._slots._compiled = counted
+  yield made, counts
+  made.close()
+
+
+def test_few_texts_are_steps_over_few_slots(some, alone):
+  engine, counts = some
+  assert side_by_side(engine) == alone
+  assert {1, 2} <= {*counts} <= {1, 2, 8}
+  counts.clear()
+  # One in a slot behind others, which end.
+  kept = jobs()
+  engine.submit([one.job for one in kept[:3]])
+  for one in kept[:2]:
+    engine.cancel([one.job])
+  assert kept[2].ids() == alone[2]
+  assert counts[-1] == 1
+
+
+def test_steps_over_other_slots_are_caught(some, alone, monkeypatch):
+  engine, _ = some
+  run = engine._slots._run
+  monkeypatch.setattr(
+    engine._slots,
+    '_run',
+    lambda program, args, *how: (
+      run(program, ((args[0] + 1) % 8, *args[1:]), *how)
+      if program is programs.slot_steps and len(args[0]) < 8
+      else run(program, args, *how)
+    ),
+  )
+  assert side_by_side(engine) != alone
+
+
+def test_tokens_do_not_come_twice_where_it_was_asked(some, model, monkeypatch):
+  engine, _ = some
+  asked = [(ids, n) for ids in PROMPTS[2:4] for n in (0, 1, 2)]
+  how = {'temperature': 0.8, 'seed': 5}
+  expected = [
+    [
+      token
+      for [token] in model.tokens([ids], 40, no_repeat=n, **how)
+      if token >= 0
+    ]
+    for ids, n in asked
+  ]
+
+  def found():
+    kept = [serving.Kept(ids, 40, no_repeat=n, **how) for ids, n in asked]
+    engine.submit([one.job for one in kept])
+    return [one.ids() for one in kept]
+
+  assert found() == expected
+  for (ids, n), tokens in zip(asked, expected, strict=True):
+    assert n != 1 or not {*tokens} & {*ids.tolist()}
+  assert expected[0] != expected[1] != expected[2]
+  # The prompt counts as well.
+  start = engine._slots.start
+  forgets = lambda *args, ids, **how: start(*args, ids=ids[:0], **how)
+  monkeypatch.setattr(engine._slots, 'start', forgets)
+  monkeypatch.setattr(engine._slots, 'end', lambda slot: start(slot, 0, 0))
+  assert found() != expected
+
+
+def test_prompt_that_waits_for_a_compiler_delays_nobody(model):
+  engine = serving.engine(model)
+  later = engine._slots.rest()
+  waits = serving.Kept(PROMPTS[3], 2, scored=True, prompt_scored=True)
+  engine.submit([waits.job])
+  assert len(submitted(engine, PROMPTS[4], 12).ids()) == 12
+  assert waits.events.empty()
+  for compile_ in later:
+    compile_()
+  assert len(waits.ids()) == 2
+  engine.close()
+
+
+def submitted(engine, ids, count):
+  kept = serving.Kept(ids, count)
+  engine.submit([kept.job])
+  return kept
 
 
 def test_probabilities_are_those_of_the_whole_row(engine, model):

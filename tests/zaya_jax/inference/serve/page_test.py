@@ -7,8 +7,8 @@ import pathlib
 import pytest
 
 from tests.support import chromium, serving, tuning
+from zaya_jax.inference import conversation
 from zaya_jax.inference import load as load_lib
-from zaya_jax.inference.serve import conversation
 
 pytestmark = [
   pytest.mark.long,

@@ -3,7 +3,7 @@
 
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ def encode(
 
   Args:
     tokenizer: of the model.
-    messages: each with "role" and "content", texts.
+    messages: what the template reads, such as "role" and "content".
 
   Returns:
     [L] int32.
@@ -43,7 +43,7 @@ def encode(
     return f'{_MARK}{len(spelled) - 1}{_MARK}'
 
   hidden = [
-    {key: special.sub(hide, value) for key, value in message.items()}
+    _each_text(message, lambda text: special.sub(hide, text))
     for message in messages
   ]
   written = template.render(hidden, add_generation_prompt=True)
@@ -56,6 +56,17 @@ def encode(
     if piece
   ]
   return np.concatenate([*ids, np.zeros(0, np.int32)]).astype(np.int32)
+
+
+def _each_text(value: Any, change: Callable[[str], str]) -> Any:
+  """JSON with each of its texts changed; names are not."""
+  if isinstance(value, str):
+    return change(value)
+  if isinstance(value, Mapping):
+    return {key: _each_text(item, change) for key, item in value.items()}
+  if isinstance(value, list):
+    return [_each_text(item, change) for item in value]
+  return value
 
 
 def clean(text: str) -> str:
