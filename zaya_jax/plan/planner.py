@@ -44,7 +44,9 @@ def main(config: config_lib.Config) -> None:
   """
   config, compiles = config.in_steps(), config.plan.compile == 'rocm'
   as_json, draw = rows.is_json(config.json), picture.draw
-  if config.plan.search or config.plan.parameters:
+  if config.dial:
+    auto.check_plan(config)
+  if any(getattr(config.plan, question) for question in choices.QUESTIONS):
     plan, draw = choices.make(config), None
   elif config.recipe:
     plan = phases.make(config, make)
