@@ -83,7 +83,11 @@ def of_plan(config: config_lib.Config) -> config_lib.Config:
 
 def of_chip(config: config_lib.Config) -> tuple[Way, chips_lib.Chip]:
   """The fastest way on the machine of --plan.*, and its device."""
-  chip = chips_lib.CHIPS[config.plan.chip]
+  platform, chip = _CHIPS[config.plan.chip], chips_lib.CHIPS[config.plan.chip]
+  for each in _candidates(config, platform):  # As `ways`, but no more of them.
+    way = Way(config=each, needs=_needs(each, chip.width))
+    if way.needs <= chip.memory * _FILLS[platform]:
+      return way, chip
   return _on(config, chip)[0], chip
 
 
