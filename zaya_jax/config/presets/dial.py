@@ -23,8 +23,8 @@ ASPECT = 51.2
 # experts for each that a token uses.
 TOKENS_PER_PARAMETER = 20
 # Tokens of a step, c * tokens^b (Step Law, arXiv 2503.04715: 3,700 runs, dense
-# and of experts): from the quick start to ZAYA1-8B 0.64 to 1.7 times that of our
-# presets. A critical batch grows alike (arXiv 2410.21676: 0.47).
+# and of experts): 0.64 to 1.7 times that of our presets, quick start to
+# ZAYA1-8B. A critical batch grows alike (arXiv 2410.21676: 0.47).
 BATCH, BATCH_EXPONENT = 0.58, 0.571
 # The learning rate of configs/medium.flags, which has that width and depth.
 PEAK = 1.5e-3
