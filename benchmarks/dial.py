@@ -64,7 +64,7 @@ def sweep(args: argparse.Namespace, more: list[str], rows: list[Row]) -> None:
     if row is None:
       print(f'{_name(run)}: not done in time; call again')
       return
-    rows.append(row | {'text': args.text} | facts)
+    rows.append(row | facts)
     with args.output.open('a', encoding='utf-8') as file:
       file.write(json.dumps(rows[-1]) + '\n')
     print(dial_table.line(rows[-1]), flush=True)
@@ -159,6 +159,7 @@ def read(run: Row, config: config_lib.Config, rows: list[Row]) -> Row:
     'tokens': steps[-1]['tokens'],
     'steps': steps[-1]['step'],
     'tokens_per_s': steps[-1]['throughput/tokens_per_second'],
+    'text': pathlib.Path(config.data.input).name,
     'bpb': None,
   }
   if scored and math.isfinite(scored[-1]['val/bpb']):
@@ -260,7 +261,6 @@ def _parser() -> argparse.ArgumentParser:
   parser.add_argument(
     '--score_bytes', type=float, default=1e6, help='held out, about'
   )
-  parser.add_argument('--text', default='stdlib', help='what it is, for people')
   parser.add_argument(
     '--work', type=pathlib.Path, default=pathlib.Path('runs/dial')
   )

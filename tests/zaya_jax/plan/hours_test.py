@@ -136,6 +136,14 @@ def test_bad_flags_are_one_sentence(words, sentence, capsys):
   assert sentence in line
 
 
+def test_a_dial_that_does_not_fit_may_be_searched_for(monkeypatch, capsys):
+  words = ['--mode=plan', '--plan.chip=h100', '--plan.devices=8', '--dial=50']
+  assert main.main(['zaya_jax', *words]) == 2
+  assert '--dial=50 does not fit' in capsys.readouterr().err
+  monkeypatch.setattr(planner.choices, 'make', lambda config: {})
+  assert main.main(['zaya_jax', *words, '--plan.search']) == 0
+
+
 def test_a_dial_that_fits_is_planned(capsys):
   assert not main.main(['zaya_jax', *WORDS, '--dial=32'])
   assert json.loads(capsys.readouterr().out)['parameters']['total'] > 3e9
