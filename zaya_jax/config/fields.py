@@ -73,6 +73,20 @@ def value(config: Any, name: str) -> Any:
   return getattr(config, field)
 
 
+def changed(config: Any, settings: Mapping[str, Any]) -> Any:
+  """The config with other values of flags, by their names without dashes."""
+  found: dict[str, Any] = {}
+  for name, value in settings.items():
+    section, dot, field = name.rpartition('.')
+    found.setdefault(section + dot, {})[field] = value
+  changes = found.pop('', {})
+  for attribute, prefix, _ in sections(type(config)):
+    if prefix in found:
+      section = getattr(config, attribute)
+      changes[attribute] = dataclasses.replace(section, **found[prefix])
+  return dataclasses.replace(config, **changes)
+
+
 def divisors(n: int) -> list[int]:
   """The positive divisors of `n`, ascending, for error messages."""
   return [d for d in range(1, n + 1) if n % d == 0]
@@ -87,6 +101,11 @@ def count(value: Any) -> int | None:
     return None
   exact = fractions.Fraction(match[1]) * 10 ** _UNITS[match[2]]
   return int(exact) if exact.denominator == 1 and exact <= _MOST else None
+
+
+def typed_count(text: str) -> int | None:
+  """`count` of what was typed, as '500000' or '50B'."""
+  return count(int(text) if text.isdecimal() else text)
 
 
 def check(

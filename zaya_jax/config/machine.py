@@ -258,3 +258,9 @@ class PlanConfig(fields.Section, prefix='plan.'):
     'one device; 0: any.',
     minimum=0.0,
   )
+  hours: float = field(
+    0.0,
+    'Finds the --dial, its tokens and the loss to expect for so many hours on '
+    'these devices; of a --dial that is given the tokens and the loss.',
+    minimum=0.0,
+  )

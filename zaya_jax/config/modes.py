@@ -8,6 +8,28 @@ from typing import Literal
 from zaya_jax.config import fields
 
 field = fields.field
+# What --mode can be.
+Mode = Literal[
+  'train',
+  'prepare',
+  'data',
+  'eval',
+  'generate',
+  'chat',
+  'serve',
+  'checkpoints',
+  'import',
+  'export',
+  'conform',
+  'plan',
+  'bench',
+  'preflight',
+  'contact',
+  'supervise',
+  'report',
+  'ledger',
+  'rehearse',
+]
 # STEP:COUNT; the first step of a process does more than a step. A trace has all
 # kernels: of more steps it fills the memory.
 _MOST_TRACED = 99

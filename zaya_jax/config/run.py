@@ -10,40 +10,18 @@ from zaya_jax.config import data as data_lib
 from zaya_jax.config import fields, flags, modes, training
 from zaya_jax.config import machine as machine_lib
 from zaya_jax.config import model as model_lib
+from zaya_jax.config.presets import dial as dial_lib
 
 field = fields.field
 
-_MODES = Literal[
-  'train',
-  'prepare',
-  'data',
-  'eval',
-  'generate',
-  'chat',
-  'serve',
-  'checkpoints',
-  'import',
-  'export',
-  'conform',
-  'plan',
-  'bench',
-  'preflight',
-  'contact',
-  'supervise',
-  'report',
-  'ledger',
-  'rehearse',
-]
-
-# Lengths in place of --num_steps, and what says that they are not.
-_LENGTHS = {'tokens': '', 'epochs': 0.0, 'hours': 0.0}
+_LENGTHS = ('tokens', 'epochs', 'hours')  # In place of --num_steps.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(fields.Section, prefix=''):
   """Settings of the run."""
 
-  mode: _MODES = field('train', 'What to run.')
+  mode: modes.Mode = field('train', 'What to run.')
   run_dir: str = field('', 'Run directory: everything that a run writes.')
   source: str = field(
     '',
@@ -61,6 +39,14 @@ class Config(fields.Section, prefix=''):
   )
   seed: int = field(
     0, 'Seed of weights, data order and samples.', minimum=0, maximum=2**32 - 1
+  )
+  dial: int = field(
+    0,
+    'Sizes a new model by one number, its layers: width, heads, experts, '
+    'vocabulary, tokens, batch and learning rates follow (docs/dial.md), each '
+    'unless it is given. 40 is the shape of ZAYA1-8B; 0: no dial.',
+    minimum=0,
+    maximum=dial_lib.MOST,
   )
   num_steps: int = field(1000, 'Optimizer steps of the run.', minimum=0)
   tokens: str = field(
@@ -152,6 +138,10 @@ class Config(fields.Section, prefix=''):
   def __post_init__(self) -> None:
     super().__post_init__()
     _check_length(self)
+    if self.dial and 'dial' not in self.given:
+      raise fields.UsageError(
+        f'--dial={self.dial} is of the command line; here: Config.at_dial.'
+      )
     if self.data.batch_size % self.optim.parts:
       raise fields.UsageError(
         f'--optim.accumulation={self.optim.accumulation} does not divide '
@@ -205,7 +195,7 @@ class Config(fields.Section, prefix=''):
     """
     tokens = 0.0
     if self.tokens:
-      tokens = _number(self.tokens) or 0
+      tokens = fields.typed_count(self.tokens) or 0
     elif self.epochs and epoch_tokens:
       tokens = self.epochs * epoch_tokens
     if not tokens:
@@ -213,6 +203,19 @@ class Config(fields.Section, prefix=''):
     step = self.data.batch_size * self.data.seq_len
     steps = int(-(-tokens // step))
     return dataclasses.replace(self, num_steps=steps, tokens='', epochs=0.0)
+
+  def at_dial(self, n: int, tokens: int | None = None) -> 'Config':
+    """The settings with the dial at n; what was given stays as it is.
+
+    Args:
+      n: the dial.
+      tokens: of the run, in place of the dial's.
+    """
+    given = {name: fields.value(self, name) for name in self.given}
+    tokens = tokens or fields.typed_count(self.tokens)
+    changes = dial_lib.settings(n, given, tokens)
+    changes |= {'dial': n, 'given': self.given | {'dial'}}
+    return fields.changed(self, changes)
 
   @property
   def inherited(self) -> set[str]:
@@ -232,8 +235,7 @@ class Config(fields.Section, prefix=''):
 
   def as_dict(self) -> dict[str, Any]:
     """Every setting, nested by section."""
-    bare = dataclasses.replace(self, course=None)
-    found = dataclasses.asdict(bare)
+    found = dataclasses.asdict(dataclasses.replace(self, course=None))
     del found['given'], found['course']
     return found
 
@@ -249,13 +251,13 @@ class Config(fields.Section, prefix=''):
 
 def _check_length(config: Config) -> None:
   """Refuses two lengths, and tokens that are no number."""
-  values = {name: getattr(config, name) for name in ('recipe', *_LENGTHS)}
-  said = [f'--{name}={value}' for name, value in values.items() if value]
+  both = ('recipe', *_LENGTHS)
+  said = [f'--{n}={value}' for n in both if (value := getattr(config, n))]
   if len(said) > 1:
     raise fields.UsageError(
       f'{said[0]} and {said[1]} both say how long the run is; drop one.'
     )
-  if config.tokens and not _number(config.tokens):
+  if config.tokens and not fields.typed_count(config.tokens):
     raise fields.UsageError(
       f'--tokens={config.tokens} must be a whole number above 0, or as 50B '
       '(k, M, B, T).'
@@ -269,10 +271,9 @@ def _settle(values: Any, direct: Container[str]) -> None:
     values: of absl's flags; lengths that do not count are reset.
     direct: names of the flags that stand on the command line itself.
   """
-  names = ('recipe', 'num_steps', *_LENGTHS)
   # --tokens= says nothing; 0 steps are some.
   says = lambda name: name == 'num_steps' or bool(values[name].value)
-  named = [name for name in names if name in direct and says(name)]
+  named = [name for name in dial_lib.LENGTHS if name in direct and says(name)]
   if named and values['recipe'].value and 'recipe' not in named:
     named = ['recipe', *named]  # Of a flagfile.
   if len(named) > 1:
@@ -282,8 +283,25 @@ def _settle(values: Any, direct: Container[str]) -> None:
   for name in _LENGTHS:
     if named and name not in named:
       values[name].unparse()
+  if 0 < (n := values['dial'].value) <= dial_lib.MOST:  # Else `Config` errs.
+    _turn(values, n, 'dial' in direct)
 
 
-def _number(text: str) -> int | None:
-  """Tokens of '500000' or '50B'."""
-  return fields.count(int(text) if text.isdecimal() else text)
+def _turn(values: Any, n: int, is_typed: bool) -> None:
+  """Sets what the dial says of the flags that were not given."""
+  if values['restore'].value:
+    raise fields.UsageError(
+      f'--dial={n} sizes a new model, and --restore names one; drop either.'
+    )
+  given = {name: values[name].value for name in values if values[name].present}
+  if min(given.get(name, 1) for name in dial_lib.SIZES) < 1:
+    return  # `Config` says which.
+  layers = given.get('model.num_layers')
+  if is_typed and given.keys() >= {*dial_lib.SHAPE} and layers != n:
+    raise fields.UsageError(
+      f'--dial={n} has nothing to size: --model.num_layers={layers} and all '
+      'else of the model are given; drop it, or --flagfile.'
+    )
+  tokens = fields.typed_count(values['tokens'].value)
+  for name, value in dial_lib.settings(n, given, tokens).items():
+    values[name].value = value

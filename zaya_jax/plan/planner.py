@@ -44,7 +44,10 @@ def main(config: config_lib.Config) -> None:
   """
   config, compiles = config.in_steps(), config.plan.compile == 'rocm'
   as_json, draw = rows.is_json(config.json), picture.draw
-  if config.plan.search or config.plan.parameters:
+  asked = any(getattr(config.plan, name) for name in choices.QUESTIONS)
+  if config.dial and not asked:  # A search may find what makes it fit.
+    auto.check_plan(config)
+  if asked:
     plan, draw = choices.make(config), None
   elif config.recipe:
     plan = phases.make(config, make)

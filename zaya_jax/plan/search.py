@@ -6,13 +6,13 @@ parts send as much and hide less. Then the fastest get the bucket that suits
 them. What the command line says of one of these is kept.
 """
 
-import dataclasses
 import itertools
 import math
 from collections.abc import Iterator
 from typing import Any
 
 from zaya_jax import config as config_lib
+from zaya_jax.config import fields
 from zaya_jax.plan.cost import (
   auto,
   division,
@@ -77,7 +77,7 @@ def find(config: config_lib.Config) -> dict[str, Any]:
 
 def chosen(config: config_lib.Config, row: dict[str, Any]) -> config_lib.Config:
   """The config of a row of `find`."""
-  return _replaced(config, **row['settings'])
+  return fields.changed(config, row['settings'])
 
 
 def _order(way) -> tuple[float, float]:
@@ -96,7 +96,7 @@ def _bucketed(way, speed):
   _, needs, config = way
   ways = []
   for size in _open(config, 'mesh.bucket_mib', _BUCKETS):
-    each = _replaced(config, **{'mesh.bucket_mib': size})
+    each = fields.changed(config, {'mesh.bucket_mib': size})
     ways.append((_step(each, division.make(each), speed), needs, each))
   return min(ways, key=lambda way: way[0].step)
 
@@ -114,10 +114,7 @@ def _meshes(config) -> Iterator[dict[str, int]]:
       continue
     sizes = {'fsdp': fsdp, 'expert': expert, 'context': context}
     try:
-      division.make(_replaced(
-        config, **{f'mesh.{k}': n for k, n in sizes.items()},
-        **{'optim.accumulation': 1},
-      ))  # fmt: skip
+      division.make(_changed(config, sizes, {'optim.accumulation': 1}))
     except config_lib.UsageError:
       continue
     yield sizes
@@ -127,10 +124,8 @@ def _with_parts(config, sizes, remat) -> Iterator[config_lib.Config]:
   """One mesh and remat, by the number of parts."""
   for parts in _open(config, 'optim.accumulation', range(1, _MOST_PARTS + 1)):
     try:
-      each = _replaced(
-        config,
-        **{f'mesh.{axis}': n for axis, n in sizes.items()},
-        **{'model.remat': remat, 'optim.accumulation': parts},
+      each = _changed(
+        config, sizes, {'model.remat': remat, 'optim.accumulation': parts}
       )
       division.make(each)
     except config_lib.UsageError:
@@ -140,21 +135,13 @@ def _with_parts(config, sizes, remat) -> Iterator[config_lib.Config]:
 
 def _open(config, flag, choices):
   """What may be tried of a setting: what was given, else all."""
-  section, _, name = flag.partition('.')
-  value = getattr(getattr(config, section), name)
+  value = fields.value(config, flag)
   return [value] if flag in config.given else list(choices)
 
 
-def _replaced(config, **settings) -> config_lib.Config:
-  """A config with other settings, by flag."""
-  sections: dict[str, dict[str, Any]] = {}
-  for flag, value in settings.items():
-    section, _, name = flag.partition('.')
-    sections.setdefault(section, {})[name] = value
-  return dataclasses.replace(config, **{
-    name: dataclasses.replace(getattr(config, name), **values)
-    for name, values in sections.items()
-  })  # fmt: skip
+def _changed(config, sizes, settings) -> config_lib.Config:
+  mesh = {f'mesh.{axis}': n for axis, n in sizes.items()}
+  return fields.changed(config, {**mesh, **settings})
 
 
 def _row(base, times, needs, config) -> dict[str, Any]:
@@ -173,7 +160,8 @@ def _row(base, times, needs, config) -> dict[str, Any]:
     'flags': ' '.join(
       f'--{flag}={value}'
       for flag, value in shown.items()
-      if value != _value(default, flag) or value != _value(base, flag)
+      if value != fields.value(default, flag)
+      or value != fields.value(base, flag)
     ),
     'step': times.step,
     'range': times.range,
@@ -181,8 +169,3 @@ def _row(base, times, needs, config) -> dict[str, Any]:
     'exposed': times.exposed,
     'memory': needs,
   }
-
-
-def _value(config, flag):
-  section, _, name = flag.partition('.')
-  return getattr(getattr(config, section), name)

@@ -21,7 +21,7 @@ BOUNDS = {
     optim.adam_eps optim.balance_lr optim.accumulation
     guard.spike_limit guard.vote_every mesh.replica mesh.bucket_mib
     lora.rank lora.alpha
-    distributed.processes plan.latency_ms
+    distributed.processes plan.latency_ms plan.hours
     checkpoint.every checkpoint.keep_every checkpoint.host_memory_gb
     eval.every eval.batches eval.limit
     generate.temperature plan.tokens aegis.spares aegis.step_limit_s
@@ -64,11 +64,13 @@ BOUNDS = {
   (0, 65_535): 'aegis.port log.metrics_port report.port serve.port',
   (0, 2**32 - 1): 'seed',
   (0, 64): 'generate.no_repeat',
+  (0, 128): 'dial',
   (1, 2**20): 'generate.max_tokens',
   (None, None): 'model.temperature_init',
 }
 # What else must be set for a value at its bound.
 BESIDE = {
+  'dial': {'given': frozenset({'dial'})},
   'model.num_heads': {'num_kv_heads': 1},
   'data.record_tokens': {'seq_len': 2},
   'model.rope_fraction': {'head_dim': 2},

@@ -149,7 +149,7 @@ def _batch(path, phase, row, tokens) -> tuple[tuple[int, int], ...]:
   key, found = f'batch = {words!r}', []
   for word in words if isinstance(words, list) else [words]:
     at, _, size = str(word).rpartition(':')
-    place = fields.count(int(at) if at.isdecimal() else at)
+    place = fields.typed_count(at)
     if place is None or not size.isdecimal() or not int(size):
       raise error(
         path, phase, key,

@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterator
 
 from zaya_jax import config as config_lib
+from zaya_jax.config import fields
 from zaya_jax.parallel import placement
 from zaya_jax.plan.cost import division, memory
 from zaya_jax.runtime import chips as chips_lib
@@ -77,9 +78,31 @@ def of_plan(config: config_lib.Config) -> config_lib.Config:
   """The config with nothing left to decide, for the machine of --plan.*."""
   if not is_open(config):
     return config
-  name = config.plan.chip
-  chip = chips_lib.CHIPS[name]
-  return ways(config, _CHIPS[name], chip.memory, chip.width)[0].config
+  return of_chip(config)[0].config
+
+
+def of_chip(config: config_lib.Config) -> tuple[Way, chips_lib.Chip]:
+  """The fastest way on the machine of --plan.*, and its device."""
+  platform, chip = _CHIPS[config.plan.chip], chips_lib.CHIPS[config.plan.chip]
+  for each in _candidates(config, platform):  # As `ways`, but no more of them.
+    way = Way(config=each, needs=_needs(each, chip.width))
+    if way.needs <= chip.memory * _FILLS[platform]:
+      return way, chip
+  return _on(config, chip)[0], chip
+
+
+def check_plan(config: config_lib.Config) -> None:
+  """Refuses what does not fit into the machine of --plan.* by far.
+
+  Raises:
+    UsageError: as `check_fits`.
+  """
+  chip = chips_lib.CHIPS[config.plan.chip]
+  check_fits(_on(config, chip), chip.memory, chip.width)
+
+
+def _on(config, chip) -> list[Way]:
+  return ways(config, _CHIPS[config.plan.chip], chip.memory, chip.width)
 
 
 def ways(
@@ -134,8 +157,10 @@ def check_fits(ways: list[Way], capacity: float, width: int) -> None:
   least = ways[-1]
   if least.needs <= _WRONG * capacity:
     return
+  dial = least.config.dial
   raise config_lib.UsageError(
-    f'The run does not fit: a device has {capacity / 1e9:.3g} GB, and with '
+    f'{f"--dial={dial}" if dial else "The run"} does not fit: a device has '
+    f'{capacity / 1e9:.3g} GB, and with '
     f'--model.remat={least.config.model.remat} in '
     f'{least.config.optim.parts} parts a step needs about '
     f'{least.needs / 1e9:.3g}; {_lower(least.config, capacity, width)}.'
@@ -143,8 +168,12 @@ def check_fits(ways: list[Way], capacity: float, width: int) -> None:
 
 
 def _lower(config, capacity, width) -> str:
-  """What would fit: shorter rows if activations are too many, else layers."""
+  """What would fit: a smaller dial, shorter rows, else fewer layers."""
   data, model = config.data, config.model
+  for n in range(config.dial - 1, 0, -1):
+    needs = _needs_at(config, n, width)
+    if needs <= capacity:
+      return f'--dial={n} needs {needs / 1e9:.3g}'
   for seq_len in _halves(data.seq_len, 256 * config.mesh.context):
     shorter = dataclasses.replace(data, seq_len=seq_len)
     needs = _needs(dataclasses.replace(config, data=shorter), width)
@@ -162,6 +191,17 @@ def _lower(config, capacity, width) -> str:
         'devices with --mesh.fsdp less each'
       )
   return 'take a smaller --model.d_model or more devices with --mesh.fsdp'
+
+
+def _needs_at(config, n, width) -> float:
+  """Bytes of another dial, computed in the same way."""
+  parts = config.optim.parts
+  whole = fields.changed(config, {'optim.accumulation': 1}).at_dial(n)
+  parts = min(parts, whole.data.batch_size)
+  try:
+    return _needs(fields.changed(whole, {'optim.accumulation': parts}), width)
+  except config_lib.UsageError:  # Its batch is too small for the mesh.
+    return math.inf
 
 
 def _halves(count: int, least: int) -> Iterator[int]:

@@ -141,3 +141,18 @@ def test_of_a_plan_nothing_is_left_open_and_the_preset_stays_as_it_was():
   assert config.model.remat == 'block'
   assert config.model.scan_layers == 'true'
   assert auto.of_plan(config) == config
+
+
+@pytest.mark.parametrize('devices', [1, 8])
+def test_a_dial_that_does_not_fit_names_the_largest_that_does(devices):
+  def refused(dial, capacity=20e9):
+    words = [f'--dial={dial}', f'--plan.devices={devices}']
+    found = auto.ways(config_lib.Config.parse(words), 'cuda', capacity, 2)
+    auto.check_fits(found, capacity, 2)
+
+  with pytest.raises(config_lib.UsageError, match='^--dial=40 does') as error:
+    refused(40)
+  named = int(str(error.value).split('--dial=')[2].split()[0])
+  refused(named)
+  with pytest.raises(config_lib.UsageError):
+    refused(named + 4)

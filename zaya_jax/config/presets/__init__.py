@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files of configs/, which are found from every folder.
+"""Presets: the files of configs/, found from every folder, and the dial.
 
 A wheel has them in the package, a clone at its root.
 """
@@ -7,7 +7,7 @@ A wheel has them in the package, a clone at its root.
 import os
 import pathlib
 
-_HOMES = pathlib.Path(__file__).parents[1], pathlib.Path(__file__).parents[2]
+_HOMES = pathlib.Path(__file__).parents[2], pathlib.Path(__file__).parents[3]
 _FOLDER = 'configs/'
 
 

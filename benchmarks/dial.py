@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""--dial on trial: which learning rate is best at each, and the scaling law.
+
+    python -m benchmarks.dial --dials=1,2,3,4,5 --minutes=9 --data.input=FOLDER
+    python -m benchmarks.dial --dials=1,2,3 --longer=0.5,1,2 --experts=0,16
+    python -m benchmarks.dial --fit [--law=zaya_jax/plan/law.toml]
+
+A cell is a dial, so many times its own tokens (`--longer`), and a number of
+experts (`--experts`, 0: its own). The first seed is trained with multiples of
+the rule's learning rate (`--factors`, and more of them while the best is at the
+edge); the other seeds with the best and its two neighbours.
+
+Each run is a line of `--output` as soon as it is done. Whoever calls again goes
+on: after `--minutes` the run that is under way saves itself, and the next call
+goes on with it. `--fit` fits what is there (`dial_rate`, `dial_law`), prints
+tables and writes `--result`. Flags that are not listed here go to the trainer.
+"""
+
+import argparse
+import json
+import math
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+from benchmarks import ablations, dial_law, dial_rate, dial_table, record
+from zaya_jax import config as config_lib
+from zaya_jax.config import exit_codes
+from zaya_jax.config.presets import dial as dial_lib
+from zaya_jax.plan import law as law_lib
+
+Row = dict[str, Any]
+CELL = ('dial', 'longer', 'experts')
+_FURTHEST = 16  # Multiples of the rule's rate lie within this, and one by it.
+
+
+def main() -> None:
+  """Runs what is missing, or fits what is there."""
+  args, more = _parser().parse_known_args()
+  args.work = args.work.resolve()  # Runs have a folder of their own.
+  rows = ablations.read(args.output)
+  if not args.fit:
+    sweep(args, more, rows)
+    return
+  result = fit(rows)
+  print('\n'.join(dial_table.table(result)))
+  about = record.circumstances('benchmarks.dial', ('scipy',))
+  record.write(args.result, {**about, **result})
+  if args.law:
+    args.law.write_text(dial_table.toml(result, rows), encoding='utf-8')
+    law_lib.Law.read(args.law)  # That it can be read.
+
+
+def sweep(args: argparse.Namespace, more: list[str], rows: list[Row]) -> None:
+  """Trains what is not among `rows`, until the time is over."""
+  end = time.monotonic() + 60 * args.minutes if args.minutes else math.inf
+  facts = record.circumstances('benchmarks.dial', ('jax', 'jaxlib'))
+  while (run := missing(args, rows)) is not None:
+    row = train(args, run, more, end - time.monotonic())
+    if row is None:
+      print(f'{_name(run)}: not done in time; call again')
+      return
+    rows.append(row | facts)
+    with args.output.open('a', encoding='utf-8') as file:
+      file.write(json.dumps(rows[-1]) + '\n')
+    print(dial_table.line(rows[-1]), flush=True)
+
+
+def missing(args: argparse.Namespace, rows: list[Row]) -> Row | None:
+  """The next run that is not among `rows`; None: all are there."""
+  for n in _numbers(args.dials, int):
+    for longer in _numbers(args.longer, float):
+      for experts in _numbers(args.experts, int):
+        cell = {'dial': n, 'longer': longer, 'experts': experts}
+        done = [r for r in rows if all(r[key] == cell[key] for key in CELL)]
+        found = _missing_of(args, done)
+        if found:
+          return cell | found
+  return None
+
+
+def _missing_of(args, done) -> Row | None:
+  """The factor and the seed that come next in a cell."""
+  tuned = {r['factor']: _loss(r) for r in done if not r['seed']}
+  for factor in _numbers(args.factors, float):
+    if factor not in tuned:
+      return {'factor': factor, 'seed': 0}
+  order = sorted(tuned)
+  at = order.index(min(order, key=lambda factor: tuned[factor]))
+  for edge, step in ((0, 0.5), (len(order) - 1, 2.0)):
+    further = order[edge] * step
+    if at == edge and 1 / _FURTHEST <= further <= _FURTHEST:
+      return {'factor': further, 'seed': 0}
+  have = {(r['factor'], r['seed']) for r in done}
+  for seed in range(1, args.seeds):
+    for factor in order[max(0, at - 1) : at + 2]:
+      if (factor, seed) not in have:
+        return {'factor': factor, 'seed': seed}
+  return None
+
+
+def train(
+  args: argparse.Namespace, run: Row, more: list[str], seconds: float
+) -> Row | None:
+  """Trains and reads what the run has written of itself.
+
+  Args:
+    args: of the command line.
+    run: its cell, factor and seed.
+    more: flags of the trainer.
+    seconds: after which it is asked to stop, and to go on at the next call.
+
+  Returns:
+    None if it was stopped; of a run that diverged bpb is None.
+  """
+  folder = args.work / _name(run)
+  command = [sys.executable, '-m', 'zaya_jax.main', *flags_of(args, run, more)]
+  command.append(f'--run_dir={folder}')
+  folder.parent.mkdir(parents=True, exist_ok=True)
+  with subprocess.Popen(
+    command, cwd=record.ROOT, stdout=subprocess.PIPE, text=True
+  ) as child:
+    try:
+      said, _ = child.communicate(timeout=max(1, min(seconds, 1e6)))
+    except subprocess.TimeoutExpired:
+      child.send_signal(signal.SIGTERM)
+      said, _ = child.communicate()
+  if child.returncode in (exit_codes.STOPPED, -signal.SIGTERM):
+    return None
+  if child.returncode not in (exit_codes.DONE, exit_codes.NUMERICS):
+    raise SystemExit(f'{said}\n{command} ended: {child.returncode}')
+  text = (folder / 'metrics.jsonl').read_text(encoding='utf-8')
+  row = read(run, parse(run, more), [json.loads(x) for x in text.splitlines()])
+  shutil.rmtree(folder)
+  return row
+
+
+def read(run: Row, config: config_lib.Config, rows: list[Row]) -> Row:
+  """What counts of a run.
+
+  Args:
+    run: its cell, factor and seed.
+    config: of the rule's learning rate.
+    rows: of metrics.jsonl.
+  """
+  steps = [row for row in rows if 'train/loss' in row]
+  scored = [row for row in rows if 'val/bpb' in row]
+  found = {
+    **run,
+    **law_lib.parameters(config.model),
+    'width': config.model.d_model,
+    'layers': config.model.num_layers,
+    'vocabulary': config.model.vocab_size,
+    'lr': config.optim.lr * run['factor'],
+    'tokens': steps[-1]['tokens'],
+    'steps': steps[-1]['step'],
+    'tokens_per_s': steps[-1]['throughput/tokens_per_second'],
+    'text': pathlib.Path(config.data.input).name,
+    'bpb': None,
+  }
+  if scored and math.isfinite(scored[-1]['val/bpb']):
+    bpb, nats = scored[-1]['val/bpb'], scored[-1]['val/loss']
+    each = nats / math.log(2) / bpb
+    found |= {'bpb': bpb, 'bytes_per_token': each}
+    found['bytes'] = found['tokens'] * each
+  return found
+
+
+def parse(run: Row, more: list[str]) -> config_lib.Config:
+  """The settings of a cell, with the rule's learning rate."""
+  words = [f'--dial={run["dial"]}', '--data.input=stdlib', *more]
+  if run['experts']:
+    words.append(f'--model.num_experts={run["experts"]}')
+  config = config_lib.Config.parse(words)
+  if run['longer'] == 1:
+    return config
+  own = dial_lib.TOKENS_PER_PARAMETER * dial_lib.active(
+    {name: config_lib.fields.value(config, name) for name in dial_lib.SHAPE}
+  )
+  tokens = round(own * run['longer'])
+  return config_lib.Config.parse([*words, f'--tokens={tokens}'])
+
+
+def flags_of(args: argparse.Namespace, run: Row, more: list[str]) -> list[str]:
+  """The flags of a run: its cell, its rate, the same held-out text for all."""
+  config = parse(run, more)
+  model, optim, data = config.model, config.optim, config.data
+  # Of a byte one token, of larger vocabularies about this.
+  each = math.log2(model.vocab_size) / 3.3 if data.train_tokenizer else 1
+  scored = args.score_bytes / each / (data.batch_size * data.seq_len)
+  steps = config.in_steps().num_steps
+  own = [
+    f'--data.dir={args.work}/data_{model.vocab_size}',
+    '--eval.every=0',
+    f'--eval.batches={max(1, round(scored))}',
+    f'--checkpoint.every={max(500, steps // 4)}',
+    '--checkpoint.keep=1',
+    '--log.sample_every=0',
+    '--nolog.report',
+    '--nolog.tensorboard',
+  ]
+  length = [f'--tokens={config.tokens}'] if config.tokens else []
+  experts = run['experts'] and [f'--model.num_experts={run["experts"]}'] or []
+  return [
+    f'--dial={run["dial"]}',
+    '--data.input=stdlib',
+    *own,
+    *more,
+    *length,
+    *experts,
+    f'--optim.lr={optim.lr * run["factor"]:g}',
+    f'--optim.lr_final={optim.lr_final * run["factor"]:g}',
+    f'--seed={run["seed"]}',
+  ]
+
+
+def fit(rows: list[Row]) -> Row:
+  """The rule of the learning rate and the law, as far as `rows` suffice."""
+  cells: dict[tuple, list[Row]] = {}
+  for row in rows:
+    if row['bpb'] is not None:
+      cells.setdefault(tuple(row[key] for key in CELL), []).append(row)
+  own = [cell for cell in cells.values() if not cell[0]['experts']]
+  points = [dial_rate.point(cell) for cell in cells.values()]
+  found: Row = {'points': points, 'runs': len(rows)}
+  found['diverged'] = sum(row['bpb'] is None for row in rows)
+  for name, make in (('rate', dial_rate.fit), ('law', dial_law.summary)):
+    try:
+      found[name] = make(own if name == 'rate' else points)
+    except ValueError as error:
+      found[name] = {'missing': str(error)}
+  return found
+
+
+def _loss(row) -> float:
+  return math.inf if row['bpb'] is None else row['bpb']
+
+
+def _numbers(text: str, kind: type) -> list[Any]:
+  return [kind(word) for word in text.split(',')]
+
+
+def _name(run) -> str:
+  return '_'.join(f'{key}{run[key]:g}' for key in (*CELL, 'factor', 'seed'))
+
+
+def _parser() -> argparse.ArgumentParser:
+  parser = argparse.ArgumentParser(
+    allow_abbrev=False, description=(__doc__ or '').partition('\n')[0]
+  )
+  parser.add_argument('--dials', default='1,2,3,4,5')
+  parser.add_argument('--longer', default='1', help="times a dial's own tokens")
+  parser.add_argument('--experts', default='0', help="0: a dial's own")
+  parser.add_argument('--factors', default='0.5,1,2', help="times the rule's")
+  parser.add_argument('--seeds', type=int, default=3)
+  parser.add_argument('--minutes', type=float, default=0, help='0: no limit')
+  parser.add_argument(
+    '--score_bytes', type=float, default=1e6, help='held out, about'
+  )
+  parser.add_argument(
+    '--work', type=pathlib.Path, default=pathlib.Path('runs/dial')
+  )
+  parser.add_argument(
+    '--output', type=pathlib.Path, default=record.RESULTS / 'dial.jsonl'
+  )
+  parser.add_argument('--fit', action='store_true')
+  parser.add_argument(
+    '--result', type=pathlib.Path, default=record.RESULTS / 'dial_fit.json'
+  )
+  parser.add_argument('--law', type=pathlib.Path, help='a .toml file to write')
+  return parser
+
+
+if __name__ == '__main__':
+  main()
