@@ -80,7 +80,7 @@ def changed(config: Any, settings: Mapping[str, Any]) -> Any:
     section, dot, field = name.rpartition('.')
     found.setdefault(section + dot, {})[field] = value
   changes = found.pop('', {})
-  for attribute, prefix, _ in sections(type(config)):
+  for attribute, prefix, _ in sections(config.__class__):
     if prefix in found:
       section = getattr(config, attribute)
       changes[attribute] = dataclasses.replace(section, **found[prefix])
