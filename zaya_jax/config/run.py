@@ -13,7 +13,6 @@ from zaya_jax.config import model as model_lib
 from zaya_jax.config.presets import dial as dial_lib
 
 field = fields.field
-
 _LENGTHS = ('tokens', 'epochs', 'hours')  # In place of --num_steps.
 
 
@@ -100,9 +99,8 @@ class Config(fields.Section, prefix=''):
   machine: str = field(
     '',
     'What was measured on such a machine, for plan and training: a .json file '
-    'of --mode=bench --bench.op=machine, or one that comes with the program, '
-    'mi300x, h200 or h100; none: data sheets. Default: plan takes that of '
-    '--plan.chip, training none.',
+    'of --mode=bench --bench.op=machine, or the shipped mi300x, h200 or h100; '
+    'none: data sheets. Default: of --plan.chip for plan, none for training.',
   )
   model: model_lib.ModelConfig = model_lib.ModelConfig()
   data: data_lib.DataConfig = data_lib.DataConfig()
@@ -114,10 +112,9 @@ class Config(fields.Section, prefix=''):
   checkpoint: training.CheckpointConfig = training.CheckpointConfig()
   eval: modes.EvalConfig = modes.EvalConfig()
   generate: modes.GenerateConfig = modes.GenerateConfig()
-  # Its flags are --serve.*; `serve` is the older flag.
+  # Flags --serve.* and --quant.*: beside them are flags `serve` and `quant`.
   serving: modes.ServeConfig = modes.ServeConfig()
   export: modes.ExportConfig = modes.ExportConfig()
-  # Its flags are --quant.*, beside --quant.
   quantization: modes.QuantConfig = modes.QuantConfig()
   ops: machine_lib.OpsConfig = machine_lib.OpsConfig()
   plan: machine_lib.PlanConfig = machine_lib.PlanConfig()
@@ -170,10 +167,9 @@ class Config(fields.Section, prefix=''):
       **changes: for example `run_dir='runs/mine'`.
 
     Raises:
-      UsageError: if a line is not a known flag or a value breaks a rule.
+      UsageError: as of `parse`.
     """
-    read = cls.parse([f'--flagfile={path}'])
-    return dataclasses.replace(read, **changes)
+    return dataclasses.replace(cls.parse([f'--flagfile={path}']), **changes)
 
   def to_flagfile(self) -> str:
     """Writes every setting; `from_flagfile` gives an equal config again.
@@ -200,16 +196,13 @@ class Config(fields.Section, prefix=''):
       tokens = self.epochs * epoch_tokens
     if not tokens:
       return self
-    step = self.data.batch_size * self.data.seq_len
-    steps = int(-(-tokens // step))
+    steps = int(-(-tokens // (self.data.batch_size * self.data.seq_len)))
     return dataclasses.replace(self, num_steps=steps, tokens='', epochs=0.0)
 
   def at_dial(self, n: int, tokens: int | None = None) -> 'Config':
     """The settings with the dial at n; what was given stays as it is.
 
-    Args:
-      n: the dial.
-      tokens: of the run, in place of the dial's.
+    `tokens` are those of the run, in place of the dial's.
     """
     given = {name: fields.value(self, name) for name in self.given}
     tokens = tokens or fields.typed_count(self.tokens)
@@ -271,11 +264,10 @@ def _settle(values: Any, direct: Container[str]) -> None:
     values: of absl's flags; lengths that do not count are reset.
     direct: names of the flags that stand on the command line itself.
   """
-  # --tokens= says nothing; 0 steps are some.
-  says = lambda name: name == 'num_steps' or bool(values[name].value)
+  says = lambda name: name == 'num_steps' or bool(values[name].value)  # 0, too.
   named = [name for name in dial_lib.LENGTHS if name in direct and says(name)]
-  if named and values['recipe'].value and 'recipe' not in named:
-    named = ['recipe', *named]  # Of a flagfile.
+  if named and values['recipe'].value:  # Perhaps of a flagfile.
+    named = ['recipe', *(name for name in named if name != 'recipe')]
   if len(named) > 1:
     raise fields.UsageError(
       f'--{named[0]} and --{named[1]} both say how long the run is; drop one.'
