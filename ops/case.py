@@ -72,3 +72,30 @@ def _without_integers(cotangent):
   if jnp.issubdtype(cotangent.dtype, jnp.floating):
     return cotangent
   return np.zeros(cotangent.shape, jax.dtypes.float0)
+
+
+def with_gradients(
+  run: Callable[..., Any], which: tuple[int, ...], args: tuple[Any, ...]
+) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+  """Value and gradients of some arguments, and what that is called with.
+
+  Args:
+    run: the function.
+    which: positions of the arguments, as `Case.gradients`.
+    args: all of them.
+
+  Returns:
+    A function: arguments -> (outputs, gradients), and its arguments.
+  """
+
+  def both(cotangent, *args):
+    out, back = vjp(run, which, args)
+    return out, back(cotangent)
+
+  # Data, as what comes back from the layers behind: XLA would fold constants.
+  rng = np.random.default_rng(1)
+  cotangent = jax.tree.map(
+    lambda a: jnp.asarray(rng.standard_normal(a.shape, np.float32), a.dtype),
+    jax.eval_shape(run, *args),
+  )
+  return both, (cotangent, *args)

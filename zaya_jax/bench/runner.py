@@ -92,7 +92,7 @@ def time_one(
   with dispatch.use(**{operation.name: named}):
     try:
       if direction == 'both':
-        program, args = _with_gradients(program, case.gradients, args)
+        program, args = case_lib.with_gradients(program, case.gradients, args)
       (low, seconds, high), temporary = timing.measure(program, args, repeats)
       return (low, seconds, high), temporary
     except dispatch.UnsupportedError as error:
@@ -113,24 +113,6 @@ def _row(quartiles, temporary, flops, bytes_) -> dict[str, Any]:
     'of_limit': limit / seconds if limit else None,
     'temporary_mb': temporary / 1e6,
   }
-
-
-def _with_gradients(
-  run: Callable[..., Any], which: tuple[int, ...], args: tuple[Any, ...]
-) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-  """Value and gradients of some arguments, and what that is called with."""
-
-  def both(cotangent, *args):
-    out, vjp = case_lib.vjp(run, which, args)
-    return out, vjp(cotangent)
-
-  # Data, as what comes back from the layers behind: XLA cannot fold it.
-  rng = np.random.default_rng(1)
-  cotangent = jax.tree.map(
-    lambda a: jnp.asarray(rng.standard_normal(a.shape, np.float32), a.dtype),
-    jax.eval_shape(run, *args),
-  )
-  return both, (cotangent, *args)
 
 
 def _limit(flops, bytes_) -> float | None:
