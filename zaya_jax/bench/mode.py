@@ -5,6 +5,7 @@ Or measurements of the machine, which have a folder of their own.
 """
 
 import json
+import pathlib
 import sys
 from typing import Any
 
@@ -20,6 +21,7 @@ from zaya_jax.bench import contract, operations, runner
 from zaya_jax.bench.machine import mode as machine_mode
 from zaya_jax.bench.sweep import clock
 from zaya_jax.config import exit_codes
+from zaya_jax.runtime import durable
 from zaya_jax.runtime import rows as rows_lib
 
 _COLUMNS = ('engine', 'pass', 'ms', 'TFLOP/s', 'GB/s', 'of limit', 'MB')
@@ -46,12 +48,16 @@ def main(config: config_lib.Config) -> int:
   found = []
   for operation, case in chosen:
     print(f'timing {operation.name} {case.name} ...', file=sys.stderr)
-    rows = list(
-      runner.rows(operation, case, config.bench.dtype, config.bench.repeats)
-    )
+    rows = []
+    for row in runner.rows(
+      operation, case, config.bench.dtype, config.bench.repeats
+    ):
+      rows.append(row)
+      # Whoever is stopped has what was timed.
+      _write(config.output, found + rows, dtype=config.bench.dtype)
     console.print(_table(f'{operation.name} {case.name}', rows))
     found += rows
-  _write(config.output, found, dtype=config.bench.dtype)
+  _said(config.output)
   return exit_codes.DONE
 
 
@@ -64,6 +70,7 @@ def _check(config: config_lib.Config, chosen: list[registry.Operation]) -> int:
       shown.print(row)
       found.append(row)
   _write(config.output, found)
+  _said(config.output)
   wrong = any(row['outcome'] == 'wrong' for row in found)
   return exit_codes.UNUSABLE if wrong else exit_codes.DONE
 
@@ -78,9 +85,12 @@ def _write(path: str, rows: list[dict[str, Any]], **more: str) -> None:
     **more,
     'rows': rows,
   }
-  with open(path, 'w') as file:
-    json.dump(result, file, indent=2)
-  print(f'wrote {path}', file=sys.stderr)
+  durable.replace(pathlib.Path(path), json.dumps(result, indent=2).encode())
+
+
+def _said(path: str) -> None:
+  if path:
+    print(f'wrote {path}', file=sys.stderr)
 
 
 def _choose(

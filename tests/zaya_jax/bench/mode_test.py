@@ -12,7 +12,7 @@ import pytest
 from ops import dispatch, registry
 from zaya_jax import config as config_lib
 from zaya_jax import main
-from zaya_jax.bench import peers, timing
+from zaya_jax.bench import peers, runner, timing
 
 
 @pytest.fixture
@@ -47,6 +47,20 @@ def test_table_and_json_have_a_row_for_each_engine_and_peer(bench, tmp_path):
   assert row['tflops'] * row['ms'] == pytest.approx(case.flops[0] / 1e9)
   assert row['of_limit'] is None  # Of this CPU nothing is known.
   assert 'xla' in out and 'optax.contrib.muon' in out
+
+
+def test_what_was_timed_before_a_stop_is_kept(bench, tmp_path, monkeypatch):
+  whole, output = runner.rows, tmp_path / 'found.json'
+
+  def stopped(*args):
+    yield next(whole(*args))
+    raise KeyboardInterrupt
+
+  monkeypatch.setattr(runner, 'rows', stopped)
+  flags = ['--bench.op=newton_schulz', '--bench.case=40x24']
+  bench(*flags, '--bench.repeats=1', f'--output={output}')
+  (row,) = json.loads(output.read_text())['rows']
+  assert row['engine'] == registry.operation('newton_schulz').engines[0].name
 
 
 @pytest.mark.parametrize(

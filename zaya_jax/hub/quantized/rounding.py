@@ -11,6 +11,10 @@ rounding them costs nothing.
 Axis letters: F outputs, D inputs, G groups of inputs.
 """
 
+import collections
+import os
+from concurrent import futures
+
 import ml_dtypes
 import numpy as np
 
@@ -52,9 +56,14 @@ def pack(w: np.ndarray, kind: str) -> tuple[np.ndarray, np.ndarray]:
   scale = np.empty((len(rows), 1), SCALE)
   one = _round_8 if kind == 'int8' else _round_4
   step = max(1, _BLOCK // group)
-  for first in range(0, len(rows), step):
+
+  def fill(first: int) -> None:
     part = slice(first, first + step)
     values[part], scale[part] = one(rows[part].astype(np.float32))
+
+  # NumPy lets other threads run while it computes.
+  with futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+    collections.deque(pool.map(fill, range(0, len(rows), step)), maxlen=0)
   values = values.reshape(w.shape)
   scale = scale.reshape(*lead, outputs, inputs // group)
   return (values if kind == 'int8' else join_halves(values)), scale
