@@ -15,6 +15,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import arith, math, scf  # noqa: F401
 from jaxlib.triton import dialect as triton
 
+import ops
 from ops import case as case_lib
 from ops import dispatch, registry
 from ops.attention import rows
@@ -91,6 +92,19 @@ def test_triton_lowers_for_gpus(operation, case, platform):
     traced = jax.jit(run).trace(*args)
     lowered = gpus.lower(traced, platform)
   assert kernels(lowered)
+
+
+@pytest.mark.parametrize('platform', ['cuda', 'rocm'])
+def test_experts_of_a_prompt_lower_for_gpus(platform):
+  shape = lambda *size: jax.ShapeDtypeStruct(size, jnp.bfloat16)
+  choices = jax.ShapeDtypeStruct((512,), jnp.int32)
+  matrices = shape(16, 4096, 2048), shape(16, 2048, 2048)
+  with dispatch.compile_for(platform):
+    traced = jax.jit(ops.expert_mlp_rows).trace(
+      shape(512, 2048), choices, *matrices
+    )
+    lowered = gpus.lower(traced, platform)
+  assert len(kernels(lowered)) == 2
 
 
 @pytest.mark.parametrize('platform', ['cuda', 'rocm'])

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which text is continued when: continuous batching in a thread of its own.
 
-A turn of the thread gives waiting jobs the slots that are free, reads one piece
-of one prompt, and starts one program that makes tokens for every slot whose
-prompt was read. It looks at the tokens of a program while the next one runs. So
-a long prompt delays the others by a piece at a time, and a job that ends or is
-cancelled gives its slot to the next one without waiting for the rest.
+A turn of the thread gives waiting jobs the slots that are free, reads a piece
+of one prompt, or as many as take no longer than what follows, and starts one
+program that makes tokens for every slot whose prompt was read. It looks at the
+tokens of a program while the next one runs. So a long prompt delays the others
+by no more than their own steps, and a job that ends or is cancelled gives its
+slot to the next one without waiting for the rest.
 """
 
 import collections
@@ -21,6 +22,8 @@ from zaya_jax.inference import continuation
 from zaya_jax.inference.decoding import slots as slots_lib
 from zaya_jax.inference.serve import jobs as jobs_lib
 
+# On a GPU the largest piece takes about as long as so many steps.
+_STEPS_OF_A_PIECE = 2
 _COMPILING_S = 0.01  # Between two looks at whether a program is there.
 
 
@@ -113,7 +116,8 @@ class Engine:
   def _run(self) -> None:
     try:
       while self._assign():
-        self._read()
+        for _ in range(max(1, self._slots.steps // _STEPS_OF_A_PIECE)):
+          self._read()
         self._step()
     # What jax raises here has no class of its own; nobody must wait for ever.
     except BaseException as error:
