@@ -8,8 +8,9 @@ or the last save.
 
 Peers know their clock: the schedule follows it, and no step begins that would
 end too late. The trainer counts steps, so a short run first says what one
-takes; a run has as many as fit, less one in fifty. What it took is added up from
-its own log; a run that took longer does not count and is made again with fewer.
+takes; a run has as many as fit, less one in fifty. What it took is added up
+from its own log; a run that took longer does not count and is made again with
+fewer.
 """
 
 import argparse
