@@ -38,6 +38,7 @@ def table(rows: list[race.Row]) -> Iterator[str]:
     '| tokens, M | bits per byte |'
   )
   yield '|' + ' --- |' * 7
+  rows = [row for row in rows if row['target'] is None]
   most = max((row['seconds'] for row in rows), default=0)  # Not of trials.
   for mine in race.groups([row for row in rows if row['seconds'] == most]):
     mean, half = ablations_table.interval(r['bpb'] for r in mine)
