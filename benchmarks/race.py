@@ -14,6 +14,7 @@ fewer.
 """
 
 import argparse
+import importlib.util
 import json
 import math
 import subprocess
@@ -44,8 +45,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
   race_data.add_flags(parser)
   parser.add_argument(
     '--only',
-    type=lambda text: text.split(','),
-    default=[OURS, *PEERS],
+    type=_names,
+    default=_names(','.join([OURS, *PEERS])),
     help=f'some of {OURS},{",".join(PEERS)}',
   )
   parser.add_argument(
@@ -55,7 +56,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
   )
   for name in PEERS:
     parser.add_argument(
-      f'--{name}_shape', default='8x512', help='layers x width of the peer'
+      f'--{name}_shape',
+      type=_shape,
+      default='8x512',
+      help='layers x width of the peer',
     )
     parser.add_argument(
       f'--{name}_lrs',
@@ -101,6 +105,11 @@ def run(
   about = record.circumstances(module, ('jax', 'jaxlib'))
   about |= race_data.facts(args.data)
   rows = ablations.read(args.output)
+  if set(args.only) - {OURS} and not importlib.util.find_spec('torch'):
+    raise SystemExit(
+      f'--only={",".join(args.only)} needs PyTorch, which {sys.executable} '
+      f'does not have; install it, or race {OURS} alone.'
+    )
   args.output.parent.mkdir(parents=True, exist_ok=True)
   while (trial := missing(args, more, seconds, target, rows)) is not None:
     if time.monotonic() + _expected(trial, rows) > end:
@@ -203,6 +212,29 @@ def _expected(trial: Row, rows: list[Row]) -> float:
   mine = [row for row in rows if row['program'] == trial['program']]
   aside = [row['wall_s'] - row['train_s'] for row in mine]
   return trial['seconds'] + max(aside, default=_START_S)
+
+
+def _names(text: str) -> list[str]:
+  names = text.split(',')
+  if wrong := set(names) - {OURS, *PEERS}:
+    raise argparse.ArgumentTypeError(
+      f'{wrong.pop()} does not race; choose of {OURS},{",".join(PEERS)}'
+    )
+  return names
+
+
+def _shape(text: str) -> str:
+  layers, _, width = text.partition('x')
+  if not (layers.isdecimal() and width.isdecimal() and _divides(int(width))):
+    raise argparse.ArgumentTypeError(
+      f'{text} must be LAYERSxWIDTH with a width of whole heads: a multiple of '
+      '128, or an even one up to 64; for example 8x512'
+    )
+  return text
+
+
+def _divides(width: int) -> bool:
+  return width % 128 == 0 or (width <= 64 and width % 2 == 0)
 
 
 def _numbers(text: str) -> list[float]:

@@ -11,11 +11,13 @@ can be done before, and the folder `shards` carried to where the GPU is.
 """
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import os
 import pathlib
 import shutil
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -121,17 +123,25 @@ def windows(
   size = config.model.vocab_size
   source = sources.WindowSource(folder / SHARDS, 'train', length, data)
   whole = [w for w in source if w.min() >= 0 and w.max() < size]
-  np.save(train, np.stack(whole).astype(np.dtype(data.dtype)))
+  with _replaced(train) as partial:
+    np.save(partial, np.stack(whole).astype(np.dtype(data.dtype)))
   batches = loader.eval_batches(
     folder / SHARDS, seq_len=length, batch_size=config.data.batch_size
   )
   names = ('tokens', 'targets', 'weights')
   kept = [[batch[name] for name in names] for batch in batches]
   arrays = map(np.stack, zip(*kept, strict=True))
-  partial = held_out.with_suffix('.partial.npz')
-  np.savez(partial, **dict(zip(names, arrays, strict=True)))
-  partial.rename(held_out)
+  with _replaced(held_out) as partial:
+    np.savez(partial, **dict(zip(names, arrays, strict=True)))
   return train, held_out
+
+
+@contextlib.contextmanager
+def _replaced(path: pathlib.Path) -> Iterator[pathlib.Path]:
+  """A file that takes its name when it is whole; others may write it, too."""
+  partial = path.with_name(f'{os.getpid()}-{path.name}')
+  yield partial
+  partial.rename(path)
 
 
 def _write(path: pathlib.Path, lines: list[bytes]) -> None:
@@ -182,19 +192,23 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
   parser.add_argument('--preset', default='small')
   parser.add_argument(
     '--corpus',
-    type=pathlib.Path,
+    type=_folder,
     default=record.ROOT / 'runs' / 'corpus',
     help='of benchmarks.corpus; read once, to make --data',
   )
   parser.add_argument(
     '--data',
-    type=pathlib.Path,
+    type=_folder,
     default=record.ROOT / 'runs' / 'race',
     help='folder of the prepared data, made if it holds none',
   )
   parser.add_argument(
     '--held_out_bytes', type=int, default=4_000_000, help='of the first texts'
   )
+
+
+def _folder(text: str) -> pathlib.Path:
+  return pathlib.Path(text).resolve()  # Programs run in the root.
 
 
 if __name__ == '__main__':

@@ -104,7 +104,7 @@ def flags_of(
   return [
     f'--flagfile={record.ROOT}/configs/{args.preset}.flags',
     '--data.input=',
-    f'--data.dir={(args.data / race_data.SHARDS).resolve()}',
+    f'--data.dir={args.data / race_data.SHARDS}',
     f'--eval.every={every}',
     '--eval.batches=0',
     '--checkpoint.every=0',
