@@ -103,6 +103,7 @@ def flags_of(
   """Of the trainer: the preset on the shards, scored on all held-out text."""
   return [
     f'--flagfile={record.ROOT}/configs/{args.preset}.flags',
+    '--mesh.replica=1',  # As peers: one device, whatever else is there.
     '--data.input=',
     f'--data.dir={args.data / race_data.SHARDS}',
     f'--eval.every={every}',

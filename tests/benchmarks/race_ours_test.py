@@ -79,6 +79,7 @@ def test_flags_are_the_preset_scored_on_everything_held_out():
   assert config.optim.lr == 1e-3 and config.optim.schedule_steps == 0
   assert config.data.dir == ('runs/race/shards',)
   assert (config.num_steps, config.seed) == (900, 4)
+  assert config.mesh.replica == 1  # Peers have one GPU, too.
   # Scores stand at rows of steps, and no save lies between.
   assert config.eval.every % config.log.every == 0
   assert config.eval.batches == config.checkpoint.every == 0
