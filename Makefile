@@ -18,13 +18,14 @@ ROCM := .venv-rocm
 # pyenv runs another version than its global one only when told so.
 python := $(if $(filter python3.%,$(name)),PYENV_VERSION=$(name:python%=%)) $(PYTHON)
 
-.PHONY: help quickstart first-contact test test-long test-newest mutants lint format parity \
+.PHONY: help quickstart first-contact speedrun test test-long test-newest mutants lint format parity \
   store-test cluster-test rehearsal rocm-venv rocm-kernels plan-1024 bazel-test bazel-test-all notebooks docs \
   site lock clean
 
 help:
 	@echo 'make quickstart  train a small ZAYA1 model on real text, about 3 minutes'
 	@echo 'make first-contact  the first hour on a new GPU: docs/mi300x.md'
+	@echo 'make speedrun    seconds to a held-out score beside dense GPTs, on one GPU'
 	@echo 'make test        all tests that need no PyTorch'
 	@echo 'make test-long   the rest: many processes, many trials, more mutants'
 	@echo 'make test-newest a part of the tests with the newest jax, by python3.12'
@@ -49,21 +50,29 @@ help:
 NVIDIA := /dev/nvidiactl
 AMD := /dev/kfd
 extra = $(if $(wildcard $(NVIDIA)),cuda13,$(if $(wildcard $(AMD)),rocm7-local))
-plugins = $(wildcard $(VENV)/lib/python*/site-packages/jax_cuda* \
-  $(VENV)/lib/python*/site-packages/jax_rocm*)
+plugins = $(wildcard $(1)/lib/python*/site-packages/jax_cuda* \
+  $(1)/lib/python*/site-packages/jax_rocm*)
 
 say_plugin = $(if $(extra),$(if $(plugins),,echo 'The GPU is not used; for it, \
-  run $(VENV)/bin/python -m pip install "jax[$(extra)]" (docs/install.md).'))
+  run $(1)/bin/python -m pip install "jax[$(extra)]" (docs/install.md).'))
 
 quickstart: $(VENV)/.core
-	@$(say_plugin)
+	@$(call say_plugin,$(VENV))
 	@$(VENV)/bin/python -m zaya_jax.main --flagfile=configs/quickstart.flags
 
 # Repeated, it goes on where it was: make first-contact ARGS=--contact.minutes=20
 first-contact: $(VENV)/.core
-	@$(say_plugin)
+	@$(call say_plugin,$(VENV))
 	@$(VENV)/bin/python -m zaya_jax.main --mode=contact \
 	  --flagfile=configs/zaya1_8b.flags --run_dir=runs/first-contact $(ARGS)
+
+# Goes on where it was; docs/speedrun.md has its rules.
+speedrun: $(PARITY)/.parity | runs/corpus
+	@$(call say_plugin,$(PARITY))
+	@$(PARITY)/bin/python -m benchmarks.speedrun $(ARGS)
+
+runs/corpus: | $(PARITY)/.parity
+	@$(PARITY)/bin/python -m benchmarks.corpus --output=$@
 
 # Two processes: most of the time one core compiles. A file stays in one of
 # them, since its tests share what they have compiled; tests/conftest.py says

@@ -24,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from benchmarks import ablations_table, record
@@ -78,17 +79,49 @@ def missing(args: argparse.Namespace, rows: list[Row]) -> Row | None:
   budget = f'{args.steps} steps' if args.steps else f'{args.seconds:g} s'
   for variant in _variants(args):
     cell = {'preset': args.preset, 'budget': budget, 'variant': variant}
-    done = [r for r in rows if all(r[key] == cell[key] for key in cell)]
-    tuned = {r['lr']: r['bpb'] for r in done if r['seed'] == 0}
-    for factor in factors:
-      if factor not in tuned:
-        return {**cell, 'lr': factor, 'seed': 0}
-    best = min(factors, key=lambda factor: tuned[factor])
-    have = {r['seed'] for r in done if r['lr'] == best}
-    for seed in range(args.seeds):
-      if seed not in have:
-        return {**cell, 'lr': best, 'seed': seed}
+    run = next_of(cell, factors, range(args.seeds), rows)
+    if run:
+      return run
   return None
+
+
+def next_of(
+  cell: Row, rates: Sequence[float], seeds: Sequence[int], rows: list[Row]
+) -> Row | None:
+  """The next run of a cell that is not among `rows`; None: all are there.
+
+  Args:
+    cell: what its runs have in common.
+    rates: all tried on the first seed; the best trains the others.
+    seeds: at least one.
+    rows: what is done, of any cell.
+  """
+  tuned = _tuned(cell, seeds, rows)
+  for rate in rates:
+    if rate not in tuned:
+      return {**cell, 'lr': rate, 'seed': seeds[0]}
+  best = best_rate(cell, rates, seeds, rows)
+  have = {r['seed'] for r in _of(cell, rows) if r['lr'] == best}
+  left = [seed for seed in seeds if seed not in have]
+  return {**cell, 'lr': best, 'seed': left[0]} if left else None
+
+
+def best_rate(
+  cell: Row, rates: Sequence[float], seeds: Sequence[int], rows: list[Row]
+) -> float:
+  """The best of rates that have all been tried on the first seed."""
+  tuned = _tuned(cell, seeds, rows)
+  return min(rates, key=lambda rate: tuned[rate])
+
+
+def _tuned(cell, seeds, rows) -> dict[float, float]:
+  """By rate, what it came to on the first seed."""
+  done = _of(cell, rows)
+  return {r['lr']: r['bpb'] for r in done if r['seed'] == seeds[0]}
+
+
+def _of(cell, rows) -> list[Row]:
+  return [r for r in rows if all(r[key] == cell[key] for key in cell)]
 
 
 def _variants(args) -> list[str]:
@@ -102,8 +135,7 @@ def _variants(args) -> list[str]:
 
 
 def _preset(args, more=()) -> config_lib.Config:
-  path = f'{record.ROOT}/configs/{args.preset}.flags'
-  return config_lib.Config.parse([f'--flagfile={path}', *more])
+  return record.preset(args.preset, more)
 
 
 def train(args: argparse.Namespace, run: Row, more: list[str]) -> Row:

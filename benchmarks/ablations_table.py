@@ -82,8 +82,8 @@ def _cells(variant, mine, base) -> list[str]:
   return [
     variant,
     f'x{row["lr"]:g}',
-    _number(mean, half),
-    _number(over, spread, '+') if group else '—',
+    number(mean, half),
+    number(over, spread, '+') if group else '—',
     ', '.join(_entropy(mine.values(), step) for step in (100, 400)),
     f'{row["tokens"]:,}',
     group.says if group else '',
@@ -91,7 +91,8 @@ def _cells(variant, mine, base) -> list[str]:
   ]
 
 
-def _number(mean, half, sign=''):
+def number(mean: float, half: float, sign: str = '') -> str:
+  """A mean and half of its interval, for people."""
   return f'{mean:{sign}.4f} ± {"?" if math.isnan(half) else f"{half:.4f}"}'
 
 

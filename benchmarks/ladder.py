@@ -60,8 +60,8 @@ def main() -> None:
       | {'active': count.active}
     )
     peer = peer_of(config) | {'steps': args.steps, 'warm_up': 10}
-    path = record.ROOT / 'benchmarks' / 'peers' / 'dense_gpt.py'
-    theirs = _child([str(path), json.dumps(peer)], args.timeout_s)
+    command = ['-m', 'benchmarks.peers.dense_gpt', json.dumps(peer)]
+    theirs = _child(command, args.timeout_s)
     rows.append(
       _row(name, 'dense GPT', config, dense_flops(peer), theirs)
       | {'active': 12 * peer['layers'] * peer['width'] ** 2, 'shape': peer}
@@ -72,10 +72,7 @@ def main() -> None:
 
 def parse(name: str, more: Sequence[str]) -> config_lib.Config:
   """The preset `name` on one device; flags in `more` win."""
-  path = record.ROOT / 'configs' / f'{name}.flags'
-  return config_lib.Config.parse(
-    [f'--flagfile={path}', '--mesh.replica=1', *more]
-  )
+  return record.preset(name, ['--mesh.replica=1', *more])
 
 
 def peer_of(config: config_lib.Config) -> dict[str, int]:

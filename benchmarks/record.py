@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from importlib import metadata
 from typing import Any
 
+from zaya_jax import config as config_lib
+
 ROOT = pathlib.Path(__file__).parent.parent
 RESULTS = ROOT / 'benchmarks' / 'results'
 
@@ -34,6 +36,12 @@ def circumstances(module: str, packages: Sequence[str]) -> dict[str, Any]:
       **{name: metadata.version(name) for name in packages},
     },
   }
+
+
+def preset(name: str, more: Sequence[str] = ()) -> config_lib.Config:
+  """The settings of configs/NAME.flags; flags in `more` win."""
+  path = ROOT / 'configs' / f'{name}.flags'
+  return config_lib.Config.parse([f'--flagfile={path}', *more])
 
 
 def run_trials(

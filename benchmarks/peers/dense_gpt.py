@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """A dense GPT in PyTorch, compiled: what one would train instead of a preset.
 
-    python benchmarks/peers/dense_gpt.py '{"layers": 7, "width": 512, ...}'
+    python -m benchmarks.peers.dense_gpt '{"layers": 7, "width": 512, ...}'
 
 RMSNorm before attention and a GELU MLP of four times the width, learned
 positions, tied embedding; bfloat16 by autocast, scaled_dot_product_attention,
 fused AdamW, gradients clipped. Prints one JSON line. With "train", windows of
-tokens in a .npy, it trains on them for "seconds" and scores "held_out", a .npz;
-else it times steps on random tokens.
+tokens in a .npy, it trains on them as `timed.train` does; else it times steps
+on random tokens.
 """
 
 import contextlib
@@ -17,10 +17,11 @@ import statistics
 import sys
 import time
 
-import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
+
+from benchmarks.peers import timed
 
 _HEAD = 64  # Channels.
 _GROUP = 5  # Steps that are timed together.
@@ -126,86 +127,46 @@ def measure(how: dict) -> dict:
 
 
 def train(how: dict) -> dict:
-  """Trains for some seconds at the speed of the first steps, then scores.
-
-  The rate warms up over 100 steps and falls by a cosine to a tenth.
-  """
-  cuda = torch.cuda.is_available()
-  device = 'cuda' if cuda else 'cpu'
+  """Trains; see `timed.train`, whose `how` has the shape, seed and lr too."""
   torch.manual_seed(how['seed'])
   torch.set_float32_matmul_precision('high')
   shape = (how['layers'], how['width'], how['vocab'], how['length'])
-  model = Model(*shape).to(device)
+  model = Model(*shape).to(timed.device())
   _scale_outputs(model)
-  run = torch.compile(model, disable=not cuda)
-  optimizer = _optimizer(model, cuda)
-  windows = torch.from_numpy(np.load(how['train']).astype(np.int32)).to(device)
-
-  def step(rate):
-    for group in optimizer.param_groups:
-      group['lr'] = rate
-    places = torch.randint(len(windows), (how['rows'],), device=device)
-    tokens = windows[places].long()
-    with torch.autocast(device, torch.bfloat16, enabled=cuda):
-      loss = run(tokens[:, :-1], tokens[:, 1:])
-    loss.backward()
-    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
-    return loss.detach()
-
-  def timed(count):
-    start = time.perf_counter()
-    for _ in range(count):
-      last = step(0.0)
-    float(last)  # Waits.
-    return (time.perf_counter() - start) / count
-
-  first = {name: value.clone() for name, value in model.state_dict().items()}
-  timed(6)  # Compiles.
-  steps = max(1, int(how['seconds'] / timed(20)))
-  model.load_state_dict(first)
-  optimizer.state.clear()
-  start = time.perf_counter()
-  for i in range(steps):
-    fall = 0.55 + 0.45 * math.cos(math.pi * i / steps)
-    loss = step(how['lr'] * min(1.0, (i + 1) / 100) * fall)
-  last, took = float(loss), time.perf_counter() - start
-  return {
-    'device': torch.cuda.get_device_name() if cuda else 'cpu',
-    'parameters': sum(p.numel() for p in model.parameters()),
-    'steps': steps,
-    'train_s': took,
-    'train_loss': last,
-    'tokens_per_s': steps * how['rows'] * how['length'] / took,
-    'held_out_nats': _nats(model, np.load(how['held_out']), device),
-  }
+  return timed.train(model, lambda model: Optimizer(model, how['lr']), how)
 
 
-def _optimizer(model: Model, fused: bool) -> torch.optim.Optimizer:
-  """AdamW that lets norms be."""
-  groups = [
-    {
-      'params': [p for p in model.parameters() if (p.ndim > 1) == decays],
-      'weight_decay': 0.1 * decays,
-    }
-    for decays in (True, False)
-  ]
-  return torch.optim.AdamW(groups, betas=(0.9, 0.95), fused=fused)
+class Optimizer:
+  """AdamW that lets norms be, with clipped gradients.
 
+  The rate warms up over 100 steps and falls by a cosine to a tenth.
 
-def _nats(model: Model, held: dict, device: str) -> float:
-  """Of all targets that count, together."""
-  nats = 0.0
-  cuda = device == 'cuda'
-  with torch.no_grad(), torch.autocast(device, torch.bfloat16, enabled=cuda):
-    for tokens, targets, weights in zip(
-      held['tokens'], held['targets'], held['weights'], strict=True
-    ):
-      put = lambda x: torch.from_numpy(x).to(device)
-      losses = model.losses(put(tokens).long(), put(targets).long())
-      nats += float((losses * put(weights)).sum())
-  return nats
+  Args:
+    model: whose parameters to train.
+    lr: the highest rate.
+  """
+
+  def __init__(self, model: Model, lr: float):
+    groups = [
+      {
+        'params': [p for p in model.parameters() if (p.ndim > 1) == decays],
+        'weight_decay': 0.1 * decays,
+      }
+      for decays in (True, False)
+    ]
+    self._lr, self._model = lr, model
+    self._adamw = torch.optim.AdamW(
+      groups, betas=(0.9, 0.95), fused=timed.device() == 'cuda'
+    )
+
+  def update(self, step: int, share: float) -> None:
+    """See `timed.Optimizer`."""
+    fall = 0.55 + 0.45 * math.cos(math.pi * share)
+    for group in self._adamw.param_groups:
+      group['lr'] = self._lr * min(1.0, (step + 1) / 100) * fall
+    nn.utils.clip_grad_norm_(self._model.parameters(), 1.0)
+    self._adamw.step()
+    self._model.zero_grad(set_to_none=True)
 
 
 def _scale_outputs(model: Model) -> None:

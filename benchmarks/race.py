@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs of the trainer and of its peers in PyTorch against the same clock.
+
+`benchmarks.equal_time` and `benchmarks.speedrun` race by it. A run is a process
+of its own that gets the same windows (`benchmarks.race_data`), batch and
+seconds. Only training is on the clock: neither start nor compiling, evaluation
+or the last save.
+
+Peers know their clock: the schedule follows it, and no step begins that would
+end too late. The trainer counts steps, so a short run first says what one
+takes; a run has as many as fit, less one in fifty. What it took is added up
+from its own log; a run that took longer does not count and is made again with
+fewer.
+"""
+
+import argparse
+import importlib.util
+import json
+import math
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from benchmarks import ablations, race_data, race_ours, record
+from zaya_jax import config as config_lib
+
+Row = dict[str, Any]
+
+OURS = race_ours.NAME
+PEERS = {
+  'adamw': 'benchmarks.peers.dense_gpt',
+  'strong': 'benchmarks.peers.strong_gpt',
+}
+# What all seeds and rates of a program have in common.
+_CELL = ('program', 'preset', 'flags', 'shape', 'seconds', 'target')
+# Flags of the trainer that peers follow, too.
+_SEEN = ('--data.', '--model.vocab_size')
+_START_S = 90.0  # Of a program that has not been run.
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+  """Of what races, and how often."""
+  race_data.add_flags(parser)
+  parser.add_argument(
+    '--only',
+    type=_names,
+    default=_names(','.join([OURS, *PEERS])),
+    help=f'some of {OURS},{",".join(PEERS)}',
+  )
+  parser.add_argument(
+    '--seeds',
+    type=lambda text: [int(part) for part in text.split(',')],
+    default=[0, 1, 2],
+  )
+  for name in PEERS:
+    parser.add_argument(
+      f'--{name}_shape',
+      type=_shape,
+      default='8x512',
+      help='layers x width of the peer',
+    )
+    parser.add_argument(
+      f'--{name}_lrs',
+      type=_numbers,
+      default={'adamw': [1e-3, 2e-3], 'strong': [0.0125, 0.025, 0.05]}[name],
+      help='tried on the first seed; the best one trains the others',
+    )
+  parser.add_argument(
+    '--tune_s', type=float, default=0, help='of such a trial; 0: the whole time'
+  )
+  parser.add_argument(
+    '--every', type=int, default=100, help='steps between scores; 0: the last'
+  )
+  parser.add_argument(
+    '--minutes', type=float, default=0, help='starts nothing later; 0: no limit'
+  )
+
+
+def run(
+  args: argparse.Namespace,
+  more: list[str],
+  module: str,
+  seconds: Mapping[str, float],
+  target: float | None = None,
+) -> list[Row]:
+  """Makes the runs that `args.output` lacks, as far as the time allows.
+
+  Args:
+    args: of `add_flags`, and the output, a .jsonl of one machine.
+    more: flags of the trainer.
+    module: the benchmark, as 'benchmarks.speedrun'.
+    seconds: on the clock, by program.
+    target: bits per byte at which a run ends.
+
+  Returns:
+    All rows of the output.
+  """
+  end = time.monotonic() + 60 * args.minutes if args.minutes else math.inf
+  config = record.preset(args.preset, more)
+  race_data.make(
+    args.corpus, args.data, config.model.vocab_size, args.held_out_bytes
+  )
+  about = record.circumstances(module, ('jax', 'jaxlib'))
+  about |= race_data.facts(args.data)
+  rows = ablations.read(args.output)
+  if set(args.only) - {OURS} and not importlib.util.find_spec('torch'):
+    raise SystemExit(
+      f'--only={",".join(args.only)} needs PyTorch, which {sys.executable} '
+      f'does not have; install it, or race {OURS} alone.'
+    )
+  args.output.parent.mkdir(parents=True, exist_ok=True)
+  while (trial := missing(args, more, seconds, target, rows)) is not None:
+    if time.monotonic() + _expected(trial, rows) > end:
+      print('not enough time for the next run: call again', flush=True)
+      break
+    row = {**trial, **_make(args, more, config, trial, rows), **about}
+    rows.append(row)
+    with args.output.open('a', encoding='utf-8') as file:
+      file.write(json.dumps(row) + '\n')
+    print(line(row), flush=True)
+  return rows
+
+
+def missing(
+  args: argparse.Namespace,
+  more: list[str],
+  seconds: Mapping[str, float],
+  target: float | None,
+  rows: list[Row],
+) -> Row | None:
+  """The next run that is not among `rows`; None: all are there."""
+  rows = [row for row in rows if row['counts']]
+  for name in args.only:
+    cell = {
+      'program': name,
+      'preset': args.preset,
+      'flags': ' '.join(more if name == OURS else _seen(more)),
+      'shape': getattr(args, f'{name}_shape', ''),
+      'seconds': seconds[name],
+      'target': target,
+    }
+    rates, first = getattr(args, f'{name}_lrs', [1.0]), args.seeds[:1]
+    trial = None
+    # With a target all rates end with the same score.
+    tune_s = args.tune_s or (seconds[name] if target else 0)
+    if tune_s and len(rates) > 1:
+      short = {**cell, 'seconds': tune_s, 'target': None}
+      trial = ablations.next_of(short, rates, first, rows)
+      if not trial:
+        rates = [ablations.best_rate(short, rates, first, rows)]
+    trial = trial or ablations.next_of(cell, rates, args.seeds, rows)
+    if trial:
+      return trial
+  return None
+
+
+def _seen(more: list[str]) -> list[str]:
+  """The flags of the trainer that change what peers get."""
+  return [flag for flag in more if flag.startswith(_SEEN)]
+
+
+def _make(
+  args: argparse.Namespace,
+  more: list[str],
+  config: config_lib.Config,
+  trial: Row,
+  rows: list[Row],
+) -> Row:
+  """Trains; what `trial` does not say."""
+  began = time.time()
+  if trial['program'] == OURS:
+    found = race_ours.run(args, more, trial, rows)
+  else:
+    found = _peer(args, config, trial)
+  return {
+    **found,
+    'tokens': found['steps'] * config.data.batch_size * config.data.seq_len,
+    'counts': found['train_s'] <= trial['seconds'],
+    'wall_s': time.time() - began,
+  }
+
+
+def _peer(args, config, trial) -> Row:
+  train, held_out = race_data.windows(args.data, config)
+  layers, width = map(int, trial['shape'].split('x'))
+  how = {
+    **{name: trial[name] for name in ('lr', 'seed', 'seconds', 'target')},
+    'layers': layers,
+    'width': width,
+    'vocab': config.model.vocab_size,
+    'length': config.data.seq_len,
+    'rows': config.data.batch_size,
+    'train': str(train),
+    'held_out': str(held_out),
+    'bytes_per_token': race_data.bytes_per_token(args.data),
+    'every': args.every,
+    'began': time.time(),
+  }
+  command = [sys.executable, '-m', PEERS[trial['program']], json.dumps(how)]
+  done = subprocess.run(
+    command, cwd=record.ROOT, stdout=subprocess.PIPE, text=True
+  )
+  if done.returncode:
+    raise SystemExit(f'{trial["program"]} ended: {done.returncode}')
+  return json.loads(done.stdout.splitlines()[-1])
+
+
+def _expected(trial: Row, rows: list[Row]) -> float:
+  """Seconds that a run may take, from what others took beside training."""
+  mine = [row for row in rows if row['program'] == trial['program']]
+  aside = [row['wall_s'] - row['train_s'] for row in mine]
+  return trial['seconds'] + max(aside, default=_START_S)
+
+
+def _names(text: str) -> list[str]:
+  names = text.split(',')
+  if wrong := set(names) - {OURS, *PEERS}:
+    raise argparse.ArgumentTypeError(
+      f'{wrong.pop()} does not race; choose of {OURS},{",".join(PEERS)}'
+    )
+  return names
+
+
+def _shape(text: str) -> str:
+  layers, _, width = text.partition('x')
+  if not (layers.isdecimal() and width.isdecimal() and _divides(int(width))):
+    raise argparse.ArgumentTypeError(
+      f'{text} must be LAYERSxWIDTH with a width of whole heads: a multiple of '
+      '128, or an even one up to 64; for example 8x512'
+    )
+  return text
+
+
+def _divides(width: int) -> bool:
+  return width % 128 == 0 or (width <= 64 and width % 2 == 0)
+
+
+def _numbers(text: str) -> list[float]:
+  return [float(part) for part in text.split(',')]
+
+
+def line(row: Row) -> str:
+  """A run for people."""
+  end = race_ours.reached(row['curve'], row['target'])
+  return (
+    f'{row["program"]:<9} {row["shape"]:<7} lr {row["lr"]:<7g} seed '
+    f'{row["seed"]}  {row["steps"]:6,} steps {row["train_s"]:6.1f} of '
+    f'{row["seconds"]:g} s  {row["bpb"]:.4f} bits per byte'
+    + (f', {row["target"]:g} at {end["train_s"]:.1f} s' if end else '')
+    + ('' if row['counts'] else '  too long: does not count')
+  )
+
+
+def groups(rows: list[Row]) -> Iterator[list[Row]]:
+  """The runs of each program at its full time and best rate, by seed.
+
+  Args:
+    rows: of one or several outputs.
+  """
+  rows = [row for row in rows if row['counts']]
+  keys = (*_CELL, 'device')
+  cells = {tuple(row[key] for key in keys): None for row in rows}
+  for cell in cells:
+    mine = [row for row in rows if tuple(row[key] for key in keys) == cell]
+    by_rate: dict[float, dict[int, Row]] = {}
+    for row in mine:
+      by_rate.setdefault(row['lr'], {})[row['seed']] = row
+    most = max(map(len, by_rate.values()))
+    full = [seeds for seeds in by_rate.values() if len(seeds) == most]
+    best = min(full, key=lambda seeds: min(r['bpb'] for r in seeds.values()))
+    yield [best[seed] for seed in sorted(best)]
+
+
+def settings(row: Row) -> str:
+  """Of a run, what is not its program or seed."""
+  if row['program'] == OURS:
+    return ' '.join([row['preset'], row['flags']]).strip()
+  return f'{row["shape"]}, {row["lr"]:g}'

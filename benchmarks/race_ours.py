@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The trainer in a race: how many steps fit, and what its log says of them."""
+
+import argparse
+import json
+import math
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from benchmarks import race_data, record
+from zaya_jax.config import exit_codes
+
+Row = dict[str, Any]
+
+NAME = 'zaya_jax'
+_WARM_UP = 60  # Steps, and what the last of them take.
+_SPARE = 0.98  # Of the time is planned for.
+_LOG = 10  # Steps between rows of the log, if not fewer.
+_POLL_S = 0.2
+# What runs of one speed have in common.
+_SAME = ('program', 'preset', 'flags')
+
+
+def run(
+  args: argparse.Namespace, more: list[str], trial: Row, rows: list[Row]
+) -> Row:
+  """Trains for as many steps as fit.
+
+  Args:
+    args: of `race.add_flags`.
+    more: flags of the trainer.
+    trial: of `race.missing`.
+    rows: what is done on this machine; without one of the same settings a short
+      run comes first.
+  """
+  same = [r for r in rows if all(r[k] == trial[k] for k in _SAME)]
+  # The slowest known: the time must do.
+  step_s = max((row['step_s'] for row in same), default=0.0)
+  if not step_s:
+    warm = _train(args, more, {**trial, 'target': None}, _WARM_UP, every=0)
+    step_s = warm['late_step_s']
+  steps = max(1, int(_SPARE * trial['seconds'] / step_s))
+  every = args.every if args.every < steps else 0
+  return _train(args, more, trial, steps, every)
+
+
+def _train(args, more, trial, steps: int, every: int) -> Row:
+  """One run of the trainer, until its last step or the target."""
+  with tempfile.TemporaryDirectory() as folder:
+    log = pathlib.Path(folder) / 'metrics.jsonl'
+    command = [sys.executable, '-m', 'zaya_jax.main']
+    command += flags_of(args, more, trial, steps, every, folder)
+    began = time.time()
+    with subprocess.Popen(
+      command, cwd=record.ROOT, stdout=sys.stderr
+    ) as process:
+      while process.poll() is None:
+        time.sleep(_POLL_S)
+        if reached(curve(_rows(log), began), trial['target']):
+          process.terminate()  # It saves and ends.
+          process.wait()
+    ends = exit_codes.DONE, exit_codes.STOPPED
+    if process.returncode not in ends:
+      raise SystemExit(f'{NAME} ended: {process.returncode}')
+    lines = _rows(log)
+    about = json.loads((pathlib.Path(folder) / 'config.json').read_text())
+  steps_told = [row for row in lines if 'time/step_s' in row]
+  found, last = curve(lines, began), steps_told[-1]
+  train_s = seconds_of(lines)
+  late = [row['time/step_s'] for row in steps_told[len(steps_told) // 2 :]]
+  return {
+    'device': about['devices']['kind'],
+    'steps': last['step'],
+    'planned_steps': steps,
+    'train_s': train_s,
+    'step_s': train_s / last['step'],
+    'late_step_s': sorted(late)[len(late) // 2],
+    # What the process did between its first and last step and the clock did
+    # not count: evaluations, and what else stands beside training.
+    'aside_s': last['time/elapsed_s']
+    - steps_told[0]['time/elapsed_s']
+    - train_s
+    + steps_told[0]['time/step_s'],
+    'train_loss': last['train/loss'],
+    'bpb': found[-1]['bpb'],
+    'curve': found,
+  }
+
+
+def flags_of(
+  args: argparse.Namespace,
+  more: list[str],
+  trial: Row,
+  steps: int,
+  every: int,
+  folder: str,
+) -> list[str]:
+  """Of the trainer: the preset on the shards, scored on all held-out text."""
+  return [
+    f'--flagfile={record.ROOT}/configs/{args.preset}.flags',
+    '--mesh.replica=1',  # As peers: one device, whatever else is there.
+    '--data.input=',
+    f'--data.dir={args.data / race_data.SHARDS}',
+    f'--eval.every={every}',
+    '--eval.batches=0',
+    '--checkpoint.every=0',
+    f'--log.every={math.gcd(_LOG, every or steps)}',
+    '--log.sample_every=0',
+    '--nolog.report',
+    '--nolog.tensorboard',
+    *more,
+    f'--num_steps={steps}',
+    f'--seed={trial["seed"]}',
+    f'--run_dir={folder}',
+  ]
+
+
+def _rows(log: pathlib.Path) -> list[Row]:
+  """The whole lines of a log that is being written."""
+  text = log.read_text(encoding='utf-8') if log.exists() else ''
+  return [json.loads(line) for line in text.split('\n')[:-1]]
+
+
+def seconds_of(lines: Iterable[Row], stop: float = math.inf) -> float:
+  """Seconds of the steps in a metrics.jsonl, up to the step `stop`.
+
+  A row has the mean of the steps since the row before.
+  """
+  seconds, before = 0.0, 0
+  for row in lines:
+    if 'time/step_s' in row and row['step'] <= stop:
+      seconds += row['time/step_s'] * (row['step'] - before)
+      before = row['step']
+  return seconds
+
+
+def curve(lines: list[Row], began: float) -> list[Row]:
+  """The scores in a metrics.jsonl, with both clocks.
+
+  Args:
+    lines: of the file.
+    began: when the command was given, in Unix seconds.
+  """
+  return [
+    {
+      'step': row['step'],
+      'train_s': seconds_of(lines, row['step']),
+      'whole_s': row['time/unix_s'] - began,
+      'bpb': row['val/bpb'],
+    }
+    for row in lines
+    if 'val/bpb' in row
+  ]
+
+
+def reached(scores: Iterable[Row], target: float | None) -> Row | None:
+  """The first score at or below the target; None: there is none."""
+  if target is None:
+    return None
+  return next((score for score in scores if score['bpb'] <= target), None)
