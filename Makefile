@@ -72,7 +72,7 @@ speedrun: $(PARITY)/.parity | runs/corpus
 	@$(PARITY)/bin/python -m benchmarks.speedrun $(ARGS)
 
 runs/corpus: | $(PARITY)/.parity
-	@$(PARITY)/bin/python -m benchmarks.corpus --output=$@
+	@$(PARITY)/bin/python -m benchmarks.corpus --megabytes=500 --output=$@
 
 # Two processes: most of the time one core compiles. A file stays in one of
 # them, since its tests share what they have compiled; tests/conftest.py says

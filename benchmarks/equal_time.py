@@ -35,15 +35,16 @@ def table(rows: list[race.Row]) -> Iterator[str]:
   """Lines of Markdown: each program with its best rate, and its seeds."""
   yield (
     '| program | device | flags, shape and rate | seeds | training, s '
-    '| tokens, M | bits per byte |'
+    '| tokens, M | epochs | bits per byte |'
   )
-  yield '|' + ' --- |' * 7
+  yield '|' + ' --- |' * 8
   rows = [row for row in rows if row['target'] is None]
   most = max((row['seconds'] for row in rows), default=0)  # Not of trials.
   for mine in race.groups([row for row in rows if row['seconds'] == most]):
     mean, half = ablations_table.interval(r['bpb'] for r in mine)
     seconds = [row['train_s'] for row in mine]
     tokens = [row['tokens'] / 1e6 for row in mine]
+    epochs = [race.epochs(row) for row in mine]
     cells = [
       mine[0]['program'],
       mine[0]['device'],
@@ -51,6 +52,7 @@ def table(rows: list[race.Row]) -> Iterator[str]:
       str(len(mine)),
       f'{min(seconds):.1f} to {max(seconds):.1f}',
       f'{sum(tokens) / len(tokens):.0f}',
+      f'{max(epochs):.2f}',
       ablations_table.number(mean, half),
     ]
     yield f'| {" | ".join(cells)} |'

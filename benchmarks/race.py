@@ -8,7 +8,7 @@ or the last save.
 
 Peers know their clock: the schedule follows it, and no step begins that would
 end too late. The trainer counts steps, so a short run first says what one
-takes; a run has as many as fit, less one in fifty. What it took is added up
+takes; a run has as many as fit, less one in 25. What it took is added up
 from its own log; a run that took longer does not count and is made again with
 fewer.
 """
@@ -247,10 +247,16 @@ def line(row: Row) -> str:
   return (
     f'{row["program"]:<9} {row["shape"]:<7} lr {row["lr"]:<7g} seed '
     f'{row["seed"]}  {row["steps"]:6,} steps {row["train_s"]:6.1f} of '
-    f'{row["seconds"]:g} s  {row["bpb"]:.4f} bits per byte'
+    f'{row["seconds"]:g} s  {epochs(row):.2f} epochs  {row["bpb"]:.4f} bits '
+    'per byte'
     + (f', {row["target"]:g} at {end["train_s"]:.1f} s' if end else '')
     + ('' if row['counts'] else '  too long: does not count')
   )
+
+
+def epochs(row: Row) -> float:
+  """How often a run read the text: who reads it twice learns it by heart."""
+  return row['tokens'] / row['train_tokens']
 
 
 def groups(rows: list[Row]) -> Iterator[list[Row]]:

@@ -62,11 +62,11 @@ def test_steps_fill_the_time_at_the_slowest_speed_known(monkeypatch):
   monkeypatch.setattr(race_ours, '_train', train)
   race_ours.run(ARGS, [], TRIAL, [])
   # A short run first, whose seconds are not those of the race.
-  assert asked == [(60, 0), (int(0.98 * 120 / 0.06), 100)]
+  assert asked == [(60, 0), (int(0.96 * 120 / 0.06), 100)]
   known = [{**TRIAL, 'step_s': s} for s in (0.05, 0.08)]
   other = {**TRIAL, 'flags': '--model.num_layers=40', 'step_s': 9.0}
   race_ours.run(ARGS, [], TRIAL, [*known, other])
-  assert asked[2:] == [(int(0.98 * 120 / 0.08), 100)]
+  assert asked[2:] == [(int(0.96 * 120 / 0.08), 100)]
 
 
 def test_flags_are_the_preset_scored_on_everything_held_out():

@@ -92,14 +92,14 @@ def test_table_has_the_best_rate_of_the_full_time_alone():
   args = arguments(
     '--only=adamw', '--seeds=0,1', '--adamw_lrs=1,2', '--tune_s=9'
   )
-  more = {'train_s': 119.0, 'tokens': 2_000_000}
+  more = {'train_s': 119.0, 'tokens': 2_000_000, 'train_tokens': 4_000_000}
   rows = all_runs(
     args, of=lambda trial: {'bpb': trial['lr'] + trial['seed'], **more}
   )
   raced = result({**rows[-1], 'target': 0.7, 'seconds': 500.0})
   head, _, line = equal_time.table([*rows, raced])
-  assert head.count('|') == line.count('|') == 8
-  assert '| 8x512, 1 | 2 | 119.0 to 119.0 | 2 | 1.5000 ±' in line
+  assert head.count('|') == line.count('|') == 9
+  assert '| 8x512, 1 | 2 | 119.0 to 119.0 | 2 | 0.50 | 1.5000 ±' in line
 
 
 @pytest.mark.parametrize(
