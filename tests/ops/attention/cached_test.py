@@ -10,6 +10,7 @@ import pytest
 
 import ops
 from ops.attention import cached
+from ops.attention.triton import one
 from tests.support import close
 from tests.support.reference.attention_numpy import specification
 
@@ -29,11 +30,24 @@ CASES = {
 }
 
 
-@pytest.fixture(params=CASES)
+ONE = [name for name, (length, *_) in CASES.items() if length == 1]
+
+
+@pytest.fixture(params=[*CASES, *(f'{name}-triton' for name in ONE)])
 def case(request, monkeypatch):
   monkeypatch.setattr(cached, '_PART', 32)
   monkeypatch.setattr(cached, '_BLOCK', 48)
-  return CASES[request.param]
+  name, _, engine = request.param.partition('-')
+  if engine:
+    in_triton(monkeypatch)
+  return CASES[name]
+
+
+def in_triton(monkeypatch):
+  """Kernels of one token, interpreted; parts and chunks of several."""
+  monkeypatch.setattr(cached, '_in_triton', lambda _: True)
+  monkeypatch.setattr(one, '_ROWS', 16)
+  monkeypatch.setattr(one, '_PARTS', 2)
 
 
 def arrays(length, rows, heads=4, kv_heads=2, batch=2):
@@ -70,9 +84,13 @@ def expected_of(q, k, v, offset, window):
   )
 
 
-@pytest.mark.parametrize('length', [1, 20])
-def test_rows_may_have_offsets_of_their_own(monkeypatch, length):
+@pytest.mark.parametrize(
+  'length, kernels', [(1, False), (1, True), (20, False)]
+)
+def test_rows_may_have_offsets_of_their_own(monkeypatch, length, kernels):
   monkeypatch.setattr(cached, '_BLOCK', 48)
+  if kernels:
+    in_triton(monkeypatch)
   q, k, v = arrays(length, 100)
   offsets, window = (17, 61), 9
   expected = np.concatenate(

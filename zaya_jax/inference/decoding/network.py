@@ -22,10 +22,13 @@ import jax.numpy as jnp
 import ops
 from ops.cca import reference as cca_ops
 from ops.experts import packed
+from ops.router import xla
+from ops.router.triton import one
 from zaya_jax import config as config_lib
 from zaya_jax.inference.decoding import cache as cache_lib
 from zaya_jax.model import cca, layers, moe, zaya
 from zaya_jax.model import packed as few_bits
+from zaya_jax.model import router as router_lib
 from zaya_jax.parallel.context import tree
 
 
@@ -149,23 +152,23 @@ def forward(
   x_BLD = layers.affine(x_BLD, weights['input_scale'], weights['input_bias'])
   state_BLR = jnp.zeros((*tokens_BL.shape, config.d_router), jnp.float32)
   states = []
-  for n, w in enumerate(weights['layers']):
+  stack = weights['layers']
+  after = [w['attn_norm'] for w in stack[1:]] + [weights['final_norm']]
+  h_BLD = layers.rms_norm(x_BLD, stack[0]['attn_norm'], config.norm_eps, dtype)
+  for n, w in enumerate(stack):
     rope, window = _reach(config, n, positions_BL)
-    h_BLD = layers.rms_norm(x_BLD, w['attn_norm'], config.norm_eps, dtype)
     rows = {'offset': cache.length, 'valid_BS': valid_BS, 'window': window}
     old = (cache.k[n], cache.v[n], cache.conv[n], cache.delayed[n])
     o_BLD, new = _attend(
       config, w['attn'], h_BLD, mask_BL, rope, old, axis, rows
     )
     states.append(new)
-    x_BLD = layers.merge(w['attn_merge'], o_BLD, x_BLD)
-    h_BLD = layers.rms_norm(x_BLD, w['moe_norm'], config.norm_eps, dtype)
+    x_BLD, h_BLD = _merge(config, w['attn_merge'], o_BLD, x_BLD, w['moe_norm'])
     y_BLD, state_BLR = _experts(config, w, h_BLD, state_BLR, mask_BL)
-    x_BLD = layers.merge(w['moe_merge'], y_BLD, x_BLD)
-  x_BLD = layers.rms_norm(x_BLD, weights['final_norm'], config.norm_eps, dtype)
+    x_BLD, h_BLD = _merge(config, w['moe_merge'], y_BLD, x_BLD, after[n])
   k, v, conv, delayed = zip(*states, strict=True)
   count_B = jnp.sum(real_BL, axis=1, dtype=jnp.int32)
-  return x_BLD, cache_lib.Cache(
+  return h_BLD, cache_lib.Cache(
     k=k,
     v=v,
     conv=jnp.stack(conv),
@@ -183,6 +186,21 @@ def logits(
   head = weights['embed'] if config.tie_embeddings else weights['head']
   out = _linear(x_BLD, head)
   return out + weights['head_bias'][None, None] if config.head_bias else out
+
+
+def _merge(config, vectors, branch_BLD, x_BLD, norm):
+  """The residual stream with a branch, and its norm: one kernel on a GPU."""
+  return ops.residual_rms_norm(
+    branch_BLD,
+    x_BLD,
+    vectors['branch_scale'],
+    vectors['branch_bias'],
+    vectors['residual_scale'],
+    vectors['residual_bias'],
+    norm,
+    eps=config.norm_eps,
+    dtype=layers.compute_dtype(config),
+  )
 
 
 def _reach(config, n, positions_BL):
@@ -272,7 +290,7 @@ def _convolve(w, past_BTZ, length):
 
 
 def _experts(config, w, h_BLD, state_BLR, mask_BL):
-  routes = jax.tree.map(jnp.transpose, w['router'])(h_BLD, state_BLR)
+  routes = _routes(config, w['router'], h_BLD, state_BLR)
   choice_BL = routes.choice
   if mask_BL is not None:  # Padding needs no expert.
     choice_BL = jnp.where(mask_BL, choice_BL, config.num_experts)
@@ -284,6 +302,32 @@ def _experts(config, w, h_BLD, state_BLR, mask_BL):
   )
   y_BLD = moe.weigh(y_TD.reshape(h_BLD.shape), h_BLD, routes, config.skip)
   return y_BLD, routes.state
+
+
+def _routes(config, router, h_BLD, state_BLR):
+  """Where tokens go; `router` has its matrices turned."""
+  batch, length, _ = h_BLD.shape
+  few = batch * length <= one.TOKENS and config.router == 'mlp'
+  if not (few and one.is_taken(h_BLD.dtype, config.d_router)):
+    return jax.tree.map(jnp.transpose, router)(h_BLD, state_BLR)
+  names = 'down_bias eda norm fc1 fc1_bias fc2 fc2_bias out balance_bias'
+  vectors = [getattr(router, name)[...] for name in names.split()]
+  flat = lambda a: a.reshape(batch * length, -1)
+  own_BLR = xla.first(h_BLD, router.down[...].T)
+  choice_T, weight_T, state_TR = one.router(
+    flat(own_BLR), flat(state_BLR), *vectors, eps=config.norm_eps
+  )
+  choice_BL, weight_BL = (
+    a.reshape(batch, length) for a in (choice_T, weight_T)
+  )
+  # How many classes there are is all that decoding asks of probabilities.
+  probs_BLX = jnp.zeros((batch, length, config.num_classes), jnp.float32)
+  return router_lib.Routes(
+    choice=choice_BL,
+    weight=weight_BL,
+    probs=probs_BLX,
+    state=state_TR.reshape(state_BLR.shape),
+  )
 
 
 def _linear(x_BLD, w_FD, bias_F=None):

@@ -9,6 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from ops.attention import cached
+from ops.attention.triton import one as one_attention
+from ops.router.triton import one as one_router
 from tests.support import close, tiny
 from tests.support.reference import mutants, zaya_numpy
 from zaya_jax import config as config_lib
@@ -54,9 +57,9 @@ def cached_logits(model, params, buffers, tokens, mask, chunks):
   return np.concatenate(outs, axis=1)
 
 
-def error(name, chunks=(8, 1, 1, 1)):
+def error(name, chunks=(8, 1, 1, 1), **changes):
   """The largest difference to the specification, of real tokens."""
-  model = tiny.config(**SHAPES[name])
+  model = tiny.config(**SHAPES[name], **changes)
   params, buffers = tiny.arrays(model)
   tokens = np.random.default_rng(2).integers(0, 40, (2, LENGTH))
   # Of each row without its padding, which shall leave no trace.
@@ -73,6 +76,27 @@ def error(name, chunks=(8, 1, 1, 1)):
 @pytest.mark.parametrize('name', SHAPES)
 def test_cached_logits_equal_those_of_the_whole_row(name):
   assert error(name) <= close.FLOAT32_DEEP
+
+
+@pytest.mark.parametrize('name', ['plain', 'skip_identity', 'sliding_biases'])
+def test_kernels_of_single_tokens_give_the_same(name, monkeypatch):
+  """In Triton, interpreted: attention to the cache, and the router."""
+  ran = []
+
+  def seen(module, function):
+    whole = getattr(module, function)
+    told = lambda *args, **kwargs: (
+      ran.append(function) or whole(*args, **kwargs)
+    )
+    monkeypatch.setattr(module, function, told)
+
+  seen(one_attention, 'attention')
+  seen(one_router, 'router')
+  monkeypatch.setattr(cached, '_in_triton', lambda _: True)
+  monkeypatch.setattr(one_router, 'is_taken', lambda *_: True)
+  # The padded prompt takes another way; of tokens alone each chunk has one.
+  assert error(name, d_router=32) <= close.FLOAT32_DEEP
+  assert {*ran} == {'attention', 'router'}
 
 
 def test_tokens_may_come_in_chunks():
