@@ -20,6 +20,7 @@ from ops.triton import backend
 
 _BLOCK = 1024  # Keys that a step of a prompt's walk looks at.
 _PART = 256  # Keys of one of the products side by side.
+_MOST_ROWS = 2**18  # Of all texts and heads, that kernels of one token read.
 
 
 def attention(
@@ -74,14 +75,19 @@ def attention(
 
 
 def _in_triton(v_BKSC) -> bool:
-  """Whether one token's attention is that of kernels."""
+  """Whether one token's attention is that of kernels.
+
+  They write what each part gives, an eighth of what they read. For many rows of
+  a long cache XLA's products fill a GPU as well, and write less.
+  """
   is_gpu = dispatch.platform() in dispatch.GPUS
-  channels = v_BKSC.shape[-1]
+  batch, kv_heads, rows, channels = v_BKSC.shape
   return (
     is_gpu
     and not backend.unavailable()
     and v_BKSC.dtype.itemsize == 2
     and channels & (channels - 1) == 0
+    and batch * kv_heads * rows <= _MOST_ROWS
   )
 
 

@@ -17,6 +17,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from ops import dispatch
+
 FEW = 4  # Rows up to which a product is a pass over the matrix for each.
 OFFSET = 8  # What is added to a number of 4 bits where it is stored.
 
@@ -87,6 +89,11 @@ def take(w: Matrix, rows: jax.Array, dtype: Any) -> jax.Array:
 def dot(x: jax.Array, w: Matrix) -> jax.Array:
   """X @ w^T: [..., D] by [F, D] to [..., F] float32."""
   if not isinstance(w, Packed):
+    if x.size == x.shape[-1] and dispatch.platform() == 'rocm':
+      # For its library's product XLA:ROCm would make a wide matrix float32.
+      x_D = x.reshape(-1).astype(jnp.float32)
+      out_F = jnp.sum(w.astype(jnp.float32) * x_D[None], axis=-1)
+      return out_F.reshape(*x.shape[:-1], -1)
     return jnp.einsum('...D,FD->...F', x, w, preferred_element_type=jnp.float32)
   rows = x.reshape(-1, x.shape[-1])
   if len(rows) <= FEW:

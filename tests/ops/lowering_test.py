@@ -19,6 +19,7 @@ import ops
 from ops import case as case_lib
 from ops import dispatch, registry
 from ops.attention import rows
+from ops.cca import one as one_cca
 from ops.router.triton import one
 from tests.support import gpus
 
@@ -121,7 +122,11 @@ def test_kernels_of_single_tokens_lower_for_gpus(platform):
   router = functools.partial(one.router, eps=1e-5)
   vectors = vector, vector, vector
   weights = *vectors, square, vector, square, vector, real(17, 256), real(17)
+  look_back = lambda *args: one_cca.look_back(*args[:5], args[5:])
+  samples = shape(8, 1536), shape(8, 2, 1280), shape(10, 128, 384)
+  rest = real(1280), real(2), real(8, 64), real(8, 64)
   for run, args, count in (
+    (look_back, (*samples, *rest), 1),
     (attention, (q, cache, cache, at, valid), 2),
     (router, (real(8, 256), real(8, 256), *weights), 1),
   ):

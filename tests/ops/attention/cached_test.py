@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import ops
+from ops import dispatch
 from ops.attention import cached
 from ops.attention.triton import one
 from tests.support import close
@@ -146,3 +147,12 @@ def test_bfloat16_is_close_to_float32(case):
   assert found.dtype == jnp.bfloat16
   expected = expected_of(*given, offset, window)
   close.assert_close(found, expected, 2e-2)
+
+
+def test_many_rows_of_a_long_cache_are_left_to_xla():
+  cache = lambda batch, rows: jnp.zeros((batch, 2, rows, 128), jnp.bfloat16)
+  abstract = lambda *size: jax.eval_shape(lambda: cache(*size))
+  assert not cached._in_triton(abstract(1, 1024))  # A CPU.
+  with dispatch.compile_for('cuda'):
+    taken = [cached._in_triton(abstract(*s)) for s in ((1, 32768), (64, 32768))]
+  assert taken == [True, False]

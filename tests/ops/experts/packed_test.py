@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from ops import dispatch
 from ops.experts import few, packed, reference, xla
 from tests.support import close, few_bits
 
@@ -115,3 +116,20 @@ def broken(change):
 def test_what_is_changed_is_caught(change):
   assert broken(lambda w: w) <= close.FLOAT32
   assert broken(change) > 0.01
+
+
+@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
+def test_one_row_on_rocm_is_no_product_of_a_library(dtype):
+  rng = np.random.default_rng(0)
+  x, w = (jnp.asarray(rng.standard_normal(s), dtype) for s in ((24,), (9, 24)))
+  wide = np.asarray(w, np.float64) @ np.asarray(x, np.float64)
+  for rows in (x, x[None, None]):
+    with dispatch.compile_for('rocm'):
+      found = jax.jit(lambda *a: packed.dot(*a)).trace(rows, w)
+    assert 'dot_general' not in str(found.jaxpr)
+    out = found.lower().compile()(rows, w)
+    assert out.shape == (*rows.shape[:-1], 9) and out.dtype == jnp.float32
+    np.testing.assert_allclose(out.reshape(-1), wide, rtol=1e-5, atol=1e-5)
+  with dispatch.compile_for('cuda'):
+    found = jax.jit(lambda *a: packed.dot(*a)).trace(x, w)
+  assert 'dot_general' in str(found.jaxpr)

@@ -26,6 +26,7 @@ from ops.router import xla
 from ops.router.triton import one
 from zaya_jax import config as config_lib
 from zaya_jax.inference.decoding import cache as cache_lib
+from zaya_jax.inference.decoding import look_back as look_back_lib
 from zaya_jax.model import cca, layers, moe, zaya
 from zaya_jax.model import packed as few_bits
 from zaya_jax.model import router as router_lib
@@ -45,6 +46,15 @@ def prepare(
       top[name] = few_bits.narrow(top[name], dtype)
   routers = zaya.bind(config, params, buffers).layers.router
   stack = {**params['layers'], 'router': routers}
+  norms = stack['attn_norm']
+  stack['merges'] = {
+    'attn': _merges(stack['attn_merge'], stack['moe_norm']),
+    # With the norm of the next layer, or the last one.
+    'moe': _merges(
+      stack['moe_merge'],
+      jnp.concatenate([norms[1:], params['final_norm'][None]]),
+    ),
+  }
   return {
     **top,
     'layers': tuple(
@@ -52,6 +62,12 @@ def prepare(
       for n in range(config.num_layers)
     ),
   }
+
+
+def _merges(vectors, norms_ND):
+  """[layers, 5, D], in one array: a kernel takes them so."""
+  names = 'branch_scale', 'branch_bias', 'residual_scale', 'residual_bias'
+  return jnp.stack([*(vectors[name] for name in names), norms_ND], axis=1)
 
 
 def _prepare_layer(config, layer, dtype):
@@ -153,7 +169,6 @@ def forward(
   state_BLR = jnp.zeros((*tokens_BL.shape, config.d_router), jnp.float32)
   states = []
   stack = weights['layers']
-  after = [w['attn_norm'] for w in stack[1:]] + [weights['final_norm']]
   h_BLD = layers.rms_norm(x_BLD, stack[0]['attn_norm'], config.norm_eps, dtype)
   for n, w in enumerate(stack):
     rope, window = _reach(config, n, positions_BL)
@@ -163,9 +178,9 @@ def forward(
       config, w['attn'], h_BLD, mask_BL, rope, old, axis, rows
     )
     states.append(new)
-    x_BLD, h_BLD = _merge(config, w['attn_merge'], o_BLD, x_BLD, w['moe_norm'])
+    x_BLD, h_BLD = _merge(config, w['merges']['attn'], o_BLD, x_BLD)
     y_BLD, state_BLR = _experts(config, w, h_BLD, state_BLR, mask_BL)
-    x_BLD, h_BLD = _merge(config, w['moe_merge'], y_BLD, x_BLD, after[n])
+    x_BLD, h_BLD = _merge(config, w['merges']['moe'], y_BLD, x_BLD)
   k, v, conv, delayed = zip(*states, strict=True)
   count_B = jnp.sum(real_BL, axis=1, dtype=jnp.int32)
   return h_BLD, cache_lib.Cache(
@@ -188,16 +203,12 @@ def logits(
   return out + weights['head_bias'][None, None] if config.head_bias else out
 
 
-def _merge(config, vectors, branch_BLD, x_BLD, norm):
+def _merge(config, vectors_5D, branch_BLD, x_BLD):
   """The residual stream with a branch, and its norm: one kernel on a GPU."""
   return ops.residual_rms_norm(
     branch_BLD,
     x_BLD,
-    vectors['branch_scale'],
-    vectors['branch_bias'],
-    vectors['residual_scale'],
-    vectors['residual_bias'],
-    norm,
+    *vectors_5D,
     eps=config.norm_eps,
     dtype=layers.compute_dtype(config),
   )
@@ -224,7 +235,7 @@ def _attend(config, w, h_BLD, mask_BL, rope, state, axis, rows):
     end_B = None  # Of the new tokens of each row; all of them.
     if mask_BL is not None and rows['offset'].ndim:
       end_B = jnp.sum(mask_BL, axis=1)
-    q_BLHC, k_BLKC, v_BLKC, *state = _look_back(
+    q_BLHC, k_BLKC, v_BLKC, *state = look_back_lib.look_back(
       config, w, out_BLX, mask_BL, rope, conv_BTZ, delayed_BX, end_B
     )
   write = lambda old, new: cache_lib.write(
@@ -239,54 +250,6 @@ def _attend(config, w, h_BLD, mask_BL, rope, state, axis, rows):
   o_BLX = o_BLHC.astype(h_BLD.dtype).reshape(batch, length, -1)
   state = (k_BKSC, v_BKSC, *state)
   return _linear(o_BLX, w['out'], w.get('out_bias')), state
-
-
-def _look_back(config, w, out_BLX, mask_BL, rope, conv_BTZ, delayed_BX, end_B):
-  """Queries, keys and values of CCA, and what the next token needs of these."""
-  heads, kv_heads = config.num_heads, config.num_kv_heads
-  split = [heads * config.head_dim, config.d_qk]
-  length = out_BLX.shape[1]
-  q_BLX, k_BLX, v_BLX = jnp.split(out_BLX, split, axis=-1)
-  z_BLZ = out_BLX[..., : config.d_qk]
-  if mask_BL is not None and config.attention_bias:
-    # Padding is a bias now; before a text the convolutions see zeros.
-    z_BLZ = jnp.where(mask_BL[..., None], z_BLZ, 0)
-  past_BTZ = jnp.concatenate([conv_BTZ, z_BLZ], axis=1)
-  y_BLZ = _convolve(w, past_BTZ, length)
-  mean_q, mean_k = cca_ops.qk_mean(q_BLX, k_BLX, heads, kv_heads)
-  y_q, y_k = jnp.split(y_BLZ, split[:1], axis=-1)
-  q_BLHC = cca_ops.normalize(y_q.reshape(mean_q.shape) + mean_q)
-  k_BLKC = cca_ops.normalize(y_k.reshape(mean_k.shape) + mean_k)
-  k_BLKC *= w['temperature'][None, None, :, None]
-  q_BLHC = cca_ops.rotate(q_BLHC, *rope)
-  k_BLKC = cca_ops.rotate(k_BLKC, *rope)
-  current_BLX, delayed_BLX = jnp.split(v_BLX, 2, axis=-1)
-  delayed_BLX = jnp.concatenate([delayed_BX[:, None], delayed_BLX], axis=1)
-  v_BLKC = jnp.concatenate([current_BLX, delayed_BLX[:, :-1]], axis=-1)
-  return (
-    *(q_BLHC, k_BLKC, v_BLKC.reshape(k_BLKC.shape)),
-    cache_lib.tail(past_BTZ, end_B, conv_BTZ.shape[1]),
-    cache_lib.tail(delayed_BLX, end_B, 1)[:, 0],
-  )
-
-
-def _convolve(w, past_BTZ, length):
-  """[B, L, Z] float32: both convolutions, of the last L samples."""
-  groups, c, mixed = w['kernel'].shape
-  past_BTGC = past_BTZ.reshape(*past_BTZ.shape[:2], groups, c)
-  lags = mixed // c
-  windows_BLGX = jnp.concatenate(
-    [past_BTGC[:, lag : lag + length] for lag in range(lags)], axis=-1
-  )
-  y_BLGC = jnp.einsum(
-    'BLGX,GCX->BLGC',
-    windows_BLGX,
-    w['kernel'],
-    preferred_element_type=jnp.float32,
-  )
-  return (
-    y_BLGC.reshape(past_BTZ.shape[0], length, -1) + w['kernel_bias'][None, None]
-  )
 
 
 def _experts(config, w, h_BLD, state_BLR, mask_BL):

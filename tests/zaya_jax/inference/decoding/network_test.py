@@ -11,11 +11,12 @@ import pytest
 
 from ops.attention import cached
 from ops.attention.triton import one as one_attention
+from ops.cca import one as one_cca
 from ops.router.triton import one as one_router
 from tests.support import close, tiny
 from tests.support.reference import mutants, zaya_numpy
 from zaya_jax import config as config_lib
-from zaya_jax.inference.decoding import network
+from zaya_jax.inference.decoding import look_back, network
 from zaya_jax.model import zaya
 
 SHAPES = {
@@ -80,7 +81,7 @@ def test_cached_logits_equal_those_of_the_whole_row(name):
 
 @pytest.mark.parametrize('name', ['plain', 'skip_identity', 'sliding_biases'])
 def test_kernels_of_single_tokens_give_the_same(name, monkeypatch):
-  """In Triton, interpreted: attention to the cache, and the router."""
+  """In Triton, interpreted: CCA, attention to the cache, and the router."""
   ran = []
 
   def seen(module, function):
@@ -92,11 +93,13 @@ def test_kernels_of_single_tokens_give_the_same(name, monkeypatch):
 
   seen(one_attention, 'attention')
   seen(one_router, 'router')
+  seen(one_cca, 'look_back')
   monkeypatch.setattr(cached, '_in_triton', lambda _: True)
-  monkeypatch.setattr(one_router, 'is_taken', lambda *_: True)
+  for module in (one_router, one_cca):
+    monkeypatch.setattr(module, 'is_taken', lambda *_: True)
   # The padded prompt takes another way; of tokens alone each chunk has one.
   assert error(name, d_router=32) <= close.FLOAT32_DEEP
-  assert {*ran} == {'attention', 'router'}
+  assert {*ran} == {'attention', 'router', 'look_back'}
 
 
 def test_tokens_may_come_in_chunks():
@@ -125,9 +128,9 @@ def test_forgotten_state_is_caught(monkeypatch, name):
 
 def test_swapped_taps_are_caught(monkeypatch):
   monkeypatch.setattr(
-    network,
+    look_back,
     '_convolve',
-    lambda w, past, length, real=network._convolve: real(
+    lambda w, past, length, real=look_back._convolve: real(
       w, jnp.roll(past, 1, axis=1), length
     ),
   )
