@@ -82,11 +82,18 @@ def test_run_gives_the_number_that_training_reported(tmp_path, capsys):
       run_dir=str(tmp_path / 'run'),
       num_steps=2,
       model=zaya_jax.ModelConfig(
-        num_layers=1, d_model=16, head_dim=8, d_expert=8, num_experts=2
+        num_layers=1,
+        d_model=16,
+        head_dim=8,
+        d_expert=8,
+        num_experts=2,
+        scan_layers='false',
       ),
       data=zaya_jax.DataConfig(
         input=str(tmp_path / 'text.txt'), seq_len=32, batch_size=8
       ),
+      # The optimizer that compiles soonest: it is not what is tested.
+      optim=zaya_jax.OptimConfig(name='adamw', balance='adam'),
       mesh=zaya_jax.MeshConfig(replica=2),
       log=zaya_jax.LogConfig(tensorboard=False, report=False, sample_every=0),
     )

@@ -14,7 +14,6 @@ from zaya_jax import config as config_lib
 from zaya_jax import main
 from zaya_jax.checkpoint import errors, meta
 from zaya_jax.checkpoint.writing import manager
-from zaya_jax.model import zaya
 from zaya_jax.parallel import mesh
 from zaya_jax.train import state as state_lib
 
@@ -65,7 +64,7 @@ def test_model_of_a_run_gives_the_logits_of_its_state(saved, where):
   assert model.config == CONFIG.model
   tokens = np.arange(6).reshape(1, 6)
   params, buffers = mesh.off_mesh((state.params, state.buffers))
-  expected = zaya.bind(CONFIG.model, params, buffers)(tokens)
+  expected = tiny.logits(CONFIG.model, params, buffers, tokens)
   np.testing.assert_allclose(model(tokens), expected, rtol=1e-5, atol=1e-6)
 
 

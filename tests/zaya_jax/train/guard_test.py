@@ -18,7 +18,7 @@ from zaya_jax.train import state as state_lib
 from zaya_jax.train import step as step_lib
 from zaya_jax.train.trust import verdict
 
-MODEL = tiny.config()
+MODEL = tiny.config(num_layers=1, scan_layers='false')
 CONFIG = config_lib.Config(
   num_steps=20,
   model=MODEL,

@@ -448,6 +448,8 @@ def test_preset_makes_a_step(path, run, straight, text, tmp_path):
     f'--run_dir={tmp_path / "run"}',
     f'--data.input={text}',
     '--num_steps=1',
+    '--model.num_layers=1',
+    '--model.scan_layers=false',
     '--data.batch_size=2',
     '--data.seq_len=32',
     '--eval.batches=1',
