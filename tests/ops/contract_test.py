@@ -18,11 +18,15 @@ from zaya_jax.bench import contract
 # Of triton, the second of a kind: as another case in another number.
 SECOND = {
   'attention-wide_numbers_come_again',
+  'attention-wide_documents',
   'attention-wide_window',
+  'cca-wide_groups',
   'cca-wide_row',
   'experts-to_the_ends-300x48-3x64',
   'newton_schulz-2x24x70-float16',
   'newton_schulz-2x33x48-polar_express',
+  'newton_schulz-2x33x65',
+  'newton_schulz-70x33-True',
 }
 
 
