@@ -165,7 +165,7 @@ def test_samples_follow_temperature_and_top_p(temperature, top_p, tokens):
   assert np.all(np.abs(found - expected) <= bound)
 
 
-forbid_repeats = jax.jit(sampling.forbid_repeats, static_argnums=3)
+forbid_repeats = jax.jit(sampling.forbid_repeats)
 
 
 @pytest.mark.parametrize('count', [1, 2, 3, 5])
