@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The machine code for MI300X: registers, memory, matrix instructions.
 
-One file, since all of it is compiled for long. Nothing here ran on a GPU.
+One file: its tests share what takes half a minute to compile. Nothing here ran
+on a GPU.
 """
 
 import re

@@ -29,7 +29,7 @@ class _Ones(np.random.Generator):
 
 
 class _Same(np.ndarray):
-  """A view of a single one, and so is what is computed of it."""
+  """A view of one number; the results of arithmetic are such views, too."""
 
   def astype(self, dtype, **how):
     del how  # There is nothing to copy.

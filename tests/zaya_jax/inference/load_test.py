@@ -43,7 +43,7 @@ WORDS = {
 def saved(tmp_path_factory):
   """A run directory with one checkpoint, and the state in it."""
   run_dir = tmp_path_factory.mktemp('run')
-  # As of `init`, which would take seconds to compile.
+  # The shapes of `init`; compiling it would take seconds.
   shapes = jax.eval_shape(state_lib.make_init(CONFIG))
   state = jax.tree.map(lambda s: np.zeros(s.shape, s.dtype), shapes)
   params, buffers = tiny.arrays(CONFIG.model)

@@ -104,7 +104,7 @@ def test_adamw_moves_matrices_by_adam(params, grads):
 
 
 def test_gradients_above_the_norm_shrink_together(params, grads):
-  grads = jax.device_get(grads)  # In NumPy nothing is compiled.
+  grads = jax.device_get(grads)  # NumPy compiles nothing.
   norm = np.sqrt(sum(np.sum(g**2) for g in jax.tree.leaves(grads)))
   small = jax.tree.map(lambda g: g * (0.01 / norm), grads)
   big = jax.tree.map(lambda g: 500 * g, small)

@@ -22,7 +22,7 @@ CONFIG = config_lib.Config(
   num_steps=20,
   model=MODEL,
   data=config_lib.DataConfig(batch_size=8),
-  # What compiles soonest: a guard reads the whole state, whatever made it.
+  # Compiles soonest; a guard reads the whole state, whatever optimizer made it.
   optim=config_lib.OptimConfig(warmup_steps=4, name='adamw', balance='adam'),
   guard=config_lib.GuardConfig(vote_every=2),
 )
@@ -47,8 +47,9 @@ class Setting:
       self.run = step.lower(first, self.put(BATCHES[0])).compile()
 
   def init(self):
-    """Step 0; of `init` it would take seconds to compile."""
-    return jax.device_put(self._first, self._place)
+    """The state of step 0, without compiling `init`, which takes seconds."""
+    # A copy each time: steps donate their state.
+    return jax.device_put(jax.tree.map(np.copy, self._first), self._place)
 
   def put(self, batch):
     return batch_lib.put_batch(self.mesh, batch)

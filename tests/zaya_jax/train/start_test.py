@@ -44,7 +44,7 @@ def run(tmp_path_factory):
   )
   axes = config_lib.MeshConfig(replica=1)
   mesh = mesh_lib.make_mesh(axes)
-  # As of `init`, which would take seconds to compile.
+  # Without compiling `init`, which takes seconds.
   state = meshes.first_state(dataclasses.replace(config, mesh=axes))
   state = dataclasses.replace(state, step=state.step + STEP)
   about = meta.describe(

@@ -20,7 +20,7 @@ from zaya_jax.train.kept import files
 from zaya_jax.train.kept import step as kept
 
 pytest.importorskip('flatbuffers')
-# What a program is of is known by its settings: one layer compiles soonest.
+# Programs are compared, not models: one layer compiles soonest.
 MODEL = dataclasses.replace(meshes.MODEL, num_layers=1, scan_layers='false')
 CONFIG = dataclasses.replace(meshes.config_of(replica=2), model=MODEL)
 
