@@ -41,7 +41,6 @@ NO_SOURCE = {
   'ops/native/emulation_test.py': 'the .hip files on a CPU',
   'ops/native/gfx942_test.py': 'the machine code of the .hip files',
   'ops/native/grouped_matmul_test.py': 'grouped_matmul.hip',
-  'ops/native/main_loop_test.py': 'the main loops in that machine code',
   'ops/native/muon_momentum_test.py': 'muon_momentum.hip',
   'ops/native/residual_rms_norm_test.py': 'residual_rms_norm.hip',
   'ops/native/symmetric_matmul_test.py': 'symmetric_matmul.hip',

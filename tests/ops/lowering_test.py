@@ -8,7 +8,6 @@ import functools
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from jax._src.interpreters import mlir
 from jaxlib.mlir import ir
@@ -22,17 +21,7 @@ from ops.attention import rows
 from ops.cca import one as one_cca
 from ops.router.triton import one
 from tests.support import gpus
-
-
-class _Zeros(np.random.Generator):
-  """Draws at no cost."""
-
-  def __init__(self):
-    super().__init__(np.random.PCG64(0))
-
-  def standard_normal(self, size=None, dtype=np.float64, out=None):
-    del out
-    return np.broadcast_to(np.zeros((), dtype), size or ())
+from tests.support.ops import shapes
 
 
 def _table():
@@ -44,13 +33,6 @@ def _table():
         same = name == 'experts' and not case.name.startswith('balanced')
         if case.zaya and not same:
           yield pytest.param(operation, case, id=f'{name}-{case.name}')
-
-
-@functools.cache
-def _abstract(case):
-  args, kwargs = case.arguments(_Zeros(), jnp.dtype('bfloat16'))
-  shape = lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype)
-  return jax.tree.map(shape, args), kwargs
 
 
 def _value_and_gradients(operation, case, kwargs):
@@ -85,7 +67,7 @@ def kernels(lowered):
 @pytest.mark.parametrize('platform', ['cuda', 'rocm'])
 @pytest.mark.parametrize(('operation', 'case'), [*_table()])
 def test_triton_lowers_for_gpus(operation, case, platform):
-  args, kwargs = _abstract(case)
+  args, kwargs = shapes.of(case)
   run = _value_and_gradients(operation, case, kwargs)
   with (
     dispatch.compile_for(platform),

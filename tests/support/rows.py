@@ -30,6 +30,13 @@ def documents(packing, length, seed=0):
   return out.astype(np.int32)
 
 
+def arrays(length, heads, channels, dtype):
+  """[B, length, h, channels] for each number of heads; of NumPy."""
+  rng = np.random.default_rng(length)
+  draw = lambda h: rng.standard_normal((B, length, h, channels), np.float32)
+  return [draw(h).astype(dtype) for h in heads]
+
+
 def spread_error(found, expected):
   """The largest difference, over the root mean square of what is expected."""
   found, expected = np.asarray(found), np.asarray(expected)

@@ -38,11 +38,12 @@ CASES = {
 
 
 def arrays(length, heads, kv_heads, keys=None, dtype=jnp.float32, channels=C):
+  """q, k, v and the gradient; of NumPy, as jax would compile each shape."""
   shapes = [(length, heads), (keys or length, kv_heads)]
-  rng = jax.random.split(jax.random.key(length), 4)
+  rng = np.random.default_rng(length)
   q, k, v, d_out = (
-    2 * jax.random.normal(key, (1, *shapes[i], channels), dtype)
-    for key, i in zip(rng, (0, 1, 1, 0), strict=True)
+    jax.device_put(2 * rng.normal(size=(1, *shapes[i], channels)).astype(dtype))
+    for i in (0, 1, 1, 0)
   )
   return (q, k, v), d_out
 

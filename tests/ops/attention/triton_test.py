@@ -58,7 +58,11 @@ def test_mutants_of_the_kernel_are_caught(name, monkeypatch):
   given = draw(96, (2, 1))
   options = both(cases.documents(30, 1, 33, 32))
   found, expected = (
-    gradients(functools.partial(engine.attention, **options), *given)
+    jax.jit(
+      functools.partial(
+        gradients, functools.partial(engine.attention, **options)
+      )
+    )(*given)
     for engine in (triton, reference)
   )
   error = max(

@@ -16,6 +16,11 @@ from tests.support import quick
 from tests.support.ops.cca_inputs import arguments
 
 
+def _traced_anew(function, *args):
+  """As one program: step by step jax would compile each."""
+  return jax.jit(lambda *a: function(*a))(*args)
+
+
 def _error(found, wanted):
   """Of queries, keys and values: the largest, over the largest value."""
   return [
@@ -109,11 +114,11 @@ MISTAKES = (
 @pytest.mark.parametrize('mistake', quick.only(MISTAKES, None, no_halo))
 def test_mistakes_of_the_kernel_show(mistake, monkeypatch):
   args = arguments()
-  wanted = ops.cca_prologue(*args)
+  wanted = _traced_anew(ops.cca_prologue, *args)
   if mistake:
     mistake(monkeypatch)
   with dispatch.use(cca='triton'):
-    found = ops.cca_prologue(*args)
+    found = _traced_anew(ops.cca_prologue, *args)
   queries, keys, values = _error(found, wanted)
   assert values == 0
   assert (min(queries, keys) > 0.05) if mistake else max(queries, keys) < 1e-5
@@ -158,11 +163,11 @@ def test_mistakes_on_the_way_back_show(mistake, index, monkeypatch):
     out = lambda x: ops.cca_prologue(*args[:index], x, *args[index + 1 :])
     return jax.vjp(out, x)[1](tuple(map(jnp.cos, wanted)))[0]
 
-  wanted = ops.cca_prologue(*args)
-  right = gradient(args[index])
+  wanted = _traced_anew(ops.cca_prologue, *args)
+  right = _traced_anew(gradient, args[index])
   with dispatch.use(cca='triton'):
-    found = [gradient(args[index])]
+    found = [_traced_anew(gradient, args[index])]
     mistake(monkeypatch)
-    found.append(gradient(args[index]))
+    found.append(_traced_anew(gradient, args[index]))
   (small,), (large,) = (_error([x], [right]) for x in found)
   assert small < 1e-5 and not large < 0.01  # It may be no number.

@@ -29,7 +29,9 @@ def momentum_error(
 ) -> float:
   """Largest, of both results, over that of one rounding."""
   rng = np.random.default_rng(0)
-  draw = lambda kind: [jnp.asarray(rng.standard_normal(n), kind) for n in sizes]
+  # By `jnp.asarray` jax would compile a cast for each shape.
+  cast = lambda a, kind: jax.device_put(a.astype(jnp.dtype(kind)))
+  draw = lambda kind: [cast(rng.standard_normal(n), kind) for n in sizes]
   momenta, grads, scale = draw('float32'), draw(grad), 0.7
   with dispatch.use(muon_momentum='hip'):
     try:

@@ -5,14 +5,17 @@ import json
 import subprocess
 import sys
 
-SCRIPT = """
+from ops import native
+from ops.hopper import warp_groups
+from tests.support.ops import defaults
+
+WITHOUT = """
 import json, sys
-if sys.argv[1] == 'gone':
-  sys.modules['jax.experimental.pallas.triton'] = None
+sys.modules['jax.experimental.pallas.triton'] = None
 import jax, numpy as np
-import ops
 from ops import dispatch, native, registry
 from ops.hopper import warp_groups
+from tests.support.ops import defaults, shapes
 
 def value_and_gradients(run, args, kwargs):
   out, vjp = jax.vjp(lambda *args: run(*args, **kwargs), *args)
@@ -29,25 +32,10 @@ off = [float(np.abs(a - b).max(initial=0)) for a, b in zip(*found)]
 
 native.unavailable = lambda kernel: None
 warp_groups.unavailable = lambda: None
-engines, shape = {}, lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype)
-class Zeros(np.random.Generator):
-  def standard_normal(self, size=None, dtype=np.float64, out=None):
-    return np.broadcast_to(np.zeros((), dtype), size or ())
-for name in registry.FUNCTIONS:
-  op = registry.operation(name)
-  case = next(case for case in op.cases if case.zaya)
-  drawn, kwargs = case.arguments(Zeros(np.random.PCG64(0)), jax.numpy.bfloat16)
-  drawn = jax.tree.map(shape, drawn)
-  if name == 'residual_rms_norm':  # The three that may be left out.
-    drawn = (*drawn, *[None] * (10 - len(drawn)))
-  for platform in dispatch.GPUS:
-    with dispatch.compile_for(platform):
-      run = dispatch.select(name, op.engines, *drawn, **kwargs)
-    engine = next(e.name for e in op.engines if e.run is run)
-    engines.setdefault(platform, {})[name] = engine
-  if name == 'router':
-    reasons = [e.unsupported(*drawn, **kwargs) for e in op.engines]
-print(json.dumps({'engines': engines, 'off': off, 'told': reasons[0]}))
+router = registry.operation('router')
+args, kwargs = shapes.of(next(case for case in router.cases if case.zaya))
+told = [engine.unsupported(*args, **kwargs) for engine in router.engines][0]
+print(json.dumps({'engines': defaults.engines(), 'off': off, 'told': told}))
 """
 ROCM = {
   'attention': 'xla', 'cca': 'xla', 'cross_entropy': 'xla', 'experts': 'hip',
@@ -61,26 +49,21 @@ CUDA = {
 }  # fmt: skip
 
 
-def _run(how):
+def test_without_triton_both_kinds_of_gpu_have_engines(emulated):
   done = subprocess.run(
-    [sys.executable, '-c', SCRIPT, how],
-    capture_output=True,
-    text=True,
-    check=False,
+    [sys.executable, '-c', WITHOUT], capture_output=True, text=True, check=False
   )
   assert not done.returncode, done.stderr
-  return json.loads(done.stdout)
-
-
-def test_without_triton_both_kinds_of_gpu_have_engines(emulated):
-  found = _run('gone')
+  found = json.loads(done.stdout)
   assert found['engines'] == {'rocm': ROCM, 'cuda': CUDA}
   # A kernel that needs no Triton computes the same there.
   assert max(found['off']) < 1e-4
   assert found['told'].endswith(' has no backend for Triton')
 
 
-def test_with_triton_its_kernels_are_the_default_on_rocm(emulated):
-  found = _run('there')['engines']['rocm']
+def test_with_triton_its_kernels_are_the_default_on_rocm(monkeypatch):
+  monkeypatch.setattr(native, 'unavailable', lambda kernel: None)
+  monkeypatch.setattr(warp_groups, 'unavailable', lambda: None)
   triton = {'attention', 'cca', 'cross_entropy'}
+  found = defaults.engines()['rocm']
   assert found == {**ROCM, **dict.fromkeys(triton, 'triton')}

@@ -9,7 +9,8 @@ import numpy as np
 def draw(length, heads=(4, 2), channels=16, dtype=jnp.float32, batch=1):
   rng = np.random.default_rng(0)
   shapes = [(batch, length, heads[i], channels) for i in (0, 1, 1, 0)]
-  return [jnp.asarray(rng.standard_normal(s), dtype) for s in shapes]
+  # By `jnp.asarray` jax would compile a cast for each shape.
+  return [jax.device_put(rng.normal(size=s).astype(dtype)) for s in shapes]
 
 
 def gradients(function, q, k, v, d_out):

@@ -41,7 +41,8 @@ def value_and_gradients(function, arrays, choice, d_out):
 
 
 def arguments(choice, num_experts, dtype=jnp.float32):
-  keys = jax.random.split(jax.random.key(len(choice)), 4)
+  """Of NumPy: jax would compile each shape."""
+  rng = np.random.default_rng(len(choice))
   shapes = [
     (len(choice), D),
     (num_experts, D, 2 * F),
@@ -49,6 +50,6 @@ def arguments(choice, num_experts, dtype=jnp.float32):
     (len(choice), D),
   ]
   x, gate_up, down, d_out = (
-    jax.random.normal(k, s, dtype) for k, s in zip(keys, shapes, strict=True)
+    jax.device_put(rng.normal(size=s).astype(dtype)) for s in shapes
   )
   return (x, gate_up, down), jnp.asarray(choice, jnp.int32), d_out

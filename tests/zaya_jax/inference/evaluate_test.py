@@ -16,7 +16,7 @@ import tokenizers
 import zaya_jax
 from pipelines import loader
 from pipelines import tokenizer as tokenizer_lib
-from tests.support import folders, runs, tiny
+from tests.support import folders, quick, runs, tiny
 from tests.support.reference import ours, zaya_numpy
 from zaya_jax import hub, main
 from zaya_jax.checkpoint import errors
@@ -82,11 +82,18 @@ def test_run_gives_the_number_that_training_reported(tmp_path, capsys):
       run_dir=str(tmp_path / 'run'),
       num_steps=2,
       model=zaya_jax.ModelConfig(
-        num_layers=1, d_model=16, head_dim=8, d_expert=8, num_experts=2
+        num_layers=1,
+        d_model=16,
+        head_dim=8,
+        d_expert=8,
+        num_experts=2,
+        scan_layers='false',
       ),
       data=zaya_jax.DataConfig(
         input=str(tmp_path / 'text.txt'), seq_len=32, batch_size=8
       ),
+      # The optimizer that compiles soonest: it is not what is tested.
+      optim=zaya_jax.OptimConfig(name='adamw', balance='adam'),
       mesh=zaya_jax.MeshConfig(replica=2),
       log=zaya_jax.LogConfig(tensorboard=False, report=False, sample_every=0),
     )
@@ -244,8 +251,9 @@ def test_a_phase_without_windows_to_score_says_which_lengths_there_are(
   assert json.loads(capsys.readouterr().out)['tokens'] > 0
 
 
-@pytest.mark.parametrize('layout', ['native', 'legacy'])
+@pytest.mark.parametrize('layout', quick.only(('native', 'legacy'), 'native'))
 def test_shards_are_scored_by_either_layout(tmp_path, capsys, layout):
+  """Long: the first release; legacy_test compares its logits."""
   shape = folders.model()
   source = folders.write(
     tmp_path / 'model', layout, folders.tensors(shape, layout), shape

@@ -165,6 +165,9 @@ def test_samples_follow_temperature_and_top_p(temperature, top_p, tokens):
   assert np.all(np.abs(found - expected) <= bound)
 
 
+forbid_repeats = jax.jit(sampling.forbid_repeats)
+
+
 @pytest.mark.parametrize('count', [1, 2, 3, 5])
 def test_what_is_forbidden_is_what_would_repeat(count):
   rng = np.random.default_rng(count)
@@ -173,8 +176,8 @@ def test_what_is_forbidden_is_what_would_repeat(count):
   seen[1, :9], seen[2, :18] = -1, -1  # Padding.
   for last in (0, count - 1, count, 12, 19):
     columns = np.where(np.arange(20) <= last, seen, 7)  # Not read any more.
-    logits = sampling.forbid_repeats(
-      jnp.zeros((6, 4)), jnp.asarray(columns), jnp.int32(last), count
+    logits = forbid_repeats(
+      np.zeros((6, 4), np.float32), columns, np.int32(last), count
     )
     for row, found in zip(seen, np.asarray(logits), strict=True):
       text = [int(token) for token in row[: last + 1] if token >= 0]

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """--plan.parameters: shapes within their budgets, none of them beaten."""
 
+import functools
 import itertools
 
 import pytest
@@ -18,6 +19,7 @@ WORDS = (
 )  # fmt: skip
 
 
+@functools.cache
 def _find(*words):
   return sizes.find(config_lib.Config.parse([*WORDS, *words]))
 

@@ -166,6 +166,7 @@ def end(processes):
   return [process.returncode for process in processes], said
 
 
+@pytest.mark.long  # Many processes.
 def test_slow_link_of_four_processes_is_named(tmp_path):
   output = tmp_path / 'found.json'
   program = ('tests.support.slow_link', '1-2')

@@ -250,14 +250,16 @@ def test_a_setting_that_only_one_program_knows_is_refused(
   [
     (2, '--distributed.processes=3'),
     # Nobody is there: a port that is closed.
-    (
+    pytest.param(
       1,
       '--distributed.coordinator=localhost:9 --distributed.processes=2 '
       '--distributed.process=1',
+      marks=pytest.mark.long,
     ),
   ],
 )
 def test_missing_process_is_one_sentence_and_resumable(tmp_path, tasks, place):
+  """Long: the same sentence, of a process that finds nobody."""
   out = tmp_path / 'out'
   wait = '--distributed.initialization_timeout_s=1'
   command = (meeting.__name__, f'--run_dir={tmp_path}/run', wait)

@@ -40,6 +40,8 @@ SETTINGS = [*tiny.FLAGS, *"""
 --prompt=1
 """.split()]  # fmt: skip
 
+ONE = '--mesh.replica=1'  # This process has eight devices, others have one.
+
 # Kills itself after a step, once a checkpoint is complete.
 KILLED = """
 import os, signal, sys, time
@@ -98,14 +100,8 @@ def text(tmp_path_factory):
 def straight(tmp_path_factory, text):
   """The folder of a run of 30 steps without a stop."""
   run_dir = tmp_path_factory.mktemp('runs') / 'straight'
-  done = python(
-    '-m',
-    'zaya_jax.main',
-    *SETTINGS,
-    f'--data.input={text}',
-    f'--run_dir={run_dir}',
-  )
-  assert done.returncode == 0, done.stderr
+  args = [*SETTINGS, ONE, f'--data.input={text}', f'--run_dir={run_dir}']
+  assert main.main(['zaya_jax', *args]) == 0
   return run_dir
 
 
@@ -115,7 +111,7 @@ def run(capsys):
 
   def call(*args):
     capsys.readouterr()
-    code = main.main(['zaya_jax', '--mesh.replica=1', *map(str, args)])
+    code = main.main(['zaya_jax', ONE, *map(str, args)])
     return code, *capsys.readouterr()
 
   return call
@@ -191,7 +187,7 @@ def test_run_directory_has_its_files(straight):
 def test_config_flags_repeat_the_run(straight, text):
   again = config_lib.Config.from_flagfile(str(straight / 'config.flags'))
   asked = config_lib.Config.parse(
-    [*SETTINGS, f'--data.input={text}', f'--run_dir={straight}']
+    [*SETTINGS, ONE, f'--data.input={text}', f'--run_dir={straight}']
   )
   assert again == asked
 
@@ -245,6 +241,7 @@ def test_finished_run_has_nothing_left_to_do(straight, train):
   assert (straight / 'metrics.jsonl').read_bytes() == before
 
 
+@pytest.mark.long  # inherit_test has each case without a run.
 def test_longer_run_keeps_the_schedule_unless_told(straight, train, tmp_path):
   run_dir = shutil.copytree(straight, tmp_path / 'run')
 
@@ -263,7 +260,7 @@ def test_longer_run_keeps_the_schedule_unless_told(straight, train, tmp_path):
 
   kept = 'schedule of 30 steps that was run and stays at 0.0002 after it'
   flags = f'--flagfile={run_dir}/config.flags'  # Has every setting.
-  rate, out = go_on(35, flags, f'--run_dir={run_dir}', '--mesh.replica=1')
+  rate, out = go_on(35, flags, f'--run_dir={run_dir}', ONE)
   assert rate == pytest.approx(2e-4) and kept in out
   rate, out = go_on(40)  # As a supervisor does, from a checkpoint of 35 steps.
   assert rate == pytest.approx(2e-4) and kept in out
@@ -334,6 +331,7 @@ def test_run_that_cannot_start_says_so_and_saves_nothing(
   assert not (tmp_path / 'run' / 'config.flags').exists()
 
 
+@pytest.mark.long  # importer_test restores from an import and from a folder.
 def test_restore_starts_a_new_run_from_old_parameters(
   straight, train, run, tmp_path
 ):
@@ -448,6 +446,8 @@ def test_preset_makes_a_step(path, run, straight, text, tmp_path):
     f'--run_dir={tmp_path / "run"}',
     f'--data.input={text}',
     '--num_steps=1',
+    '--model.num_layers=1',
+    '--model.scan_layers=false',
     '--data.batch_size=2',
     '--data.seq_len=32',
     '--eval.batches=1',

@@ -29,11 +29,12 @@ def start(tmp_path):
   'order',
   [
     (('agent', 'c'), ('rank', 'a')),  # c is the spare.
-    (('rank', 'a'), ('agent', 'c')),
+    pytest.param((('rank', 'a'), ('agent', 'c')), marks=pytest.mark.long),
     (('rank', 'a'), ('agent', 'b')),
   ],
 )
 def test_what_is_lost_in_one_pause_is_followed_by_a_generation(start, order):
+  """Long: the first two, the other way round."""
   run = start(nodes=['a', 'b', 'c'], spares=1)
   by_node = run.agents()
   pids = [

@@ -14,7 +14,7 @@ import time
 
 import pytest
 
-from tests.support import fake_rank
+from tests.support import fake_rank, quick
 from zaya_jax import config as config_lib
 from zaya_jax.aegis.supervisor import incidents, replay, supervisor
 from zaya_jax.checkpoint import errors, lock
@@ -88,12 +88,15 @@ def undisturbed(tmp_path_factory):
   return done.value
 
 
-@pytest.mark.parametrize(
-  'kind, rank', [('kill', 0), ('kill', 1), ('segv', 1), ('raise', 0)]
-)
+ENDS = [('kill', 0), ('kill', 1), ('segv', 1), ('raise', 0)]
+
+
+@pytest.mark.parametrize('end', quick.only(ENDS, *ENDS[2:]), ids=str)
 def test_a_rank_that_ends_is_followed_by_another_generation(
-  supervise, undisturbed, kind, rank
+  supervise, undisturbed, end
 ):
+  """Long: another signal, to each of the ranks."""
+  kind, rank = end
   done = supervise(f'{kind}@step:23:{rank}:1')
   assert (done.code, done.value, done.generation) == (0, undisturbed, 2)
   (seen,) = done.incidents('exit')

@@ -33,12 +33,7 @@ DRAWS = [
 
 def arrays(length, dtype=jnp.float32):
   """q, k, v and the gradient of the output."""
-  keys = jax.random.split(jax.random.key(length), 4)
-  heads = (rows.H, rows.K, rows.K, rows.H)
-  return [
-    (jax.random.normal(key, (rows.B, length, h, rows.C))).astype(dtype)
-    for key, h in zip(keys, heads, strict=True)
-  ]
+  return rows.arrays(length, (rows.H, rows.K, rows.K, rows.H), rows.C, dtype)
 
 
 def value_and_gradient(f, q, k, v, d_out):
@@ -134,21 +129,14 @@ def test_rows_may_be_divided_over_another_axis_and_made_anew():
     return rows.restore(jax.tree.map(np.asarray, out), 4)
 
   natural = rows.documents('many', 32)
-  expected = value_and_gradient(
-    lambda q, k, v: local(
-      lambda q, k, v, s, window: reference.attention(
-        q, k, v, q_segments_BL=s, k_segments_BS=s, window=window
-      ),
-      q,
-      k,
-      v,
-      natural,
-    ),
-    q,
-    k,
-    v,
-    d_out,
+  whole = lambda q, k, v, s, window: reference.attention(
+    q, k, v, q_segments_BL=s, k_segments_BS=s, window=window
   )
+  expected = jax.jit(
+    functools.partial(
+      value_and_gradient, lambda *qkv: local(whole, *qkv, natural)
+    )
+  )(q, k, v, d_out)
   with jax.set_mesh(mesh):
     for mode in MODES.values():
       assert rows.worst(on_mesh(mode), expected) <= rows.TOLERANCE

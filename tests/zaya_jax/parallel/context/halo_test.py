@@ -71,20 +71,26 @@ def delay(module, x_BLX, segments_BL):
 PARTS = {'convolve': (convolve, CONFIG.conv_context), 'delay': (delay, 1)}
 
 
+@functools.cache
 def module():
   """The module of its weights, and weights."""
   graph, state = nnx.split(cca.CCA(CONFIG, rngs=nnx.Rngs(0)))
   rng = np.random.default_rng(0)
   state = jax.tree.map(
-    lambda a: jnp.asarray(0.4 * rng.normal(size=a.shape), a.dtype), state
+    lambda a: (0.4 * rng.normal(size=a.shape)).astype(a.dtype), state
   )
   return functools.partial(nnx.merge, graph), state
+
+
+def normal(seed, *shape):
+  """Of NumPy: jax would compile it for each shape."""
+  return np.random.default_rng(seed).standard_normal(shape, np.float32)
 
 
 def value_and_gradient(f, state, x_BLX):
   """Of a fixed sum of the outputs, by weights and input."""
   out = jax.eval_shape(f, state, x_BLX)
-  weights = jax.random.normal(jax.random.key(1), out.shape)
+  weights = normal(1, *out.shape)
 
   def loss(state, x_BLX):
     out = f(state, x_BLX)
@@ -107,7 +113,7 @@ def part_error(name, draw):
   part, count = PARTS[name]
   segments = rows.documents(packing, length)
   width = CONFIG.d_qk if name == 'convolve' else CONFIG.head_dim
-  x_BLX = jax.random.normal(jax.random.key(2), (rows.B, length, width))
+  x_BLX = normal(2, rows.B, length, width)
   divided = rows.divided(
     lambda s, x, segments: behind(
       functools.partial(part, make(s)), count, x, segments
@@ -133,7 +139,7 @@ def layer_error(mode, draw):
   make, state = module()
   segments = rows.documents(packing, length)
   positions = np.tile(np.arange(length), (rows.B, 1))
-  h_BLD = jax.random.normal(jax.random.key(3), (rows.B, length, CONFIG.d_model))
+  h_BLD = normal(3, rows.B, length, CONFIG.d_model)
 
   def context(positions, segments, divided=None):
     rope = layers.rope_table(positions, CONFIG.d_rope, CONFIG.rope_theta)

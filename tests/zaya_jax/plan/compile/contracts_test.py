@@ -83,6 +83,7 @@ def test_zero_keeps_its_contracts(zero):
   assert not _broken(_config(), zero)
 
 
+@pytest.mark.long  # `make plan-1024` compiles such a step, too.
 def test_all_axes_keep_their_contracts(monkeypatch):
   """Large stacks are summed and gathered layer by layer."""
   monkeypatch.setattr(placement, 'STACK_BYTES', 2**12)

@@ -149,6 +149,7 @@ def test_formulas_are_those_of_the_compiler():
     assert real == pytest.approx(formula, rel=within), name
 
 
+@pytest.mark.long  # The compiler of ROCm takes half a minute and more.
 @pytest.mark.skipif(
   not (rocm.ROOT / 'ops' / 'native' / 'build' / 'rocm').exists(),
   reason='make rocm-kernels',

@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip('etcd3gw', reason="needs the extra 'etcd'")
 
 from tests.support import etcd as cluster_lib
+from tests.support import quick
 from zaya_jax.runtime import lease, run_files
 from zaya_jax.runtime.lease import endpoints, etcd
 
@@ -226,8 +227,9 @@ def test_lease_that_runs_out_before_its_use_is_one_sentence(
   assert owner.holder() is None
 
 
-@pytest.mark.parametrize('i', range(3))
+@pytest.mark.parametrize('i', quick.only(range(3), 0))
 def test_any_member_may_be_killed(cluster, opened, i):
+  """Long: the members that may not be the first that is asked."""
   owner = opened()
   token = owner.acquire('a', 120)
   cluster.kill(i)
@@ -239,8 +241,9 @@ def test_any_member_may_be_killed(cluster, opened, i):
     cluster.start()
 
 
-@pytest.mark.parametrize('i', range(3))
+@pytest.mark.parametrize('i', quick.only(range(3), 0))
 def test_any_member_may_be_cut_off(cluster, opened, i):
+  """Long: the members that may not be the first that is asked."""
   owner = opened()
   token = owner.acquire('a', 120)
   with cluster.paused(i):
@@ -252,7 +255,7 @@ def test_any_member_may_be_cut_off(cluster, opened, i):
 
 
 def test_one_member_of_three_knows_nothing(cluster, opened, monkeypatch):
-  monkeypatch.setattr(endpoints, 'REQUEST_S', 1.0)
+  monkeypatch.setattr(endpoints, 'REQUEST_S', 0.3)
   owner = opened()
   token = owner.acquire('a', 60)
   cluster.kill(0)

@@ -266,7 +266,7 @@ def test_owners_in_kubernetes_are_one_at_a_time(kube_home):
 @cluster_lib.needed
 def test_owners_in_etcd_are_one_at_a_time(etcd_home):
   pytest.importorskip('etcd3gw', reason="needs the extra 'etcd'")
-  _check([play(seed, *etcd_home) for seed in range(10)])
+  _check([play(seed, *etcd_home) for seed in range(6)])
 
 
 def found(home):
