@@ -23,6 +23,7 @@ MOST_LINES_OF_A_FUNCTION = 60
 # Tests of no single file or folder of the sources: what they look at instead.
 NO_SOURCE = {
   'deploy_alerts_test.py': 'deploy/prometheus/',
+  'deploy_conform_test.py': 'deploy/conform/',
   'deploy_image_test.py': 'deploy/Dockerfile',
   'deploy_ray_test.py': 'deploy/prepare_ray.py',
   'deploy_test.py': 'deploy/',
