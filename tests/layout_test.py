@@ -34,7 +34,7 @@ NO_SOURCE = {
   'modes_test.py': 'the modes of zaya_jax.main, each with its module',
   'mutants_test.py': 'tests/mutants/',
   'notebooks_test.py': 'notebooks/',
-  'release_test.py': 'CHANGELOG.md and CITATION.cff',
+  'release_test.py': 'CHANGELOG.md, CITATION.cff and ci/release.py',
   'site_test.py': 'ci/site.py',
   'wheel_test.py': 'setup.py',
   'benchmarks/ring_decode_test.py': 'benchmarks/peers/ring_decode.py',
