@@ -35,7 +35,7 @@ def faults(number: str, log: str, cited: str) -> list[str]:
   if not head:
     return [f'CHANGELOG.md has no section "## [{number}] - YYYY-MM-DD".']
   found = []
-  if not re.search(r'^- \S', head[2], re.M):
+  if not re.search(r'^[^#\n]', head[2], re.M):
     found.append(f'CHANGELOG.md says nothing under [{number}].')
   waiting = re.search(r'^## \[Unreleased\]$(.*?)(?=^## )', log, re.M | re.S)
   if waiting and re.search(r'^- \S', waiting[1], re.M):
@@ -75,7 +75,7 @@ def main() -> int:
 
 
 def _build(number: str) -> list[pathlib.Path]:
-  """The wheel and the sdist in dist/, of which both install and are the same."""
+  """Wheel and sdist in dist/: the wheel installs, the sdist makes it again."""
   shutil.rmtree(DIST, ignore_errors=True)
   with tempfile.TemporaryDirectory() as folder:
     tools, empty, again = (pathlib.Path(folder) / x for x in 'abc')
