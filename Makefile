@@ -20,7 +20,7 @@ python := $(if $(filter python3.%,$(name)),PYENV_VERSION=$(name:python%=%)) $(PY
 
 .PHONY: help quickstart first-contact speedrun test test-long test-newest mutants lint format parity \
   store-test cluster-test rehearsal rocm-venv rocm-kernels plan-1024 bazel-test bazel-test-all notebooks docs \
-  site lock clean
+  site release lock clean
 
 help:
 	@echo 'make quickstart  train a small ZAYA1 model on real text, about 3 minutes'
@@ -44,6 +44,7 @@ help:
 	@echo 'make notebooks   execute the notebooks; pages and pictures: runs/notebooks'
 	@echo 'make docs        write docs/flags.md anew'
 	@echo 'make site        the pages as a site, links checked: build/site'
+	@echo 'make release     build and check a release, say how to tag it; no upload'
 	@echo 'make lock        write requirements_lock.txt anew'
 	@echo 'make clean       remove environments and caches; keeps runs/'
 
@@ -161,6 +162,10 @@ docs: $(VENV)/.core
 # would not count them.
 site: $(DOCS)/.docs
 	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict $(ARGS)
+
+# Into dist/; docs/contributing.md says what comes before.
+release:
+	@$(python) ci/release.py
 
 # For Bazel and for exact repetition: every package, with the hashes of its
 # files. Python 3.11, the oldest supported, on purpose.

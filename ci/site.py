@@ -6,6 +6,8 @@ as `Source`. Without one, links to sources are plain text and nothing is said of
 where the repository is.
 """
 
+import base64
+import json
 import pathlib
 import posixpath
 import re
@@ -37,6 +39,36 @@ def places() -> dict[str, str]:
     | _MOVED
     | {f'notebooks/{p.name}': f'notebooks/{p.name}' for p in notebooks}
   )
+
+
+def pictures(name: str) -> dict[str, bytes]:
+  """The stored figures of a notebook, as PNG files: 'CELL_OUTPUT' -> bytes."""
+  path = ROOT / 'notebooks' / f'{name}.ipynb'
+  found = {}
+  for i, cell in enumerate(json.loads(path.read_text('utf-8'))['cells']):
+    for j, output in enumerate(cell.get('outputs', ())):
+      if png := output.get('data', {}).get('image/png'):
+        found[f'{i}_{j}'] = base64.b64decode(''.join(png))
+  return found
+
+
+def executed(name: str) -> tuple[str, dict[str, bytes]]:
+  """A notebook with its stored outputs: Markdown, and its files by name."""
+  from nbconvert import exporters
+
+  text, found = exporters.MarkdownExporter().from_filename(
+    str(ROOT / 'notebooks' / f'{name}.ipynb'),
+    {'output_files_dir': f'{name}_files', 'unique_key': name},
+  )
+  return text, found['outputs']
+
+
+def unseen(output: str, name: str) -> str:
+  """What the page of a notebook lacks, one sentence; '': nothing."""
+  shown, stored = output.count(f'src="{name}_files/'), len(pictures(name))
+  if shown == stored:
+    return ''
+  return f'{name}: {shown} of {stored} stored pictures are on its page.'
 
 
 def address() -> str:
@@ -105,15 +137,25 @@ def on_files(files: Any, config: Any) -> Any:
   for file in [f for f in files if f.src_uri.endswith('.md')]:
     files.remove(file)
   for source, place in there.items():
-    text = (ROOT / source).read_text('utf-8')
+    text, more = (ROOT / source).read_text('utf-8'), {}
+    if source.startswith('notebooks/'):
+      text, more = executed(pathlib.Path(source).stem)
     made = page(source, text, there, home)
     files.append(files_lib.File.generated(config, place, content=made))
+    for name, data in more.items():
+      place = f'notebooks/{name}'
+      files.append(files_lib.File.generated(config, place, content=data))
   return files
 
 
 def on_post_page(output: str, page: Any, config: Any) -> str:
-  """Refuses a page that would tell others who reads it."""
+  """Refuses a page that tells others who reads it, or lacks its pictures."""
   from mkdocs import exceptions
+
+  source = pathlib.PurePath(page.file.src_uri)
+  if source.parent.name == 'notebooks':
+    if fault := unseen(output, source.stem):
+      raise exceptions.PluginError(fault)
 
   if found := FETCHED.search(output):
     raise exceptions.PluginError(f'{page.file.src_uri} fetches: {found[0]}')

@@ -23,6 +23,8 @@ MOST_LINES_OF_A_FUNCTION = 60
 # Tests of no single file or folder of the sources: what they look at instead.
 NO_SOURCE = {
   'deploy_alerts_test.py': 'deploy/prometheus/',
+  'deploy_conform_test.py': 'deploy/conform/',
+  'deploy_image_test.py': 'deploy/Dockerfile',
   'deploy_ray_test.py': 'deploy/prepare_ray.py',
   'deploy_test.py': 'deploy/',
   'docs_test.py': 'docs/',
@@ -32,7 +34,7 @@ NO_SOURCE = {
   'modes_test.py': 'the modes of zaya_jax.main, each with its module',
   'mutants_test.py': 'tests/mutants/',
   'notebooks_test.py': 'notebooks/',
-  'release_test.py': 'CHANGELOG.md and CITATION.cff',
+  'release_test.py': 'CHANGELOG.md, CITATION.cff and ci/release.py',
   'site_test.py': 'ci/site.py',
   'wheel_test.py': 'setup.py',
   'benchmarks/ring_decode_test.py': 'benchmarks/peers/ring_decode.py',

@@ -4,9 +4,14 @@
     python -m tests.notebooks [NAME ...]
 
 prints how long each took and leaves it, with its pictures, in runs/notebooks.
+With --keep in front, nothing is executed: what runs/notebooks has is stored in
+notebooks/, where readers and the site see it.
 """
 
 import base64
+import copy
+import datetime
+import hashlib
 import os
 import pathlib
 import sys
@@ -21,6 +26,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 FOLDER = ROOT / 'notebooks'
 NAMES = sorted(path.stem for path in FOLDER.glob('*.ipynb'))
 OUTPUT = ROOT / 'runs' / 'notebooks'
+_LINES = 12  # Of a long stream, from its start and from its end.
 
 
 def read(name: str) -> nbformat.NotebookNode:
@@ -64,8 +70,66 @@ def pictures(notebook: nbformat.NotebookNode) -> list[bytes]:
   return [base64.b64decode(png) for png in found if png]
 
 
+def digest(notebook: nbformat.NotebookNode) -> str:
+  """Of its code: outputs of other code are stale."""
+  code = (c.source for c in notebook.cells if c.cell_type == 'code')
+  return hashlib.sha256('\0'.join(code).encode()).hexdigest()[:16]
+
+
+def stale(notebook: nbformat.NotebookNode) -> bool:
+  """Whether its outputs are those of other code, or there are none."""
+  return notebook.metadata.get('executed', {}).get('code') != digest(notebook)
+
+
+def keep(name: str) -> None:
+  """Stores the outputs of runs/notebooks in the notebook.
+
+  Raises:
+    ValueError: if they are those of other code.
+  """
+  notebook, path = read(name), OUTPUT / f'{name}.ipynb'
+  done = nbformat.read(path, as_version=4)
+  if digest(done) != digest(notebook):
+    raise ValueError(f'{name} has changed since it was executed; do it again.')
+  for cell, other in zip(notebook.cells, done.cells, strict=True):
+    if cell.cell_type == 'code':
+      cell.outputs = shortened(other.outputs)
+      cell.execution_count = other.execution_count
+  day = datetime.date.fromtimestamp(path.stat().st_mtime)
+  notebook.metadata['executed'] = {
+    'code': digest(notebook),
+    'date': day.isoformat(),
+  }
+  # Or pages of the site would have its code without colors.
+  notebook.metadata['language_info'] = {'name': 'python'}
+  nbformat.write(notebook, FOLDER / f'{name}.ipynb')
+
+
+def shortened(
+  outputs: list[nbformat.NotebookNode],
+) -> list[nbformat.NotebookNode]:
+  """The same with the lines of each stream together, and of many some."""
+  made: list[nbformat.NotebookNode] = []
+  for out in outputs:
+    same = made and made[-1].get('name') == out.get('name', '')
+    if same:
+      made[-1].text += out.text
+    else:
+      made.append(copy.deepcopy(out))
+  for out in made:
+    lines = out.get('text', '').splitlines()
+    if len(lines) > 2 * _LINES:
+      kept = [*lines[:_LINES], '...', *lines[-_LINES:]]
+      out.text = '\n'.join(kept) + '\n'
+  return [x for x in made if x.get('name') != 'stderr']
+
+
 def main(names: list[str]) -> None:
-  """Executes notebooks, all of them unless some are named."""
+  """Executes notebooks, or keeps their outputs: all unless some are named."""
+  if names[:1] == ['--keep']:
+    for name in names[1:] or NAMES:
+      keep(name)
+    return
   OUTPUT.mkdir(parents=True, exist_ok=True)
   for name in names or NAMES:
     notebook = read(name)

@@ -4,6 +4,7 @@
 import ast
 import json
 import math
+import re
 import statistics
 
 import jupytext
@@ -50,6 +51,10 @@ FIGURES = {
 }
 
 
+# Executed by the long tests, and their outputs are not stored yet.
+NOT_STORED = {'05_a_whole_run', '06_ablations'}
+
+
 def code(notebook) -> list[str]:
   cells = (c.source for c in notebook.cells if c.cell_type == 'code')
   return [c.replace('%pip', 'pass  # pip') for c in cells]
@@ -82,9 +87,50 @@ def test_the_pair_is_the_same(name):
 
 
 @pytest.mark.parametrize('name', notebooks.NAMES)
-def test_no_output_is_stored(name):
-  for cell in notebooks.read(name).cells:
-    assert not cell.get('outputs') and not cell.get('execution_count')
+def test_stored_outputs_are_those_of_the_code(name):
+  """Where not: make notebooks ARGS=NAME, then ARGS='--keep NAME'."""
+  notebook = notebooks.read(name)
+  assert notebooks.stale(notebook) == (name in NOT_STORED)
+  if name in NOT_STORED:
+    assert not notebooks.pictures(notebook)
+    return
+  assert len(notebooks.pictures(notebook)) == FIGURES[name]
+  outputs = [out for c in notebook.cells for out in c.get('outputs', ())]
+  assert not [out for out in outputs if out.output_type == 'error']
+  # Nothing of the machine that executed it.
+  text = ''.join(out.get('text', '') for out in outputs)
+  assert not re.search(r'/(home|tmp|root|work)\b', text)
+  path = notebooks.FOLDER / f'{name}.ipynb'
+  assert path.stat().st_size < 500_000
+
+
+def test_outputs_of_other_code_are_stale(tmp_path, monkeypatch):
+  name = notebooks.NAMES[0]
+  notebook = notebooks.read(name)
+  cell = next(c for c in notebook.cells if c.cell_type == 'code')
+  cell.source += '\n'
+  assert notebooks.stale(notebook)
+  nbformat.write(notebook, tmp_path / f'{name}.ipynb')
+  monkeypatch.setattr(notebooks, 'OUTPUT', tmp_path)
+  with pytest.raises(ValueError, match='has changed since'):
+    notebooks.keep(name)
+
+
+def test_streams_are_joined_and_shortened():
+  line = lambda i, name: nbformat.v4.new_output(
+    'stream', name=name, text=f'{i}\n'
+  )
+  figure = nbformat.v4.new_output('display_data', {'image/png': 'AAAA'})
+  outputs = [line(i, 'stdout') for i in range(40)]
+  made = notebooks.shortened(
+    [line(0, 'stderr'), *outputs, figure, line(9, 'stdout')]
+  )
+  assert [out.output_type for out in made] == [
+    *('stream', 'display_data', 'stream')
+  ]
+  lines = made[0].text.splitlines()
+  assert len(lines) == 25 and lines[11:14] == ['11', '...', '28']
+  assert made[2].text == '9\n'
 
 
 @pytest.mark.parametrize('name', notebooks.NAMES)

@@ -91,3 +91,15 @@ def test_every_page_is_in_the_menu(site):
 )
 def test_a_page_that_fetches_from_elsewhere_is_seen(site, text, is_fetched):
   assert bool(site.FETCHED.search(text)) == is_fetched
+
+
+def test_a_page_without_its_pictures_is_seen(site):
+  name = '01_train_zaya'
+  found = site.pictures(name)
+  assert len(found) == 3
+  assert all(png.startswith(b'\x89PNG') for png in found.values())
+  images = [f'<img alt="png" src="{name}_files/{key}.png">' for key in found]
+  assert not site.unseen(''.join(images), name)
+  assert site.unseen(''.join(images[1:]), name) == (
+    f'{name}: 2 of 3 stored pictures are on its page.'
+  )

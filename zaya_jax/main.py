@@ -55,7 +55,7 @@ _MODES = {
   'checkpoints': 'zaya_jax.checkpoint.actions.listing:main',
   'import': 'zaya_jax.convert.importer:main',
   'export': 'zaya_jax.convert.exporter:main',
-  'conform': 'zaya_jax.convert.conformance:main',
+  'conform': 'zaya_jax.convert.conformance_mode:main',
   'plan': 'zaya_jax.plan.planner:main',
   'bench': 'zaya_jax.bench.mode:main',
   'preflight': 'zaya_jax.preflight.mode:main',

@@ -1,30 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""--mode=conform: compares an implementation of ZAYA1, step by step.
+"""Compares an implementation of ZAYA1 with the conformance kit, step by step.
 
 The kit beside this file holds a tiny model and what `transformers` computes
-with it in every submodule; tests/golden/make_conformance.py writes it.
+with it in every submodule; tests/golden/make_conformance.py writes it. This
+file needs no jax: deploy/conform makes a small wheel of it.
 """
 
-import dataclasses
 import functools
 import json
 import pathlib
-import shutil
-import sys
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import ml_dtypes  # noqa: F401  Makes bfloat16 a NumPy dtype, for safetensors.
 import numpy as np
 import safetensors.numpy
 
-from zaya_jax import config as config_lib
 from zaya_jax.convert import conformance_table
-from zaya_jax.hub import aside, leaves
-from zaya_jax.hub import folder as hub_folder
-from zaya_jax.hub.quantized import choice as choice_lib
 from zaya_jax.hub.tensors import errors
-from zaya_jax.inference import activations, packing
 
 # Resolved: links out of a folder of weights are refused, and Bazel links.
 KIT = pathlib.Path(__file__).resolve().with_name('kit')
@@ -33,39 +26,6 @@ _UNREADABLE = (
   safetensors.SafetensorError,
 )
 _SMALL = 5e-3  # A float32 difference up to here may be rounding.
-
-
-def main(config: config_lib.Config) -> int:
-  """Writes the kit to `--output`, or checks `--source`, or our own model.
-
-  Prints a table on stderr and one JSON object on stdout.
-
-  Returns:
-    0 if all that was given agrees, or our own model was rounded; else 3.
-
-  Raises:
-    UsageError: if both are named, or a path is not what it must be.
-    FolderError: if the source cannot be read or has no name of the kit.
-  """
-  if config.source and config.output:
-    raise config_lib.UsageError(
-      f'--mode=conform writes the kit (--output={config.output}) or checks a '
-      f'port (--source={config.source}), not both; name one.'
-    )
-  if config.output:
-    _write(config.output)
-    return 0
-  quant = choice_lib.given(config)
-  report = check(
-    _read(config.source) if config.source else own(config.model, quant)
-  )
-  if quant:  # What is measured, and no mistake.
-    report = dataclasses.replace(
-      report, hint=f'The model was rounded: {quant}.'
-    )
-  report.print()
-  print(json.dumps(report.summary()), flush=True)
-  return 0 if report.agrees or quant else errors.FolderError.exit_code
 
 
 def check(
@@ -81,7 +41,7 @@ def check(
   Raises:
     FolderError: if there is no name of the kit among them.
   """
-  about, inputs, expected, _ = _kit()
+  about, inputs, expected, _ = kit()
   if callable(port):
     port = port(inputs['tokens'].copy(), inputs['mask'].copy())
   entries = about['tensors']
@@ -106,20 +66,41 @@ def check(
   )
 
 
-def own(
-  model: config_lib.ModelConfig,
-  quant: choice_lib.Choice = choice_lib.NONE,
-) -> dict[str, np.ndarray]:
-  """Outputs of our own model on this device, in `model.dtype`, or float32."""
-  about, inputs, _, _ = _kit()
-  dtype: Literal['bfloat16', 'float32'] = (
-    'bfloat16' if model.dtype == 'bfloat16' else 'float32'
-  )
-  folder = str(KIT / 'model')
-  config = dataclasses.replace(hub_folder.read_config(folder), dtype=dtype)
-  arrays = packing.read(leaves.find(folder), quant)
-  return activations.outputs(
-    config, *arrays, inputs['tokens'], inputs['mask'], about['prompt']
+def read(source: str) -> dict[str, np.ndarray]:
+  """Every tensor of a safetensors file, or of those in a folder.
+
+  Raises:
+    FolderError: if it has none, cannot be read, or has a name twice.
+  """
+  path = pathlib.Path(source)
+  files = sorted(path.glob('*.safetensors')) if path.is_dir() else [path]
+  if not files:
+    raise errors.FolderError(
+      f'{source} has no *.safetensors; save what the port gave in that format.'
+    )
+  arrays = {}
+  for file in files:
+    try:
+      new = safetensors.numpy.load_file(file)
+    except _UNREADABLE as error:
+      raise errors.FolderError(
+        f'{file} cannot be read as safetensors: {error}.'
+      ) from error
+    if twice := sorted(arrays.keys() & new.keys()):
+      raise errors.FolderError(
+        f'{file}: {twice[0]} is in another file of {source} too; keep one.'
+      )
+    arrays |= new
+  return arrays
+
+
+@functools.cache
+def kit() -> tuple[dict, dict, dict, dict]:
+  """The manifest, inputs, expected values and values of known mistakes."""
+  about = json.loads((KIT / 'manifest.json').read_text(encoding='utf-8'))
+  names = ('inputs', 'expected', 'traps')
+  return about, *(
+    safetensors.numpy.load_file(KIT / f'{name}.safetensors') for name in names
   )
 
 
@@ -164,7 +145,7 @@ def _hint(rows: list[conformance_table.Row], port: Mapping[str, Any]) -> str:
   at = next((i for i, row in enumerate(rows) if row.verdict == 'differs'), None)
   if at is None:
     return ''
-  about, _, expected, traps = _kit()
+  about, _, expected, traps = kit()
   entry, row = about['tensors'][at], rows[at]
   skipped = []
   for before in reversed(rows[:at]):
@@ -224,50 +205,3 @@ def _recognize(entry, found, want, traps) -> str:
   best = min(near, key=near.get, default='')
   limit = _difference(found, want, want) / 10
   return best if best and near[best] <= limit else ''
-
-
-@functools.cache
-def _kit() -> tuple[dict, dict, dict, dict]:
-  """The manifest, inputs, expected values and values of known mistakes."""
-  about = json.loads((KIT / 'manifest.json').read_text(encoding='utf-8'))
-  names = ('inputs', 'expected', 'traps')
-  return about, *(
-    safetensors.numpy.load_file(KIT / f'{name}.safetensors') for name in names
-  )
-
-
-def _write(output: str) -> None:
-  """Copies the kit to the new folder `output`, whole or not at all."""
-  folder = aside.check(output)
-  with aside.folder(folder, 0) as partial:
-    shutil.copytree(KIT, partial, dirs_exist_ok=True)
-  print(f'{folder}: start with its README.md', file=sys.stderr)
-
-
-def _read(source: str) -> dict[str, np.ndarray]:
-  """Every tensor of a safetensors file, or of those in a folder."""
-  path = pathlib.Path(source)
-  if not path.exists():
-    raise config_lib.UsageError(
-      f'There is no file or folder {source}; name what a port gave, in '
-      'safetensors (--source).'
-    )
-  files = sorted(path.glob('*.safetensors')) if path.is_dir() else [path]
-  if not files:
-    raise errors.FolderError(
-      f'{source} has no *.safetensors; save what the port gave in that format.'
-    )
-  arrays = {}
-  for file in files:
-    try:
-      new = safetensors.numpy.load_file(file)
-    except _UNREADABLE as error:
-      raise errors.FolderError(
-        f'{file} cannot be read as safetensors: {error}.'
-      ) from error
-    if twice := sorted(arrays.keys() & new.keys()):
-      raise errors.FolderError(
-        f'{file}: {twice[0]} is in another file of {source} too; keep one.'
-      )
-    arrays |= new
-  return arrays

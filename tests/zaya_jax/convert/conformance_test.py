@@ -17,7 +17,7 @@ import safetensors.numpy
 
 from tests.support.reference import mutants, steps, zaya_numpy
 from zaya_jax import config as config_lib
-from zaya_jax.convert import conformance
+from zaya_jax.convert import conformance, conformance_mode
 from zaya_jax.hub import aside
 from zaya_jax.hub import folder as hub_folder
 from zaya_jax.hub.tensors import errors
@@ -49,7 +49,7 @@ def _filled(value):
 @pytest.mark.long
 def test_a_rounded_model_is_measured(capsys):
   config = config_lib.Config(mode='conform', quant='int8')
-  assert conformance.main(config) == 0
+  assert conformance_mode.main(config) == 0
   out = capsys.readouterr()
   found = json.loads(out.out)
   assert 'layers.0.attn.q_proj' in found['differing']
@@ -58,7 +58,7 @@ def test_a_rounded_model_is_measured(capsys):
 
 
 def test_our_model_agrees_and_so_does_the_command(capsys):
-  assert conformance.main(config_lib.Config(mode='conform')) == 0
+  assert conformance_mode.main(config_lib.Config(mode='conform')) == 0
   out = capsys.readouterr()
   found = json.loads(out.out)
   assert found['agrees'] and found['agreeing'] == 67
@@ -341,7 +341,7 @@ def test_files_and_folders(tmp_path, right, capsys):
   safetensors.numpy.save_file(right, tmp_path / 'a.safetensors')
   odd = {'my_embedding': np.zeros(3, np.float32)}
   safetensors.numpy.save_file(odd, tmp_path / 'b.safetensors')
-  run = lambda path: conformance.main(
+  run = lambda path: conformance_mode.main(
     config_lib.Config(mode='conform', source=str(path))
   )
   assert run(tmp_path) == 0
@@ -360,7 +360,7 @@ def test_files_and_folders(tmp_path, right, capsys):
 
 
 def test_unusable_sources_are_named(tmp_path, right):
-  run = lambda path: conformance.main(
+  run = lambda path: conformance_mode.main(
     config_lib.Config(mode='conform', source=str(path))
   )
   with pytest.raises(config_lib.UsageError, match='no file or folder'):
@@ -384,7 +384,7 @@ def test_unusable_sources_are_named(tmp_path, right):
 
 def test_the_kit_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
   folder = tmp_path / 'kit'
-  run = lambda **more: conformance.main(
+  run = lambda **more: conformance_mode.main(
     config_lib.Config(mode='conform', output=str(folder), **more)
   )
   with pytest.raises(config_lib.UsageError, match='not both'):
