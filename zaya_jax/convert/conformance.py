@@ -23,8 +23,9 @@ from zaya_jax.convert import conformance_table
 from zaya_jax.hub import aside, leaves
 from zaya_jax.hub import folder as hub_folder
 from zaya_jax.hub.quantized import choice as choice_lib
+from zaya_jax.hub.quantized import packing
 from zaya_jax.hub.tensors import errors
-from zaya_jax.inference import activations, packing
+from zaya_jax.inference import activations
 
 # Resolved: links out of a folder of weights are refused, and Bazel links.
 KIT = pathlib.Path(__file__).resolve().with_name('kit')

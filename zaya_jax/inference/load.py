@@ -18,7 +18,7 @@ from zaya_jax.hub.adapters import adapter, peft
 from zaya_jax.hub.quantized import choice as choice_lib
 from zaya_jax.inference import activations as activations_lib
 from zaya_jax.inference import model as model_lib
-from zaya_jax.inference import packing
+from zaya_jax.hub.quantized import packing
 from zaya_jax.model import zaya
 from zaya_jax.model.packed import is_packed
 from zaya_jax.parallel import mesh as mesh_lib

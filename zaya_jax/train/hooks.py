@@ -19,10 +19,11 @@ from zaya_jax.data import corpus as corpus_lib
 from zaya_jax.data import history, position
 from zaya_jax.data.ledger import book as book_lib
 from zaya_jax.hub.adapters import adapter
+from zaya_jax.hub.quantized import packing
 from zaya_jax.inference import generate, score
 from zaya_jax.inference import model as model_lib
 from zaya_jax.metrics import profile as profile_lib
-from zaya_jax.model import lora
+from zaya_jax.model import layers, lora
 from zaya_jax.parallel import partition
 from zaya_jax.report import overview
 from zaya_jax.runtime import beats, processes
@@ -258,6 +259,8 @@ class Hooks:
     tokenizer, how = self._corpus.tokenizer, self._config.generate
     # By way of the host: no device of the mesh gets more than it has.
     params, buffers = jax.tree.map(np.asarray, arrays)
+    wide = layers.compute_dtype(self._config.model)
+    params = packing.widened(params, wide)  # Of --quant.
     model = model_lib.Model(
       config=self._config.model,
       params=lora.whole(params),

@@ -80,6 +80,8 @@ _MODES = {
 
 # Modes that read a model which --quant rounds.
 _QUANT = ('eval', 'generate', 'chat', 'serve', 'conform', 'export')
+# Where it rounds the frozen base of an adapter.
+_QUANT_BASE = ('train', 'supervise', 'plan')
 
 
 def check(config: run.Config) -> None:
@@ -123,6 +125,9 @@ def _check_quant(config: run.Config) -> None:
   if config.quant == 'none':
     return
   said = f'--quant={config.quant}'
+  if config.mode in _QUANT_BASE:
+    _check_quant_base(config, said)
+    return
   if config.mode not in _QUANT:
     raise fields.UsageError(
       f'{said} rounds a model that is read by {", ".join(_QUANT)}, and '
@@ -137,6 +142,22 @@ def _check_quant(config: run.Config) -> None:
     raise fields.UsageError(
       f'{said} rounds our own model, and --mode=conform with --source or '
       '--output has another one, or none; leave one of the two out.'
+    )
+
+
+def _check_quant_base(config: run.Config, said: str) -> None:
+  """Whether what is rounded stays so, and lies whole on each device."""
+  if not config.lora.rank:
+    raise fields.UsageError(
+      f'{said} rounds the frozen base of an adapter, and --mode={config.mode} '
+      'without --lora.rank trains all parameters, which cannot be rounded; '
+      'set --lora.rank, or leave --quant out.'
+    )
+  if config.mesh.fsdp > 1:
+    raise fields.UsageError(
+      f'{said} keeps numbers and scales whole on each device, and --mesh.fsdp='
+      f'{config.mesh.fsdp} divides matrices; use --mesh.replica or '
+      '--mesh.expert, or leave --quant out.'
     )
 
 
