@@ -115,8 +115,7 @@ def rounded(args, model, params, buffers):
 
   from zaya_jax.hub import leaves
   from zaya_jax.hub import names as hub_names
-  from zaya_jax.hub.quantized import choice
-  from zaya_jax.hub.quantized import packing
+  from zaya_jax.hub.quantized import choice, packing
 
   if args.kind == 'none':
     return params, buffers

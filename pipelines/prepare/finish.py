@@ -47,6 +47,12 @@ def write(
   sizes = settings.record_tokens, settings.shard_tokens
   work = output.work(folder, [*(name for _, name in found), rules, sizes])
   sides, left_out = layout.write(folder, found, work, rules)
+  pairs = sum(report.pairs for report in reports)
+  if 0 < pairs < sum(report.documents for report in reports):
+    raise errors.DataError(
+      f'--data.input={settings.input} has pairs of answers (chosen, rejected) '
+      'and other rows; prepare them apart.'
+    )
   if not sides[split.TRAIN].tokens:
     raise errors.DataError(
       f'--data.input={settings.input} has no text to train on: all that is '
@@ -128,6 +134,7 @@ def _manifest(
     template_sha256=job.tokenizer.template_sha256 if masked else None,
     files=manifest.write_files(source.files, shards.folder),
     left_out={why: count for why, count in left_out.items() if count},
+    pairs=any(report.pairs for report in reports),
   )
 
 

@@ -106,6 +106,7 @@ class Config(fields.Section, prefix=''):
   data: data_lib.DataConfig = data_lib.DataConfig()
   optim: training.OptimConfig = training.OptimConfig()
   lora: model_lib.LoraConfig = model_lib.LoraConfig()
+  dpo: model_lib.DpoConfig = model_lib.DpoConfig()
   guard: training.GuardConfig = training.GuardConfig()
   mesh: machine_lib.MeshConfig = machine_lib.MeshConfig()
   distributed: machine_lib.DistributedConfig = machine_lib.DistributedConfig()

@@ -28,9 +28,8 @@ from zaya_jax.hub import leaves as leaves_lib
 from zaya_jax.hub import names as hub_names
 from zaya_jax.hub.adapters import adapter
 from zaya_jax.hub.quantized import choice as choice_lib
-from zaya_jax.hub.quantized import formats, written
+from zaya_jax.hub.quantized import formats, packing, written
 from zaya_jax.hub.tensors import shards, weights
-from zaya_jax.hub.quantized import packing
 
 _BIAS = 'buffers/layers/router/balance_bias'
 _SMALL = 2**16  # Bytes of settings and card, at the most.

@@ -28,6 +28,7 @@ from zaya_jax.parallel import partition
 from zaya_jax.report import overview
 from zaya_jax.runtime import beats, processes
 from zaya_jax.train import guard as guard_lib
+from zaya_jax.train import preferred
 from zaya_jax.train import state as state_lib
 
 
@@ -105,6 +106,7 @@ class Hooks:
     self._saved, self._fast, self._guard = saved, fast, guard
     self._report, self._page, self._book = report, page, book
     self._profile = profile
+    self._dpo_step = jax.jit(preferred.make_eval_step(config))
     self._eval_step = jax.jit(
       score.make_eval_step(config.model, config.mesh.context_mode)
     )
@@ -220,16 +222,15 @@ class Hooks:
 
   def _score(self, state, folder):
     """What one folder gives, under the names of metrics.jsonl."""
-    nats, tokens = score.score(
-      self._eval_step,
-      self._mesh,
-      state.weights(self._config.lora.scale),
-      state.buffers,
-      self._corpus.val_batches(folder),
-    )
+    weights = state.weights(self._config.lora.scale)
+    batches = lambda: self._corpus.val_batches(folder)
+    arrays = self._mesh, weights, state.buffers
+    nats, tokens = score.score(self._eval_step, *arrays, batches())
     loss, text = nats / tokens, folder.text
     bpb = score.bits_per_byte(loss, text.bytes_per_token)
     values = {'val/loss': loss, 'val/bpb': bpb}
+    if self._config.dpo.beta:
+      values |= preferred.held_out(self._dpo_step, *arrays, batches())
     if text.zlib_bits_per_byte:
       values['val/zlib_bpb'] = text.zlib_bits_per_byte
     return values

@@ -85,7 +85,9 @@ def test_gradients_are_those_of_the_rounded_base_made_wide(kind, changes):
   wide = packing.widened(few, np.float32)
   mine, theirs = found(few, **changes), found(wide, **changes)
   assert mine[0] == theirs[0]
-  assert largest(mine, theirs) < 2e-6  # One program fuses what another does not.
+  assert (
+    largest(mine, theirs) < 2e-6
+  )  # One program fuses what another does not.
   # The base as it was, and one whose first scale is another, are told apart.
   assert largest(mine, found(case()[0], **changes)) > 1e-3
   scale = few['layers']['experts']['gate_up'].scale.copy()

@@ -28,9 +28,11 @@ class Wide:
     self._whole = np.empty(shape, dtype)
 
   def put(self, index: tuple[int, ...], values: np.ndarray) -> None:
+    """As of `Kept`."""
     self._whole[index] = values
 
   def done(self) -> np.ndarray:
+    """As of `Kept`."""
     return self._whole
 
 
@@ -49,11 +51,13 @@ class Rounded:
     self._stack = packing.Stack(lead)
 
   def put(self, index: tuple[int, ...], values: np.ndarray) -> None:
+    """As of `Kept`."""
     if not np.isfinite(values).all():
       raise errors.not_finite(self._source, [self._name])
     self._stack.put(index, packing.rounded(index, values, self._kind))
 
   def done(self) -> packed.Packed:
+    """As of `Kept`."""
     return self._stack.done()
 
 
@@ -64,9 +68,11 @@ class Stored:
     self._leaf, self._name = leaf, name
 
   def put(self, index: tuple[int, ...], values: np.ndarray) -> None:
+    """As of `Kept`."""
     del index, values  # Of them there is the fingerprint alone.
 
   def done(self) -> packed.Packed:
+    """As of `Kept`."""
     stack = packing.Stack(self._leaf.shape[0])
     for index, pair in packing.numbers(self._leaf, self._name):
       stack.put(index, pair)

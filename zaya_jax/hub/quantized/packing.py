@@ -111,7 +111,9 @@ def is_stored(leaf: Any) -> TypeGuard[leaves_lib.FolderLeaf]:
   return isinstance(leaf, leaves_lib.FolderLeaf) and leaf.is_packed
 
 
-def numbers(leaf: leaves_lib.FolderLeaf, name: str) -> Iterator[tuple[Any, Any]]:
+def numbers(
+  leaf: leaves_lib.FolderLeaf, name: str
+) -> Iterator[tuple[Any, Any]]:
   """Yields (index, numbers and scales) of a leaf that `is_stored`."""
   stacked = name.partition('/')[2].startswith('layers/')
   for index in [(n,) for n in range(leaf.shape[0])] if stacked else [()]:

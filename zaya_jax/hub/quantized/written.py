@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from zaya_jax.hub.quantized import formats, rounding
-from zaya_jax.model import rounded
 from zaya_jax.hub.tensors import shards
+from zaya_jax.model import rounded
 
 
 def tensors(

@@ -205,8 +205,7 @@ def score_bytes(config: config_lib.Config, layout: division.Layout) -> float:
 def _layer_work(config, layout, found, width) -> float:
   """Scores with their gradients, a layer's weights, gradients and slots."""
   per_layer = sum(
-    _wide(config, leaf)
-    * (layout.sizes['fsdp'] if 'fsdp' in leaf.held else 1)
+    _wide(config, leaf) * (layout.sizes['fsdp'] if 'fsdp' in leaf.held else 1)
     for leaf in found
     if leaf.name.startswith('layers/')
   )
