@@ -28,7 +28,7 @@ from zaya_jax.parallel import partition
 from zaya_jax.report import overview
 from zaya_jax.runtime import beats, processes
 from zaya_jax.train import guard as guard_lib
-from zaya_jax.train import preferred
+from zaya_jax.train import moved, preferred
 from zaya_jax.train import state as state_lib
 
 
@@ -102,10 +102,9 @@ class Hooks:
     base: adapter.Base | None = None,
   ):
     self._config, self._mesh, self._corpus = config, mesh, corpus
-    self._base = base
+    self._base, self._profile = base, profile
     self._saved, self._fast, self._guard = saved, fast, guard
     self._report, self._page, self._book = report, page, book
-    self._profile = profile
     self._dpo_step = jax.jit(preferred.make_eval_step(config))
     self._eval_step = jax.jit(
       score.make_eval_step(config.model, config.mesh.context_mode)
@@ -213,22 +212,28 @@ class Hooks:
     with self._report.aside('evaluating'), jax.set_mesh(self._mesh):
       found = [self._score(now.state, folder) for folder in folders]
     values = score.mean(found, [folder.weight for folder in folders])
-    kept = {name: values[name] for name in ('val/loss', 'val/bpb')}
-    self._saved.amend(now.step, kept)
-    if len(folders) > 1:
-      for folder, one in zip(folders, found, strict=True):
+    kept = ('val/loss', 'val/bpb')
+    self._saved.amend(now.step, {name: values[name] for name in kept})
+    for folder, one in zip(folders, found, strict=True):
+      if len(folders) > 1:
         values[f'val/bpb/{folder.name}'] = one['val/bpb']
     self._report.evaluation(now.step, values)
+    if now.last and self._base:
+      with self._report.aside('comparing'), jax.set_mesh(self._mesh):
+        weights = now.state.weights(self._config.lora.scale)
+        arrays = self._mesh, weights, now.state.buffers
+        batches = self._corpus.val_batches(folders[0])
+        self._report.note(moved.write(self._config, *arrays, batches))
 
   def _score(self, state, folder):
     """What one folder gives, under the names of metrics.jsonl."""
-    weights = state.weights(self._config.lora.scale)
     batches = lambda: self._corpus.val_batches(folder)
+    weights = state.weights(self._config.lora.scale)
     arrays = self._mesh, weights, state.buffers
     nats, tokens = score.score(self._eval_step, *arrays, batches())
     loss, text = nats / tokens, folder.text
-    bpb = score.bits_per_byte(loss, text.bytes_per_token)
-    values = {'val/loss': loss, 'val/bpb': bpb}
+    values = {'val/loss': loss}
+    values['val/bpb'] = score.bits_per_byte(loss, text.bytes_per_token)
     if self._config.dpo.beta:
       values |= preferred.held_out(self._dpo_step, *arrays, batches())
     if text.zlib_bits_per_byte:
