@@ -181,7 +181,12 @@ def keep_files(source: str, run_dir: str) -> None:
 
 
 def add_stop_ids(run_dir: str, stop_ids: Sequence[int]) -> None:
-  """Lets the kept generation settings end a text at these tokens too."""
+  """Lets the kept generation settings end a text at these tokens too.
+
+  A run that keeps no files of a folder has only those of its tokenizer.
+  """
+  if not os.path.exists(os.path.join(run_dir, KEPT_CONFIG)):
+    return
   path = os.path.join(run_dir, 'generation_config.json')
   kept = weights.read_json(path) if os.path.exists(path) else {}
   ids = read_stop_ids(run_dir, KEPT_CONFIG)

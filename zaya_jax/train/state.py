@@ -117,7 +117,8 @@ def abstract_base(
       dtype = lora.frozen_dtype(config.model, path)
       return jax.ShapeDtypeStruct(shape, dtype)
     parts = rounded.arrays(path, shape, kind).items()
-    return packed.Packed(**{k: jax.ShapeDtypeStruct(*a) for k, a in parts})
+    of = {k: jax.ShapeDtypeStruct(*a) for k, a in parts}
+    return packed.Packed(**of)  # type: ignore[arg-type]
 
   wanted = shapes.parameters(config.model).items()
   found = {path: one(path, shape) for path, shape in wanted}
