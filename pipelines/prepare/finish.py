@@ -47,12 +47,7 @@ def write(
   sizes = settings.record_tokens, settings.shard_tokens
   work = output.work(folder, [*(name for _, name in found), rules, sizes])
   sides, left_out = layout.write(folder, found, work, rules)
-  pairs = sum(report.pairs for report in reports)
-  if 0 < pairs < sum(report.documents for report in reports):
-    raise errors.DataError(
-      f'--data.input={settings.input} has pairs of answers (chosen, rejected) '
-      'and other rows; prepare them apart.'
-    )
+  _check_pairs(reports, settings)
   if not sides[split.TRAIN].tokens:
     raise errors.DataError(
       f'--data.input={settings.input} has no text to train on: all that is '
@@ -76,6 +71,18 @@ def write(
   manifest.write(result, folder)
   output.tidy(folder)
   return result
+
+
+def _check_pairs(
+  reports: Sequence[units.Report], settings: manifest.Settings
+) -> None:
+  """Refuses pairs beside other documents."""
+  pairs = sum(report.pairs for report in reports)
+  if 0 < pairs < sum(report.documents for report in reports):
+    raise errors.DataError(
+      f'--data.input={settings.input} has pairs of answers (chosen, rejected) '
+      'and other rows; prepare them apart.'
+    )
 
 
 def _splits(

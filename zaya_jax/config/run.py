@@ -80,9 +80,8 @@ class Config(fields.Section, prefix=''):
   )
   quant: Literal['none', 'int8', 'int4'] = field(
     'none',
-    'Rounds matrices of a model as eval, generate, chat, serve, conform and '
-    'export read it, and with --lora.rank the base that training reads. int8: '
-    'a scale for each output; int4: for each 64 inputs.',
+    'Rounds matrices of a model that is read, in training of the base of an '
+    'adapter. int8: a scale for each output; int4: for each 64 inputs.',
   )
   json: Literal['auto', 'true', 'false'] = field(
     'auto',

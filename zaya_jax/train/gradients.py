@@ -10,7 +10,8 @@ from jax.sharding import PartitionSpec as P
 
 from ops.experts import sink as sink_lib
 from zaya_jax import config as config_lib
-from zaya_jax.model import lora, losses, preferences, router, working, zaya
+from zaya_jax.model import lora, losses, router, working, zaya
+from zaya_jax.model.losses import preferences
 from zaya_jax.optim import sample as sample_lib
 from zaya_jax.parallel import mesh, partition
 
@@ -40,8 +41,6 @@ def each_and_sum(
 ]:
   """As `loss_and_grads`, the load whole, and each device's loss, [devices].
 
-  The last are means over pairs of answers, where those are learnt.
-
   Each device computes its tokens in `--optim.accumulation` parts, one after
   another, and divides by the tokens of the whole batch; so the sum over parts
   and devices is what one large batch gives. Gradients are summed in float32,
@@ -54,18 +53,14 @@ def each_and_sum(
 
   Where there is a base, `params` are an adapter of it. No gradients of experts
   outlive their layer then, so they need no sinks. With --dpo.beta that base is
-  the reference, and the loss is the mean over pairs.
+  the reference, the loss is the mean over pairs, and the last are others.
   """
   shapes = jax.tree.map(
     lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), (params, base)
   )
-  every = sample_lib.every(config.optim, config.data)
 
   def local(params, buffers, batch, base):
-    dpo = config.dpo.beta > 0
-    counts = preferences.exist(batch) if dpo else batch['weights']
-    counting = jnp.sum(counts, dtype=jnp.float32)
-    tokens = jnp.maximum(mesh.total(counting), 1.0)
+    tokens = jnp.maximum(mesh.total(_counting(config, batch)), 1.0)
     wide = (params, shapes[0]) if base is None else (base, shapes[1])
     cast = _cast(config, *wide)
 
@@ -75,17 +70,8 @@ def each_and_sum(
         params = lora.join(cast, params, config.lora.scale)
       elif first:
         params, sinks = _with_sinks(params, cast, first, add)
-      if dpo:
-        cost, load, told = preferences.of_adapter(
-          config.model, config.dpo, params, buffers, part, every
-        )
-        told = jax.tree.map(lambda a: a / tokens, told)
-        return cost / tokens, (load, told)
-      model = zaya.bind(config.model, params, buffers)
-      nats, load = losses.next_token(
-        model, part, config.mesh.context_mode, sinks, every
-      )
-      return nats / tokens, (load, {})
+      cost, load, told = _cost(config, params, buffers, part, sinks)
+      return cost / tokens, (load, told)
 
     grad_fn = jax.value_and_grad(loss_fn, has_aux=True)
     sink = base is None and working.takes_sinks(config.model, cast)
@@ -94,7 +80,8 @@ def each_and_sum(
     grads = partition.sum_gradients(grads, shapes[0])
     load = load._replace(sample=_from_all(load.sample))
     load = load._replace(tokens=mesh.total(load.tokens))
-    return mesh.total(loss), grads, load, loss[None], mesh.total(told)
+    told = {name: mesh.total(a) / tokens for name, a in told.items()}
+    return mesh.total(loss), grads, load, loss[None], told
 
   each = P(tuple(mesh.sizes()))
   return mesh.on_each(
@@ -102,6 +89,27 @@ def each_and_sum(
     in_specs=(mesh.specs_of(params), P(), _ROWS, mesh.specs_of(base)),
     out_specs=(P(), partition.part_specs(params), P(), each, P()),
   )(params, buffers, batch, base)
+
+
+def _counting(config, batch):
+  """What the loss is a mean of: tokens that count, or pairs of answers."""
+  of_pairs = config.dpo.beta > 0
+  counts = preferences.exist(batch) if of_pairs else batch['weights']
+  return jnp.sum(counts, dtype=jnp.float32)
+
+
+def _cost(config, params, buffers, batch, sinks):
+  """Sums over a batch, or a part of it: loss, load, what is told."""
+  every = sample_lib.every(config.optim, config.data)
+  if config.dpo.beta:
+    return preferences.of_adapter(
+      config.model, config.dpo, params, buffers, batch, every
+    )
+  model = zaya.bind(config.model, params, buffers)
+  nats, load = losses.next_token(
+    model, batch, config.mesh.context_mode, sinks, every
+  )
+  return nats, load, {}
 
 
 def _cast(config, params, shapes):

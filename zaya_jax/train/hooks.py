@@ -22,13 +22,13 @@ from zaya_jax.hub.adapters import adapter
 from zaya_jax.hub.quantized import packing
 from zaya_jax.inference import generate, score
 from zaya_jax.inference import model as model_lib
+from zaya_jax.inference.adapted import moved, preferred
 from zaya_jax.metrics import profile as profile_lib
 from zaya_jax.model import layers, lora
 from zaya_jax.parallel import partition
 from zaya_jax.report import overview
 from zaya_jax.runtime import beats, processes
 from zaya_jax.train import guard as guard_lib
-from zaya_jax.train import moved, preferred
 from zaya_jax.train import state as state_lib
 
 

@@ -13,7 +13,7 @@ from flax import traverse_util
 from ops.experts import packed
 from zaya_jax import config as config_lib
 from zaya_jax.config.checks import division
-from zaya_jax.model import lora, rounded, shapes, zaya
+from zaya_jax.model import lora, shapes, zaya
 from zaya_jax.optim import optimizer as optimizer_lib
 from zaya_jax.optim import spikes
 from zaya_jax.parallel import partition, zigzag
@@ -112,11 +112,11 @@ def abstract_base(
   """Shapes and places of the base of an adapter, for a program without it."""
 
   def one(path, shape):
-    kind = rounded.of_run(config, path)
+    kind = shapes.kind_in_run(config, path)
     if kind is None:
       dtype = lora.frozen_dtype(config.model, path)
       return jax.ShapeDtypeStruct(shape, dtype)
-    parts = rounded.arrays(path, shape, kind).items()
+    parts = shapes.packed_arrays(path, shape, kind).items()
     of = {k: jax.ShapeDtypeStruct(*a) for k, a in parts}
     return packed.Packed(**of)  # type: ignore[arg-type]
 

@@ -13,7 +13,7 @@ from ops.experts import packed
 from tests.support import quick, tiny
 from zaya_jax import config as config_lib
 from zaya_jax.hub.quantized import packing
-from zaya_jax.model import lora, rounded, shapes, zaya
+from zaya_jax.model import lora, shapes, zaya
 from zaya_jax.train import gradients
 
 MODEL = tiny.config(remat='cheap', scan_layers='false')
@@ -25,7 +25,7 @@ def narrow(base, kind, targets=('experts', 'attention')):
   """The base with few bits, as a run keeps it on the host."""
   flat = traverse_util.flatten_dict(jax.tree.map(np.asarray, base), sep='/')
   for path, w in flat.items():
-    if one := rounded.kind_of(path, kind, targets):
+    if one := shapes.kind_of(path, kind, targets):
       stack = packing.Stack(w.shape[0])
       parts = enumerate(w) if path.startswith('layers/') else [(None, w)]
       for n, layer in parts:

@@ -4,7 +4,7 @@
 import dataclasses
 
 from zaya_jax import config as config_lib
-from zaya_jax.model import rounded
+from zaya_jax.model import shapes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Choice:
 
   def of(self, path: str) -> str | None:
     """The kind of a parameter, by its path; None: it stays as it is."""
-    return rounded.kind_of(path, self.kind, self.targets)
+    return shapes.kind_of(path, self.kind, self.targets)
 
   def check(self, model: config_lib.ModelConfig) -> None:
     """Whether matrices of this model can be rounded so.

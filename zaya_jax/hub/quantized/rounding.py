@@ -17,7 +17,7 @@ from concurrent import futures
 
 import numpy as np
 
-from zaya_jax.model import rounded
+from zaya_jax.model import shapes
 
 BITS = {'int8': 8, 'int4': 4}
 OFFSET = 8  # As `ops.experts.packed` stores numbers of 4 bits.
@@ -37,13 +37,13 @@ def pack(w: np.ndarray, kind: str) -> tuple[np.ndarray, np.ndarray]:
     values [..., F, D] int8 or [..., F, D / 2] uint8, scale [..., F, G].
   """
   *lead, outputs, inputs = w.shape
-  group = inputs if kind == 'int8' else rounded.group_of(inputs)
+  group = inputs if kind == 'int8' else shapes.group_of(inputs)
   count = inputs // group
   whole = w.reshape(-1, outputs, inputs)
   stored = inputs if kind == 'int8' else inputs // 2
   dtype = np.int8 if kind == 'int8' else np.uint8
   values = np.empty((*whole.shape[:2], stored), dtype)
-  scale = np.empty((*whole.shape[:2], count), rounded.SCALE)
+  scale = np.empty((*whole.shape[:2], count), shapes.SCALE)
 
   def fill(part: tuple[int, slice]) -> None:
     groups = whole[part].astype(np.float32).reshape(-1, group)
@@ -114,7 +114,7 @@ def _round_4(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _scale(scale: np.ndarray) -> np.ndarray:
-  return scale.astype(rounded.SCALE)
+  return scale.astype(shapes.SCALE)
 
 
 def _divisor(scale: np.ndarray) -> np.ndarray:

@@ -7,7 +7,7 @@ import math
 
 from zaya_jax import config as config_lib
 from zaya_jax.config.checks import division
-from zaya_jax.model import rounded, shapes
+from zaya_jax.model import shapes
 from zaya_jax.optim import groups
 from zaya_jax.parallel import placement
 
@@ -169,8 +169,9 @@ def leaves(
     return [_leaf(n, shape, muon(n), layout) for n, shape in model.items()]
   found = []
   for name, shape in model.items():
-    if kind := rounded.of_run(config, name):
-      for part, (size, dtype) in rounded.arrays(name, shape, kind).items():
+    if kind := shapes.kind_in_run(config, name):
+      parts = shapes.packed_arrays(name, shape, kind)
+      for part, (size, dtype) in parts.items():
         path = f'{name}/{part}'
         found.append(_leaf(path, size, False, layout, dtype.itemsize))
       continue

@@ -7,7 +7,7 @@ import pytest
 
 from tests.support import compiled, tuning
 from zaya_jax import main
-from zaya_jax.train import moved
+from zaya_jax.inference.adapted import moved
 
 FLAGS = [
   '--lora.rank=2', '--lora.alpha=8', '--optim.lr=0.03', '--num_steps=24',

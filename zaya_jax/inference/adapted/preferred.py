@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 
 from zaya_jax import config as config_lib
 from zaya_jax.inference import score
-from zaya_jax.model import preferences
+from zaya_jax.model.losses import preferences
 from zaya_jax.parallel import mesh
 
 # Under the names of metrics.jsonl.

@@ -10,7 +10,8 @@ import pytest
 
 from tests.support import tiny
 from zaya_jax import config as config_lib
-from zaya_jax.model import lora, preferences, zaya
+from zaya_jax.model import lora, zaya
+from zaya_jax.model.losses import preferences
 from zaya_jax.train import gradients
 
 MODEL = tiny.config(remat='none')

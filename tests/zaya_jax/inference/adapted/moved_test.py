@@ -3,7 +3,7 @@
 
 import numpy as np
 
-from zaya_jax.train import moved
+from zaya_jax.inference.adapted import moved
 
 BASE = np.array([[50, 30, 20], [100, 0, 0]])
 TUNED = np.array([[45, 25, 30], [99, 1, 0]])
