@@ -20,10 +20,9 @@ import safetensors.numpy
 
 from zaya_jax import config as config_lib
 from zaya_jax.convert import conformance_table
-from zaya_jax.hub import aside, leaves
+from zaya_jax.hub import aside, leaves, packing
 from zaya_jax.hub import folder as hub_folder
 from zaya_jax.hub.quantized import choice as choice_lib
-from zaya_jax.hub.quantized import packing
 from zaya_jax.hub.tensors import errors
 from zaya_jax.inference import activations
 

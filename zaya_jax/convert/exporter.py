@@ -20,7 +20,7 @@ from pipelines import tokenizer as tokenizer_lib
 from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import errors, folders
 from zaya_jax.convert import adapters
-from zaya_jax.hub import aside, card
+from zaya_jax.hub import aside, card, packing
 from zaya_jax.hub import config as hub_config
 from zaya_jax.hub import files as hub_files
 from zaya_jax.hub import folder as hub_folder
@@ -28,7 +28,7 @@ from zaya_jax.hub import leaves as leaves_lib
 from zaya_jax.hub import names as hub_names
 from zaya_jax.hub.adapters import adapter
 from zaya_jax.hub.quantized import choice as choice_lib
-from zaya_jax.hub.quantized import formats, packing, written
+from zaya_jax.hub.quantized import formats, written
 from zaya_jax.hub.tensors import shards, weights
 
 _BIAS = 'buffers/layers/router/balance_bias'

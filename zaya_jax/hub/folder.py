@@ -160,8 +160,8 @@ def read_tokenizer(
     raise errors.FolderError(what) from error
   if found.vocab_size > model.vocab_size:
     raise errors.FolderError(
-      f'{path} has {found.vocab_size} ids, but the model only {model.vocab_size}'
-      ' (vocab_size in config.json); it is the tokenizer of another model.'
+      f'{path} has {found.vocab_size} ids, but the model {model.vocab_size} '
+      '(vocab_size in config.json); it is the tokenizer of another model.'
     )
   return found
 

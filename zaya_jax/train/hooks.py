@@ -18,8 +18,8 @@ from zaya_jax.config.recipe import segments
 from zaya_jax.data import corpus as corpus_lib
 from zaya_jax.data import history, position
 from zaya_jax.data.ledger import book as book_lib
+from zaya_jax.hub import packing
 from zaya_jax.hub.adapters import adapter
-from zaya_jax.hub.quantized import packing
 from zaya_jax.inference import generate, score
 from zaya_jax.inference import model as model_lib
 from zaya_jax.inference.adapted import moved, preferred

@@ -20,8 +20,8 @@ from zaya_jax.data import history, position
 from zaya_jax.data.ledger import book as book_lib
 from zaya_jax.hub import folder as hub_folder
 from zaya_jax.hub import names as hub_names
+from zaya_jax.hub import packing
 from zaya_jax.hub.adapters import adapter, bases
-from zaya_jax.hub.quantized import packing
 from zaya_jax.optim import spikes
 from zaya_jax.runtime import beats, processes, run_files, supervised
 from zaya_jax.train import inherit

@@ -11,9 +11,9 @@ from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import arrays
 from zaya_jax.checkpoint.reading import reader
 from zaya_jax.hub import leaves as leaves_lib
+from zaya_jax.hub import packing
 from zaya_jax.hub.adapters import adapter, kept
 from zaya_jax.hub.quantized import choice as choice_lib
-from zaya_jax.hub.quantized import packing
 from zaya_jax.model import lora, shapes
 from zaya_jax.parallel import partition
 

@@ -8,7 +8,8 @@ import numpy as np
 from ops.experts import packed
 from zaya_jax.checkpoint import errors
 from zaya_jax.hub import leaves as leaves_lib
-from zaya_jax.hub.quantized import packing, rounding
+from zaya_jax.hub import packing
+from zaya_jax.hub.quantized import rounding
 
 
 class Kept(Protocol):

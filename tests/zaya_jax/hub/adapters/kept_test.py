@@ -12,7 +12,7 @@ from flax import traverse_util
 from ops.experts import packed
 from tests.support import quick, tiny
 from zaya_jax import config as config_lib
-from zaya_jax.hub.quantized import packing
+from zaya_jax.hub import packing
 from zaya_jax.model import lora, shapes, zaya
 from zaya_jax.train import gradients
 
