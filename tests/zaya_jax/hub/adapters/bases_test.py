@@ -151,7 +151,7 @@ def stored(home, base):
   return bases.begin(config, mesh, like)
 
 
-def test_folder_of_few_bits_stays_packed(home, capsys):
+def test_folder_of_few_bits_stays_packed(home):
   args = ['--mode=export', f'--source={home}/hf', '--quant=int4']
   assert run_main(*args, f'--output={home}/few') == 0
   begun = stored(home, 'few')
@@ -160,9 +160,15 @@ def test_folder_of_few_bits_stays_packed(home, capsys):
   theirs = load_lib.load(str(home / 'few')).params['layers']['experts']['down']
   np.testing.assert_array_equal(experts.values, theirs.values)
   np.testing.assert_array_equal(experts.scale, theirs.scale)
+
+
+@pytest.mark.long
+def test_folder_of_few_bits_is_trained_on(home, capsys):
+  args = ['--mode=export', f'--source={home}/hf', '--quant=int4']
+  assert run_main(*args, f'--output={home}/few_2') == 0
   few = ['--quant=none', '--num_steps=2']
-  assert tune(home, 'of_few', *few, base='few') == 0
-  assert tune(home, 'twice', '--num_steps=2', base='few') == 2
+  assert tune(home, 'of_few', *few, base='few_2') == 0
+  assert tune(home, 'twice', '--num_steps=2', base='few_2') == 2
   assert 'is quantized already' in capsys.readouterr().err
   shutil.copytree(home / 'of_few', home / 'moved')
   assert run_main(
@@ -171,6 +177,7 @@ def test_folder_of_few_bits_stays_packed(home, capsys):
   ) == 0  # fmt: skip
 
 
+@pytest.mark.long
 def test_samples_are_of_the_rounded_sum(home, capsys):
   sample = ['--log.sample_every=1', '--prompt=Say 3 twice.', '--num_steps=1']
   assert tune(home, 'sampled', *sample, '--generate.max_tokens=4') == 0

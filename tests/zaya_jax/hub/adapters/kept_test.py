@@ -73,7 +73,7 @@ def largest(a, b):
   return max(jax.tree.leaves(jax.tree.map(lambda x, y: x / y, apart, size)))
 
 
-@pytest.mark.parametrize('kind', ['int8', 'int4'])
+@pytest.mark.parametrize('kind', quick.only(['int8', 'int4'], 'int4'))
 @pytest.mark.parametrize(
   'changes',
   quick.only(
@@ -98,6 +98,7 @@ def test_gradients_are_those_of_the_rounded_base_made_wide(kind, changes):
   assert largest(mine, found(other, **changes)) > 1e-3
 
 
+@pytest.mark.long
 def test_embedding_may_have_8_bits():
   few = narrow(case()[0], 'int4', ('embedding', 'experts'))
   assert isinstance(few['embed'], packed.Packed)
@@ -105,7 +106,7 @@ def test_embedding_may_have_8_bits():
   assert largest(found(few), found(wide)) < 2e-6
 
 
-@pytest.mark.parametrize('kind', ['int8', 'int4'])
+@pytest.mark.parametrize('kind', quick.only(['int8', 'int4'], 'int4'))
 def test_backward_pass_finds_the_numbers_and_widens_anew(kind):
   """It keeps no wide matrix of the experts, and no part of their numbers."""
   model = tiny.config(

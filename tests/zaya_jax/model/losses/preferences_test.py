@@ -162,6 +162,7 @@ def test_step_costs_the_mean_over_pairs():
     assert abs(wrong.mean() - loss) > 1e-2
 
 
+@pytest.mark.long
 def test_parts_of_a_step_sum_to_the_whole():
   """One row has two pairs, the other one: each pair counts as much."""
   whole, parts = found(), found(accumulation=2)
