@@ -255,5 +255,5 @@ class DpoConfig(fields.Section, prefix='dpo.'):
     0.0,
     'The share of pairs that are taken to be the wrong way round.',
     minimum=0.0,
-    maximum=0.5,
+    maximum=1.0,
   )
