@@ -17,7 +17,8 @@ from zaya_jax import main
 from zaya_jax.checkpoint import errors as checkpoint_errors
 from zaya_jax.convert import exporter
 from zaya_jax.hub import folder as hub_folder
-from zaya_jax.hub.quantized import choice, packing, rounding
+from zaya_jax.hub import packing
+from zaya_jax.hub.quantized import choice, rounding
 from zaya_jax.hub.tensors import errors
 from zaya_jax.inference import load as load_lib
 from zaya_jax.model import packed

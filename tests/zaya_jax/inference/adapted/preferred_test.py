@@ -96,7 +96,7 @@ def test_run_says_which_experts_moved(home):
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-  'flags', [['--mesh.replica=2'], ['--mesh.expert=2'], ['--quant=int8']]
+  'flags', [['--mesh.replica=2'], ['--mesh.fsdp=2'], ['--quant=int8']]
 )
 def test_first_steps_are_the_same_on_a_mesh(home, flags):
   run = flags[0].strip('-').replace('=', '_')
