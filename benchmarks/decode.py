@@ -113,10 +113,9 @@ def rounded(args, model, params, buffers):
   """Parameters with matrices of few bits, as --quant loads them."""
   import numpy as np
 
-  from zaya_jax.hub import leaves
+  from zaya_jax.hub import leaves, packing
   from zaya_jax.hub import names as hub_names
   from zaya_jax.hub.quantized import choice
-  from zaya_jax.inference import packing
 
   if args.kind == 'none':
     return params, buffers

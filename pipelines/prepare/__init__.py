@@ -219,6 +219,7 @@ class _Call:
       dtype='uint16' if self._tokenizer.vocab_size <= 2**16 else 'uint32',
       skip_bad=settings.bad_rows > 0,
       trim_tokens=settings.window if settings.trim else 0,
+      window_tokens=settings.window,
       engine=self._engine,
       contaminated=contamination.Grams.of(settings.decontaminate)
       if settings.decontaminate

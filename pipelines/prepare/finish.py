@@ -47,6 +47,7 @@ def write(
   sizes = settings.record_tokens, settings.shard_tokens
   work = output.work(folder, [*(name for _, name in found), rules, sizes])
   sides, left_out = layout.write(folder, found, work, rules)
+  _check_pairs(reports, settings)
   if not sides[split.TRAIN].tokens:
     raise errors.DataError(
       f'--data.input={settings.input} has no text to train on: all that is '
@@ -70,6 +71,18 @@ def write(
   manifest.write(result, folder)
   output.tidy(folder)
   return result
+
+
+def _check_pairs(
+  reports: Sequence[units.Report], settings: manifest.Settings
+) -> None:
+  """Refuses pairs beside other documents."""
+  pairs = sum(report.pairs for report in reports)
+  if 0 < pairs < sum(report.documents for report in reports):
+    raise errors.DataError(
+      f'--data.input={settings.input} has pairs of answers (chosen, rejected) '
+      'and other rows; prepare them apart.'
+    )
 
 
 def _splits(
@@ -128,6 +141,7 @@ def _manifest(
     template_sha256=job.tokenizer.template_sha256 if masked else None,
     files=manifest.write_files(source.files, shards.folder),
     left_out={why: count for why, count in left_out.items() if count},
+    pairs=any(report.pairs for report in reports),
   )
 
 

@@ -50,7 +50,7 @@ class Writer:
     self._run: list[_Document] = []
     self._run_tokens = 0
     self._rows: list[np.ndarray] = []
-    self.documents = self.tokens = 0
+    self.documents = self.tokens = self.pairs = 0
 
   def __enter__(self):
     return self
@@ -81,6 +81,9 @@ class Writer:
     if piece.counts is not None:
       flags = piece.counts * np.uint8(pack.COUNTS)
       flags[:1] |= pack.BEGINS
+      if piece.second:
+        flags[piece.second] |= pack.BEGINS
+        self.pairs += 1
       document.parts.append(flags.astype(np.uint8).tobytes())
       document.counted += int(piece.counts.sum()) - len(piece.ids)
     if document.held_out:

@@ -28,6 +28,8 @@ class Encoded:
     place: index of the file, and line of the document in it.
     counts: bool [N], whether a token counts in the loss; None: all do.
     whole: all text of a conversation.
+    second: of a pair, the token with which the rejected conversation begins;
+      0: it is no pair.
   """
 
   split: str
@@ -37,6 +39,7 @@ class Encoded:
   place: tuple[int, int]
   counts: np.ndarray | None = None
   whole: str = ''
+  second: int = 0
 
 
 def train_tokenizer(
@@ -67,15 +70,23 @@ def encode(
     for name, begins, text, document in batch:
       place = files[document.name], document.index
       if document.turns:
-        counted = ''.join(text for text, counts in document.turns if counts)
-        piece, counts = tokenizer.encode_chat(document.turns)
-        yield Encoded(name, begins, counted, piece, place, counts, text)
+        yield _encode_chat(tokenizer, document, name, begins, text, place)
         continue
       piece = next(ids)
       if begins:
         # `np.insert` costs as much as reading the text.
         piece = np.concatenate([bos, piece])
       yield Encoded(name, begins, text, piece, place)
+
+
+def _encode_chat(tokenizer, document, name, begins, text, place) -> Encoded:
+  """A conversation, or both of a pair, one behind the other."""
+  both = [turns for turns in (document.turns, document.rejected) if turns]
+  counted = ''.join(text for turns in both for text, counts in turns if counts)
+  ids, counts = zip(*map(tokenizer.encode_chat, both), strict=True)
+  second = len(ids[0]) if document.rejected else 0
+  ids, counts = np.concatenate(ids), np.concatenate(counts)
+  return Encoded(name, begins, counted, ids, place, counts, text, second)
 
 
 _Part = tuple[str, bool, str, rows.Document]

@@ -63,6 +63,7 @@ class Job:
     trim_tokens: what conversations are trimmed to; 0: they are not.
     contaminated: hashes of what no document may hold.
     engine: what encodes plain text; all give the same ids.
+    window_tokens: a pair that is longer is left out.
   """
 
   text_field: str
@@ -73,6 +74,7 @@ class Job:
   trim_tokens: int = 0
   contaminated: contamination.Grams | None = None
   engine: engine_lib.Name = 'auto'
+  window_tokens: int = 0
 
   @functools.cached_property
   def key(self) -> str:
@@ -82,6 +84,7 @@ class Job:
       self.tokenizer.template_sha256, dataclasses.asdict(self.held_out),
       self.dtype, self.skip_bad, self.trim_tokens,
       self.contaminated.sha256 if self.contaminated else None,
+      self.window_tokens,
     ]  # fmt: skip
     return _hash(parts)
 
@@ -100,6 +103,7 @@ class Report:
     documents: how many.
     tokens: how many.
     first_bad: the first row that could not be used, and why; '': none.
+    pairs: documents that are pairs of answers.
   """
 
   rows: int
@@ -111,6 +115,7 @@ class Report:
   documents: int
   tokens: int
   first_bad: str = ''
+  pairs: int = 0
 
 
 def divide(
@@ -220,6 +225,11 @@ def make(
       job.tokenizer,
       job.engine,
     ):
+      if piece.second and len(piece.ids) > job.window_tokens:
+        file, line = piece.place
+        reason = f'a pair of {len(piece.ids)} tokens, more than a window'
+        source.skipped[f'{unit.files[file][1]}:{line}'] = reason
+        continue
       writer.add(piece)
       if progress:
         progress(piece.begins, len(piece.ids))
@@ -234,6 +244,7 @@ def make(
     documents=writer.documents,
     tokens=writer.tokens,
     first_bad=source.rows.first_bad,
+    pairs=writer.pairs,
   )
   for suffix in ('tokens', 'text', 'index'):
     os.rename(writer.path(suffix), root / f'{unit_name}.{suffix}')

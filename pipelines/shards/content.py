@@ -127,6 +127,8 @@ class Manifest:
     files: the list that sidecars of documents point into; None: there are
       neither.
     left_out: how many documents and rows for which reason, duplicates too.
+    pairs: whether each document is two conversations, one behind the other:
+      with the answer that was chosen, and with the one that was rejected.
   """
 
   format_version: int
@@ -148,6 +150,7 @@ class Manifest:
   template_sha256: str | None = None
   files: Files | None = None
   left_out: dict[str, int] | None = None
+  pairs: bool = False
 
   @functools.cached_property
   def sha256(self) -> str:

@@ -121,6 +121,13 @@ def check_same_model(
       f'({", ".join(adapter)}); use its flags or another --run_dir.',
       errors.USAGE,
     )
+  adapter = _changes(_quant(before), _quant(now), '', set())
+  if adapter and now['lora']['rank']:
+    raise errors.CheckpointError(
+      f'--run_dir={config.run_dir} holds checkpoints of an adapter of another '
+      f'base ({", ".join(adapter)}); use its flags or another --run_dir.',
+      errors.USAGE,
+    )
   if before['optim']['name'] != config.optim.name:
     raise errors.CheckpointError(
       f'--run_dir={config.run_dir} holds checkpoints of another optimizer '
@@ -130,6 +137,13 @@ def check_same_model(
       errors.USAGE,
     )
   return _changes(before, now, '', {'model', *_PER_CALL})
+
+
+def _quant(settings) -> dict[str, Any]:
+  """How the base of an adapter is rounded."""
+  kind = settings.get('quant', 'none')
+  targets = settings.get('quantization', {}).get('targets', [])
+  return {'quant': kind, 'quant.targets': targets if kind != 'none' else []}
 
 
 def versions() -> dict[str, str]:

@@ -30,6 +30,7 @@ LoraConfig = model.LoraConfig
 OptimConfig = training.OptimConfig
 BenchConfig = machine.BenchConfig
 ContactConfig = machine.ContactConfig
+DpoConfig = model.DpoConfig
 DistributedConfig = machine.DistributedConfig
 MeshConfig = machine.MeshConfig
 OpsConfig = machine.OpsConfig

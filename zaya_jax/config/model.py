@@ -238,3 +238,22 @@ class LoraConfig(fields.Section, prefix='lora.'):
   def scale(self) -> float:
     """By which the product of the two matrices is multiplied."""
     return (self.alpha or self.rank) / max(1, self.rank)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DpoConfig(fields.Section, prefix='dpo.'):
+  """Preferences (DPO): which of two answers an adapter is to make likelier."""
+
+  beta: float = field(
+    0.0,
+    'Trains on pairs of answers, chosen and rejected, in place of texts; how '
+    'strongly the adapter is held to its base: rewards are beta * log(p / '
+    'p of the base). 0.1 is common; 0: no preferences.',
+    minimum=0.0,
+  )
+  label_smoothing: float = field(
+    0.0,
+    'The share of pairs that are taken to be the wrong way round.',
+    minimum=0.0,
+    maximum=1.0,
+  )

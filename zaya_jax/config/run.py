@@ -80,8 +80,8 @@ class Config(fields.Section, prefix=''):
   )
   quant: Literal['none', 'int8', 'int4'] = field(
     'none',
-    'Rounds matrices of a model as eval, generate, chat, serve, conform and '
-    'export read it. int8: a scale for each output; int4: for each 64 inputs.',
+    'Rounds matrices of a model that is read, in training of the base of an '
+    'adapter. int8: a scale for each output; int4: for each 64 inputs.',
   )
   json: Literal['auto', 'true', 'false'] = field(
     'auto',
@@ -106,6 +106,7 @@ class Config(fields.Section, prefix=''):
   data: data_lib.DataConfig = data_lib.DataConfig()
   optim: training.OptimConfig = training.OptimConfig()
   lora: model_lib.LoraConfig = model_lib.LoraConfig()
+  dpo: model_lib.DpoConfig = model_lib.DpoConfig()
   guard: training.GuardConfig = training.GuardConfig()
   mesh: machine_lib.MeshConfig = machine_lib.MeshConfig()
   distributed: machine_lib.DistributedConfig = machine_lib.DistributedConfig()

@@ -44,6 +44,11 @@ def export(source: str, output: str) -> None:
     leaves = {name: _Layers(values) for name, values in factors.items()}
     peft.write(partial, lora, leaves, base.source)
   print(f'exported {source} to {output} ({size:,} bytes, an adapter of PEFT)')
+  if base.choice:
+    print(
+      f'note: it was trained on {base.source} rounded to {base.choice}; on '
+      'another base it is another model.'
+    )
 
 
 def _check_finite(path, factors) -> None:

@@ -12,11 +12,11 @@ import numpy as np
 
 from zaya_jax import config as config_lib
 from zaya_jax.convert import conformance
-from zaya_jax.hub import aside, leaves
+from zaya_jax.hub import aside, leaves, packing
 from zaya_jax.hub import folder as hub_folder
 from zaya_jax.hub.quantized import choice as choice_lib
 from zaya_jax.hub.tensors import errors
-from zaya_jax.inference import activations, packing
+from zaya_jax.inference import activations
 
 
 def main(config: config_lib.Config) -> int:

@@ -20,7 +20,7 @@ from pipelines import tokenizer as tokenizer_lib
 from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import errors, folders
 from zaya_jax.convert import adapters
-from zaya_jax.hub import aside, card
+from zaya_jax.hub import aside, card, packing
 from zaya_jax.hub import config as hub_config
 from zaya_jax.hub import files as hub_files
 from zaya_jax.hub import folder as hub_folder
@@ -30,7 +30,6 @@ from zaya_jax.hub.adapters import adapter
 from zaya_jax.hub.quantized import choice as choice_lib
 from zaya_jax.hub.quantized import formats, written
 from zaya_jax.hub.tensors import shards, weights
-from zaya_jax.inference import packing
 
 _BIAS = 'buffers/layers/router/balance_bias'
 _SMALL = 2**16  # Bytes of settings and card, at the most.
@@ -112,6 +111,12 @@ def find_notes(source: Source, layout: hub_names.Layout) -> list[str]:
       'transformers sets the balancing bias of the skip class to -1 whenever '
       'it loads a model, and this one has other values there: after '
       'from_pretrained, copy balancing_biases from the safetensors'
+    )
+  base = adapter.of(source.about)
+  if base and base.choice:
+    notes.append(
+      f'the base of the adapter was rounded to {base.choice} for training; '
+      'what is written is that rounded base with the adapter merged in'
     )
   if source.tokenizer is None:
     notes.append(f'{source.folder} has no tokenizer; none is written')

@@ -71,6 +71,7 @@ class Corpus:
     manifests, self.notes = opening.manifests(
       self.directories, verify=config.data.verify
     )
+    _check_pairs(config, self.directories, manifests)
     self.loader = loader_lib.make_train_loader(
       parts,
       manifests=manifests,
@@ -157,6 +158,31 @@ class Corpus:
         f'{self.tokenizer.sha256[:12]}) and the checkpoint in --run_dir='
         f'{self._config.run_dir} with another tokenizer ({sha256[:12]}); use '
         'the shards of that run, or another --run_dir.'
+      )
+
+
+def _check_pairs(
+  config: config_lib.Config,
+  directories: Sequence[str],
+  manifests: Sequence[manifest_lib.Manifest],
+) -> None:
+  """Refuses pairs where texts are wanted, texts for pairs, and halves."""
+  length = config.data.seq_len
+  for directory, data in zip(directories, manifests, strict=True):
+    if data.pairs and not config.dpo.beta:
+      raise config_lib.UsageError(
+        f'{directory} holds pairs of answers, chosen and rejected, and '
+        '--dpo.beta=0 would learn both; set --dpo.beta=0.1, or name other data.'
+      )
+    if config.dpo.beta and not data.pairs:
+      raise config_lib.UsageError(
+        f'--dpo.beta={config.dpo.beta:g} learns from pairs of answers, and '
+        f'{directory} has none; prepare rows that have chosen and rejected.'
+      )
+    if data.pairs and length % data.settings.window:
+      raise config_lib.UsageError(
+        f'--data.seq_len={length} would cut pairs of {directory} in two, which '
+        f'lie in windows of {data.settings.window} tokens; use a multiple.'
       )
 
 

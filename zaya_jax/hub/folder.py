@@ -160,9 +160,8 @@ def read_tokenizer(
     raise errors.FolderError(what) from error
   if found.vocab_size > model.vocab_size:
     raise errors.FolderError(
-      f'{path} has {found.vocab_size} ids, but the model only '
-      f'{model.vocab_size} (vocab_size in config.json); it is the tokenizer of '
-      'another model.'
+      f'{path} has {found.vocab_size} ids, but the model {model.vocab_size} '
+      '(vocab_size in config.json); it is the tokenizer of another model.'
     )
   return found
 
@@ -174,19 +173,21 @@ def keep_files(source: str, run_dir: str) -> None:
     FolderError: if one of them is a link out of the folder.
   """
   config = KEPT_CONFIG if not is_folder(source) else CONFIG
-  for name, target in (*zip(KEPT, KEPT, strict=True), (config, KEPT_CONFIG)):
+  for name, target in (*((n, n) for n in KEPT), (config, KEPT_CONFIG)):
     if os.path.exists(os.path.join(source, name)):
       path = weights.inside(source, name)
       shutil.copyfile(path, os.path.join(run_dir, target))
 
 
 def add_stop_ids(run_dir: str, stop_ids: Sequence[int]) -> None:
-  """Lets the kept generation settings end a text at these tokens too."""
+  """Lets the generation settings, if any are kept, end a text at these too."""
+  if not os.path.exists(os.path.join(run_dir, KEPT_CONFIG)):
+    return
   path = os.path.join(run_dir, 'generation_config.json')
   kept = weights.read_json(path) if os.path.exists(path) else {}
-  ids = read_stop_ids(run_dir, KEPT_CONFIG)
   kept.pop('_from_model_config', None)  # transformers would make it anew.
-  kept['eos_token_id'] = list(dict.fromkeys((*ids, *stop_ids)))
+  ids = dict.fromkeys((*read_stop_ids(run_dir, KEPT_CONFIG), *stop_ids))
+  kept['eos_token_id'] = list(ids)
   with open(path, 'w', encoding='utf-8') as file:
     json.dump(kept, file, indent=2)
 
@@ -204,8 +205,7 @@ def find_leaves(
     {'params': {path: leaf}, 'buffers': {path: leaf}}.
 
   Raises:
-    FolderError: if a tensor is missing, unexpected, or of another shape or
-      type.
+    FolderError: if a tensor is missing, unexpected, or another than it must be.
   """
   given = weights.read_json(os.path.join(path, CONFIG))
   layout, there = hub_config.layout_of(given), weights.find(path)

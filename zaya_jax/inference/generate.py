@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from zaya_jax import config as config_lib
+from zaya_jax.hub import packing
 from zaya_jax.hub.quantized import choice as choice_lib
-from zaya_jax.inference import conversation, packing
+from zaya_jax.inference import conversation
 from zaya_jax.inference import load as load_lib
 from zaya_jax.inference import model as model_lib
 from zaya_jax.metrics import text

@@ -14,11 +14,11 @@ from zaya_jax.checkpoint import arrays, errors, meta
 from zaya_jax.checkpoint.reading import finder, reader
 from zaya_jax.hub import folder as hub_folder
 from zaya_jax.hub import leaves as leaves_lib
+from zaya_jax.hub import packing
 from zaya_jax.hub.adapters import adapter, peft
 from zaya_jax.hub.quantized import choice as choice_lib
 from zaya_jax.inference import activations as activations_lib
 from zaya_jax.inference import model as model_lib
-from zaya_jax.inference import packing
 from zaya_jax.model import zaya
 from zaya_jax.model.packed import is_packed
 from zaya_jax.parallel import mesh as mesh_lib

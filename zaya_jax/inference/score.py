@@ -47,25 +47,36 @@ def score(
   buffers: Any,
   batches: Iterable[dict[str, np.ndarray]],
 ) -> tuple[float, float]:
-  """Sums over batches: (nats, tokens that count).
+  """Sums over batches: (nats, tokens that count); arguments as of `sums`."""
+  nats, tokens = sums(eval_step, device_mesh, params, buffers, batches)
+  return nats, tokens
+
+
+def sums(
+  eval_step: Callable[..., tuple[jax.Array, ...]],
+  device_mesh: jax.sharding.Mesh,
+  params: Any,
+  buffers: Any,
+  batches: Iterable[dict[str, np.ndarray]],
+) -> list[float]:
+  """Sums over batches of what a step gives.
 
   Args:
-    eval_step: of `make_eval_step`, jitted.
+    eval_step: as of `make_eval_step`, jitted.
     device_mesh: where to put the batches.
     params: of the model.
     buffers: of the model.
     batches: of `pipelines.loader`, all of one shape.
   """
-  sums = []
+  found = []
   for batch in batches:
     placed = batch_lib.put_batch(device_mesh, batch)
     # One at a time: XLA:CPU gives threads to all at once, and those of some
     # devices wait for devices that get none.
-    if sums:
-      jax.block_until_ready(sums[-1])
-    sums.append(eval_step(params, buffers, placed))
-  nats, tokens = np.array(jax.device_get(sums), np.float64).sum(axis=0)
-  return float(nats), float(tokens)
+    if found:
+      jax.block_until_ready(found[-1])
+    found.append(eval_step(params, buffers, placed))
+  return np.array(jax.device_get(found), np.float64).sum(axis=0).tolist()
 
 
 def bits_per_byte(nats_per_token: float, bytes_per_token: float) -> float:

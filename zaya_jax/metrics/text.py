@@ -17,6 +17,7 @@ def step_line(row: Mapping[str, float], *, total: int, eta_s: float) -> str:
   parts = [
     place('step', row['step'], total),
     f'loss {_number(row, "train/loss", "7.4f")}',
+    _optional(row, 'dpo/accuracy', 'prefers {:4.0%}'),
     f'lr {_number(row, "optim/lr", ".2e")}',
     f'grad {_number(row, "optim/grad_norm", "6.3f")}',
     f'{short(row["throughput/tokens_per_second"]):>6} tok/s',
@@ -34,6 +35,7 @@ def eval_line(values: Mapping[str, float], best: bool) -> str:
   parts = [
     f'loss {values["val/loss"]:7.4f}',
     _optional(values, 'val/bpb', 'bpb {:.3f}'),
+    _optional(values, 'val/dpo/accuracy', 'prefers the chosen {:.0%}'),
     'best so far' if best else '',
     _optional(values, 'val/zlib_bpb', '(zlib {:.3f})'),
   ]

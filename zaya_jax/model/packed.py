@@ -44,8 +44,9 @@ def split(
     if path.startswith('layers/') and is_packed(leaf)
   }
   if beside:
+    dtype = layers.compute_dtype(config)  # In which layers multiply it.
     for path, leaf in beside.items():
-      flat[path] = jnp.zeros((leaf.shape[0], 0), jnp.float32)
+      flat[path] = jnp.zeros((leaf.shape[0], 0), dtype)
     found = traverse_util.flatten_dict(adapter or {}, sep='/')
     found |= {f'{path}/{shapes.PACKED}': leaf for path, leaf in beside.items()}
     adapter = traverse_util.unflatten_dict(found, sep='/')

@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 
+from ops.experts import packed
 from ops.experts import sink as sink_lib
 from zaya_jax import config as config_lib
 from zaya_jax.model import layers, shapes
@@ -58,6 +59,8 @@ def cast_experts(
   """
 
   def cast(key, w):
+    if isinstance(w, packed.Packed):
+      return w  # A layer widens it.
     dtype = narrow(config)(_EXPERTS + key)
     return w if dtype is None or _is_part(config, key, w) else w.astype(dtype)
 

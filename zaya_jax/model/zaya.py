@@ -203,8 +203,8 @@ _CHEAP = frozenset(
   """abs add all_gather and broadcast_in_dim concatenate
   convert_element_type cos div dynamic_slice eq erf exp exp2 expand_dims
   ge gt integer_pow le log logistic lt max min mul ne neg not or pad pow
-  reduce_precision reshape rsqrt select_n sign sin slice split sqrt square
-  squeeze stop_gradient sub tanh transpose""".split()
+  reduce_precision reshape rsqrt select_n shift_right_logical sign sin slice
+  split sqrt square squeeze stack stop_gradient sub tanh transpose""".split()
 )
 
 

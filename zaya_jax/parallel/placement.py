@@ -9,7 +9,8 @@ mesh's axes. Everything that places, sums, gathers or counts follows them.
 - Its optimizer state, and the sum of its gradient, are divided among all the
   devices that hold the same (ZeRO-1; Rajbhandari et al., 2020).
 
-The factors of an adapter are small: but for `expert` nothing divides them.
+The factors of an adapter are small, and so are the numbers and scales of a
+matrix that is packed: but for `expert` nothing divides them.
 """
 
 import math
@@ -27,6 +28,8 @@ _PARTS = ('fsdp', 'replica', 'expert', 'context')
 STACK_BYTES = 2**28
 # The two factors that are trained beside a matrix: X @ A @ B.
 FACTORS = ('lora_a', 'lora_b')
+# What a matrix of few bits consists of: fields of `ops.experts.packed.Packed`.
+PACKED = ('values', 'scale')
 
 
 def param_dims(
@@ -42,7 +45,7 @@ def param_dims(
   dims: list[Any] = [None] * len(shape)
   if name.startswith('layers/experts/') and sizes.get('expert', 1) > 1:
     dims[1] = 'expert'
-  fsdp = 1 if is_factor(name) else sizes.get('fsdp', 1)
+  fsdp = 1 if is_whole(name) else sizes.get('fsdp', 1)
   if fsdp > 1 and len(shape) - _first(name) >= 2:
     for dim in _last_two(shape):
       if shape[dim] % fsdp == 0:
@@ -61,7 +64,7 @@ def part_dims(
   be divided by hold copies. Several axes of a dimension are a tuple.
   """
   dims = param_dims(name, shape, sizes)
-  if is_factor(name):
+  if is_whole(name):
     return dims
   taken = {'expert'} if 'expert' in dims else set()
   axes = [a for a in _PARTS if sizes.get(a, 1) > 1 and a not in taken]
@@ -101,6 +104,11 @@ def exchange_rows(tokens: int, n: int) -> int:
 def is_factor(name: str) -> bool:
   """Whether a path is that of a factor of an adapter."""
   return name.rpartition('/')[2] in FACTORS
+
+
+def is_whole(name: str) -> bool:
+  """Whether each device has all of it, but for experts of others."""
+  return is_factor(name) or name.rpartition('/')[2] in PACKED
 
 
 def _first(name):

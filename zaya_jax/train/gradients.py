@@ -11,6 +11,7 @@ from jax.sharding import PartitionSpec as P
 from ops.experts import sink as sink_lib
 from zaya_jax import config as config_lib
 from zaya_jax.model import lora, losses, router, working, zaya
+from zaya_jax.model.losses import preferences
 from zaya_jax.optim import sample as sample_lib
 from zaya_jax.parallel import mesh, partition
 
@@ -25,7 +26,7 @@ def loss_and_grads(
   batch: Batch,
 ) -> tuple[jax.Array, dict[str, Any], jax.Array]:
   """Mean loss over the counting tokens, its gradients, tokens by class."""
-  loss, grads, load, _ = each_and_sum(config, params, buffers, batch)
+  loss, grads, load, *_ = each_and_sum(config, params, buffers, batch)
   return loss, grads, load.tokens
 
 
@@ -35,7 +36,9 @@ def each_and_sum(
   buffers: dict[str, Any],
   batch: Batch,
   base: dict[str, Any] | None = None,
-) -> tuple[jax.Array, dict[str, Any], router.Load, jax.Array]:
+) -> tuple[
+  jax.Array, dict[str, Any], router.Load, jax.Array, dict[str, jax.Array]
+]:
   """As `loss_and_grads`, the load whole, and each device's loss, [devices].
 
   Each device computes its tokens in `--optim.accumulation` parts, one after
@@ -49,16 +52,15 @@ def each_and_sum(
   more parts all are gathered before the first and summed after the last.
 
   Where there is a base, `params` are an adapter of it. No gradients of experts
-  outlive their layer then, so they need no sinks.
+  outlive their layer then, so they need no sinks. With --dpo.beta that base is
+  the reference, the loss is the mean over pairs, and the last are others.
   """
   shapes = jax.tree.map(
     lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), (params, base)
   )
-  every = sample_lib.every(config.optim, config.data)
 
   def local(params, buffers, batch, base):
-    counting = jnp.sum(batch['weights'], dtype=jnp.float32)
-    tokens = jnp.maximum(mesh.total(counting), 1.0)
+    tokens = jnp.maximum(mesh.total(_counting(config, batch)), 1.0)
     wide = (params, shapes[0]) if base is None else (base, shapes[1])
     cast = _cast(config, *wide)
 
@@ -68,27 +70,46 @@ def each_and_sum(
         params = lora.join(cast, params, config.lora.scale)
       elif first:
         params, sinks = _with_sinks(params, cast, first, add)
-      model = zaya.bind(config.model, params, buffers)
-      nats, load = losses.next_token(
-        model, part, config.mesh.context_mode, sinks, every
-      )
-      return nats / tokens, load
+      cost, load, told = _cost(config, params, buffers, part, sinks)
+      return cost / tokens, (load, told)
 
     grad_fn = jax.value_and_grad(loss_fn, has_aux=True)
     sink = base is None and working.takes_sinks(config.model, cast)
     parts, learns = config.optim.parts, cast if base is None else params
-    loss, load, grads = _accumulate(grad_fn, learns, batch, parts, sink)
+    loss, load, told, grads = _accumulate(grad_fn, learns, batch, parts, sink)
     grads = partition.sum_gradients(grads, shapes[0])
     load = load._replace(sample=_from_all(load.sample))
     load = load._replace(tokens=mesh.total(load.tokens))
-    return mesh.total(loss), grads, load, loss[None]
+    told = {name: mesh.total(a) / tokens for name, a in told.items()}
+    return mesh.total(loss), grads, load, loss[None], told
 
   each = P(tuple(mesh.sizes()))
   return mesh.on_each(
     local,
     in_specs=(mesh.specs_of(params), P(), _ROWS, mesh.specs_of(base)),
-    out_specs=(P(), partition.part_specs(params), P(), each),
+    out_specs=(P(), partition.part_specs(params), P(), each, P()),
   )(params, buffers, batch, base)
+
+
+def _counting(config, batch):
+  """What the loss is a mean of: tokens that count, or pairs of answers."""
+  of_pairs = config.dpo.beta > 0
+  counts = preferences.exist(batch) if of_pairs else batch['weights']
+  return jnp.sum(counts, dtype=jnp.float32)
+
+
+def _cost(config, params, buffers, batch, sinks):
+  """Sums over a batch, or a part of it: loss, load, what is told."""
+  every = sample_lib.every(config.optim, config.data)
+  if config.dpo.beta:
+    return preferences.of_adapter(
+      config.model, config.dpo, params, buffers, batch, every
+    )
+  model = zaya.bind(config.model, params, buffers)
+  nats, load = losses.next_token(
+    model, batch, config.mesh.context_mode, sinks, every
+  )
+  return nats, load, {}
 
 
 def _cast(config, params, shapes):
@@ -107,7 +128,7 @@ def _with_sinks(params, cast, first, add):
 
 
 def _accumulate(grad_fn, params, batch, parts, sink):
-  """Sums of loss, load and gradients over parts of this device's rows.
+  """Sums of loss, load, what is told, and gradients over this device's parts.
 
   Args:
     grad_fn: of parameters and a part and, with a sink, what the gradients of
@@ -125,31 +146,33 @@ def _accumulate(grad_fn, params, batch, parts, sink):
     params = working.with_experts(params, first)
   begin = lambda experts: sink_lib.Stacks(**experts) if sink else None
   if parts == 1:
-    (loss, load), grads = grad_fn(params, batch, begin(first))
-    return loss, load, grads
+    (loss, (load, told)), grads = grad_fn(params, batch, begin(first))
+    return loss, load, told, grads
 
   def add_part(sums, numbered):
     index, part = numbered
-    experts = sums[2]['layers']['experts'] if sink else {}
-    (loss, load), grads = grad_fn(params, part, begin(experts), index > 0)
-    added = jax.tree.map(jnp.add, sums, (loss, load.tokens, grads))
+    experts = sums[3]['layers']['experts'] if sink else {}
+    (loss, (load, told)), grads = grad_fn(
+      params, part, begin(experts), index > 0
+    )
+    added = jax.tree.map(jnp.add, sums, (loss, load.tokens, told, grads))
     if sink:
       experts = grads['layers']['experts']
-      added = *added[:2], working.with_experts(added[2], experts)
+      added = *added[:3], working.with_experts(added[3], experts)
     return added, load.sample
 
   shapes = jax.eval_shape(grad_fn, params, batch)
-  (loss, (tokens, _)), grads = jax.tree.map(
+  (loss, ((tokens, _), told)), grads = jax.tree.map(
     lambda a: jnp.zeros(a.shape, jnp.float32), shapes
   )
   if sink:
     grads = working.with_experts(grads, first)
   numbers = jnp.arange(parts, dtype=jnp.int32), _interleave(batch, parts)
-  (loss, tokens, grads), sample = jax.lax.scan(
-    add_part, (loss, tokens, grads), numbers
+  (loss, tokens, told, grads), sample = jax.lax.scan(
+    add_part, (loss, tokens, told, grads), numbers
   )
   sample = jnp.concatenate(list(sample), axis=1)
-  return loss, router.Load(tokens=tokens, sample=sample), grads
+  return loss, router.Load(tokens=tokens, sample=sample), told, grads
 
 
 def _from_all(sample_NSX):

@@ -18,11 +18,13 @@ from zaya_jax.config.recipe import segments
 from zaya_jax.data import corpus as corpus_lib
 from zaya_jax.data import history, position
 from zaya_jax.data.ledger import book as book_lib
+from zaya_jax.hub import packing
 from zaya_jax.hub.adapters import adapter
 from zaya_jax.inference import generate, score
 from zaya_jax.inference import model as model_lib
+from zaya_jax.inference.adapted import moved, preferred
 from zaya_jax.metrics import profile as profile_lib
-from zaya_jax.model import lora
+from zaya_jax.model import layers, lora
 from zaya_jax.parallel import partition
 from zaya_jax.report import overview
 from zaya_jax.runtime import beats, processes
@@ -100,10 +102,10 @@ class Hooks:
     base: adapter.Base | None = None,
   ):
     self._config, self._mesh, self._corpus = config, mesh, corpus
-    self._base = base
+    self._base, self._profile = base, profile
     self._saved, self._fast, self._guard = saved, fast, guard
     self._report, self._page, self._book = report, page, book
-    self._profile = profile
+    self._dpo_step = jax.jit(preferred.make_eval_step(config))
     self._eval_step = jax.jit(
       score.make_eval_step(config.model, config.mesh.context_mode)
     )
@@ -210,25 +212,30 @@ class Hooks:
     with self._report.aside('evaluating'), jax.set_mesh(self._mesh):
       found = [self._score(now.state, folder) for folder in folders]
     values = score.mean(found, [folder.weight for folder in folders])
-    kept = {name: values[name] for name in ('val/loss', 'val/bpb')}
-    self._saved.amend(now.step, kept)
-    if len(folders) > 1:
-      for folder, one in zip(folders, found, strict=True):
+    kept = ('val/loss', 'val/bpb')
+    self._saved.amend(now.step, {name: values[name] for name in kept})
+    for folder, one in zip(folders, found, strict=True):
+      if len(folders) > 1:
         values[f'val/bpb/{folder.name}'] = one['val/bpb']
     self._report.evaluation(now.step, values)
+    if now.last and self._base:
+      with self._report.aside('comparing'), jax.set_mesh(self._mesh):
+        weights = now.state.weights(self._config.lora.scale)
+        arrays = self._mesh, weights, now.state.buffers
+        batches = self._corpus.val_batches(folders[0])
+        self._report.note(moved.write(self._config, *arrays, batches))
 
   def _score(self, state, folder):
     """What one folder gives, under the names of metrics.jsonl."""
-    nats, tokens = score.score(
-      self._eval_step,
-      self._mesh,
-      state.weights(self._config.lora.scale),
-      state.buffers,
-      self._corpus.val_batches(folder),
-    )
+    batches = lambda: self._corpus.val_batches(folder)
+    weights = state.weights(self._config.lora.scale)
+    arrays = self._mesh, weights, state.buffers
+    nats, tokens = score.score(self._eval_step, *arrays, batches())
     loss, text = nats / tokens, folder.text
-    bpb = score.bits_per_byte(loss, text.bytes_per_token)
-    values = {'val/loss': loss, 'val/bpb': bpb}
+    values = {'val/loss': loss}
+    values['val/bpb'] = score.bits_per_byte(loss, text.bytes_per_token)
+    if self._config.dpo.beta:
+      values |= preferred.held_out(self._dpo_step, *arrays, batches())
     if text.zlib_bits_per_byte:
       values['val/zlib_bpb'] = text.zlib_bits_per_byte
     return values
@@ -258,6 +265,8 @@ class Hooks:
     tokenizer, how = self._corpus.tokenizer, self._config.generate
     # By way of the host: no device of the mesh gets more than it has.
     params, buffers = jax.tree.map(np.asarray, arrays)
+    wide = layers.compute_dtype(self._config.model)
+    params = packing.widened(params, wide)  # Of --quant.
     model = model_lib.Model(
       config=self._config.model,
       params=lora.whole(params),

@@ -20,6 +20,7 @@ from zaya_jax.data import history, position
 from zaya_jax.data.ledger import book as book_lib
 from zaya_jax.hub import folder as hub_folder
 from zaya_jax.hub import names as hub_names
+from zaya_jax.hub import packing
 from zaya_jax.hub.adapters import adapter, bases
 from zaya_jax.optim import spikes
 from zaya_jax.runtime import beats, processes, run_files, supervised
@@ -240,10 +241,14 @@ def _with_params_of(
       arrays.check_finite(source, found)
   said = f'parameters of {source}'
   if base:
+    said += f', frozen (fingerprint {base.fingerprint}'
+    said += f', rounded to {base.choice})' if base.choice else ')'
     said += (
-      f', frozen (fingerprint {base.fingerprint}), and so is the balancing '
-      f'bias; an adapter of rank {config.lora.rank} is trained'
+      ', and so is the balancing bias; an adapter of rank '
+      f'{config.lora.rank} is trained'
     )
+    if line := packing.note(found['base']):
+      said += f' ({line.removeprefix("note: ").removesuffix(".")})'
   notes = [said, *(f'changed: {x}' for x in changes)]
   tokenizer = hub_folder.read_tokenizer(run_dir, model)
   if tokenizer and tokenizer.sha256 != corpus.tokenizer.sha256:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import optax
 from flax import traverse_util
 
+from ops.experts import packed
 from zaya_jax import config as config_lib
 from zaya_jax.config.checks import division
 from zaya_jax.model import lora, shapes, zaya
@@ -109,10 +110,18 @@ def abstract_base(
   config: config_lib.Config, device_mesh: jax.sharding.Mesh
 ) -> dict[str, Any]:
   """Shapes and places of the base of an adapter, for a program without it."""
-  found = {
-    path: jax.ShapeDtypeStruct(shape, lora.frozen_dtype(config.model, path))
-    for path, shape in shapes.parameters(config.model).items()
-  }
+
+  def one(path, shape):
+    kind = shapes.kind_in_run(config, path)
+    if kind is None:
+      dtype = lora.frozen_dtype(config.model, path)
+      return jax.ShapeDtypeStruct(shape, dtype)
+    parts = shapes.packed_arrays(path, shape, kind).items()
+    of = {k: jax.ShapeDtypeStruct(*a) for k, a in parts}
+    return packed.Packed(**of)  # type: ignore[arg-type]
+
+  wanted = shapes.parameters(config.model).items()
+  found = {path: one(path, shape) for path, shape in wanted}
   tree = traverse_util.unflatten_dict(found, sep='/')
   with jax.set_mesh(device_mesh):
     specs = partition.part_specs(tree)

@@ -96,7 +96,7 @@ def make_train_step(
   optimizer = optimizer or optimizer_lib.of_run(config)
 
   def train_step(state: state_lib.TrainState, batch: gradients.Batch):
-    loss, grads, load, losses_D = gradients.each_and_sum(
+    loss, grads, load, losses_D, told = gradients.each_and_sum(
       config, state.params, state.buffers, batch, state.base
     )
     grad_norm = optax.tree.norm(grads)
@@ -128,6 +128,7 @@ def make_train_step(
       'optim/grad_norm': grad_norm,
       'optim/lr': optimizer.rate_of(state.step, state.skipped),
       DIGEST: digest.of_batch(batch),
+      **told,
       **_told(new, load.tokens, config.model.num_experts),
     }
     if hold:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from pipelines import errors
-from pipelines.prepare.input import rows
+from pipelines.prepare.input import pairs, rows
 
 _BATCH = 256  # Rows in memory at once.
 
@@ -57,12 +57,13 @@ def documents(
   try:
     with pyarrow.parquet.ParquetFile(path) as file:
       columns = file.schema_arrow.names
-      if not set(columns) & set(how.fields):
+      known = {*how.fields, pairs.CHOSEN}
+      if not set(columns) & known:
         raise errors.DataError(
           f'{where} has no column {how.text_field!r}; name one of its columns '
           f'with --data.text_field: {", ".join(columns)}.'
         )
-      wanted = [c for c in columns if c in (*how.fields, rows.TOOLS)]
+      wanted = [c for c in columns if c in (*known, *pairs.BESIDE)]
       groups = range(file.num_row_groups) if groups is None else groups
       before = map(file.metadata.row_group, range(groups.start))
       number = sum(group.num_rows for group in before)

@@ -2,7 +2,8 @@
 """Documents, and the rows of .jsonl and .parquet that become one each.
 
 A row holds a text, or a conversation: a list of messages under one of the
-usual names. The chat template of the tokenizer writes a conversation as text.
+usual names, or two answers to one prompt (`pairs`). The chat template of the
+tokenizer writes a conversation as text.
 """
 
 import dataclasses
@@ -10,10 +11,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from pipelines import chat, errors
+from pipelines.prepare.input import pairs
 
 # Names of the list of messages; a row that has `--data.text_field` needs none.
 MESSAGES = ('messages', 'conversations')
-TOOLS = 'tools'
+TOOLS = pairs.TOOLS
 
 Row = Mapping[str, Any]
 # Messages and tools to messages that are short enough; None: there are none.
@@ -34,12 +36,14 @@ class Document:
     pieces: gives the text in parts, afresh at each call.
     turns: of a conversation, its text once more, in pieces of which some count
       in the loss; None: a plain text.
+    rejected: of a pair, the turns of the conversation with the other answer.
   """
 
   name: str
   index: int
   pieces: Callable[[], Iterator[str]]
   turns: chat.Turns | None = None
+  rejected: chat.Turns | None = None
 
   @property
   def key(self) -> str:
@@ -88,6 +92,8 @@ class Rows:
 
   def field(self, row: Mapping[str, Any]) -> str | None:
     """Where it is in this row, preferably not null; None: nowhere."""
+    if pairs.is_pair(row):
+      return pairs.CHOSEN
     there = [name for name in self.fields if name in row]
     filled = [name for name in there if row[name] is not None]
     return next(iter(filled + there), None)
@@ -121,6 +127,9 @@ class Rows:
       DataError: if it is neither a text nor a conversation.
     """
     field = self.field(row)
+    if field == pairs.CHOSEN and pairs.is_pair(row):
+      yield self._pair(name, index, row, where)
+      return
     value = row[field]
     if isinstance(value, str) and field == self.text_field:
       # JSON can spell half a surrogate pair, which no encoding can write.
@@ -151,6 +160,26 @@ class Rows:
       return
     text = ''.join(text for text, _ in turns)
     yield Document(name, index, lambda: iter([text]), turns)
+
+  def _pair(
+    self, name: str, index: int, row: Mapping[str, Any], where: str
+  ) -> Document:
+    """Both conversations of a row, one behind the other."""
+    prompt, *answers = pairs.read(row, MESSAGES, where)
+    tools, both = row.get(TOOLS), []
+    before = [_message(m, i, where) for i, m in enumerate(prompt, 1)]
+    said = sum(m['role'] == chat.ASSISTANT for m in before)
+    for answer in answers:
+      after = [_message(m, i, where) for i, m in enumerate(answer, 1)]
+      try:
+        whole = [*before, *after]
+        turns = self._template().render_with_mask(whole, tools)
+      except errors.DataError as error:
+        raise errors.DataError(f'{where}: {error}') from error
+      turns = tuple((_whole(text), counts) for text, counts in turns)
+      both.append(pairs.only_answer(turns, said))
+    text = ''.join(text for turns in both for text, _ in turns)
+    return Document(name, index, lambda: iter([text]), *both)
 
   def _turns(
     self, messages: list[Any], tools: Any, where: str

@@ -340,3 +340,8 @@ def test_damaged_or_missing_weights_are_named(tmp_path, model):
   (tmp_path / 'model.safetensors').write_bytes(b'\x00' * 20)
   with pytest.raises(errors.FolderError, match='safetensors cannot be read'):
     hub_folder.read_params(str(tmp_path), model[0])
+
+
+def test_run_without_a_folder_s_files_keeps_no_stop_ids(tmp_path):
+  hub_folder.add_stop_ids(str(tmp_path), (3,))
+  assert not list(tmp_path.iterdir())

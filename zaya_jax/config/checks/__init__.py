@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from zaya_jax.config import fields, machine, run
-from zaya_jax.config.checks import division
+from zaya_jax.config.checks import adapted, division
 from zaya_jax.config.recipe import segments
 
 _MODEL = 'a run directory, a checkpoint or a Hugging Face folder'
@@ -78,10 +78,6 @@ _MODES = {
 }
 
 
-# Modes that read a model which --quant rounds.
-_QUANT = ('eval', 'generate', 'chat', 'serve', 'conform', 'export')
-
-
 def check(config: run.Config) -> None:
   """Checks the paths of a mode and, for training, the mesh.
 
@@ -100,11 +96,12 @@ def check(config: run.Config) -> None:
   for flag, path in _read_paths(config, mode):
     _check_there(flag, path)
   _check_output(config, mode)
-  _check_quant(config)
+  adapted.check_quant(config)
   if mode is not _TRAIN:
     return
   _check_trackers(config)
-  _check_lora(config)
+  adapted.check_lora(config)
+  adapted.check_dpo(config)
   # Those of --restore are not known yet.
   experts = 0 if config.restore else config.model.num_experts
   course = segments.course(config)
@@ -116,28 +113,6 @@ def check(config: run.Config) -> None:
   segments.in_each(
     config, lambda part: division.check(part, _at_least(part), experts)
   )
-
-
-def _check_quant(config: run.Config) -> None:
-  """Whether the mode reads a model that can be rounded."""
-  if config.quant == 'none':
-    return
-  said = f'--quant={config.quant}'
-  if config.mode not in _QUANT:
-    raise fields.UsageError(
-      f'{said} rounds a model that is read by {", ".join(_QUANT)}, and '
-      f'--mode={config.mode} takes it as it is; leave it out.'
-    )
-  if config.mode == 'export' and config.export.layout == 'peft':
-    raise fields.UsageError(
-      f'{said}: an adapter of PEFT (--export.layout=peft) is not rounded; '
-      'leave one of the two out.'
-    )
-  if config.mode == 'conform' and (config.source or config.output):
-    raise fields.UsageError(
-      f'{said} rounds our own model, and --mode=conform with --source or '
-      '--output has another one, or none; leave one of the two out.'
-    )
 
 
 def _check_trackers(config: run.Config) -> None:
@@ -154,21 +129,6 @@ def _check_trackers(config: run.Config) -> None:
     raise fields.UsageError(
       f'--log.metrics_port={config.log.metrics_port} is of a training without '
       'a supervisor, which has --aegis.port; drop one of the two.'
-    )
-
-
-def _check_lora(config: run.Config) -> None:
-  """Whether there is a model to adapt, and one length of the run."""
-  rank = config.lora.rank
-  if rank and not config.restore:
-    raise fields.UsageError(
-      f'--lora.rank={rank} adapts a model, and --restore= names none; name '
-      f'{_MODEL}.'
-    )
-  if rank and config.recipe:
-    raise fields.UsageError(
-      f'--lora.rank={rank} and --recipe={config.recipe} do not go together; '
-      'train an adapter for --num_steps, --tokens or --epochs.'
     )
 
 

@@ -20,6 +20,8 @@ from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import errors, fingerprint
 from zaya_jax.hub import leaves as leaves_lib
 from zaya_jax.hub import names as hub_names
+from zaya_jax.hub.adapters import kept as kept_lib
+from zaya_jax.hub.quantized import choice as choice_lib
 from zaya_jax.model import lora, shapes
 
 META = 'base'  # In the meta of a checkpoint that holds an adapter.
@@ -32,20 +34,32 @@ class Base:
 
   Attributes:
     source: its absolute path.
-    fingerprint: of the values of its parameters.
+    fingerprint: of the values of its parameters, before they are rounded.
+    quant: of --quant; the adapter is one of the model that was rounded so.
+    targets: of --quant.targets, if it is.
   """
 
   source: str
   fingerprint: str
+  quant: str = 'none'
+  targets: tuple[str, ...] = ()
 
-  def as_json(self) -> dict[str, str]:
+  @property
+  def choice(self) -> choice_lib.Choice:
+    """How the base is rounded."""
+    return choice_lib.Choice(self.quant, self.targets)
+
+  def as_json(self) -> dict[str, Any]:
     """For the meta of a checkpoint."""
     return dataclasses.asdict(self)
 
 
 def of(about: Mapping[str, Any]) -> Base | None:
   """The base that the meta of a checkpoint names; None: it is a model."""
-  return Base(**about[META]) if about.get(META) else None
+  if not about.get(META):
+    return None
+  given = dict(about[META])
+  return Base(**given | {'targets': tuple(given.get('targets', ()))})
 
 
 def lora_config(about: Mapping[str, Any]) -> config_lib.LoraConfig:
@@ -55,23 +69,25 @@ def lora_config(about: Mapping[str, Any]) -> config_lib.LoraConfig:
 
 
 def read(
-  found: leaves_lib.Source, dtype_of: Callable[[str], Any]
+  found: leaves_lib.Source,
+  keep: Callable[[str, leaves_lib.Leaf], kept_lib.Kept],
 ) -> tuple[dict[str, Any], str]:
   """Reads a base, one layer of an array at a time, each once.
 
   Args:
     found: the model.
-    dtype_of: 'params/PATH' -> the type in which it is wanted.
+    keep: 'params/PATH' and array -> how it is kept.
 
   Returns:
-    {'params': tree, 'buffers': tree} of NumPy arrays, and their fingerprint.
+    {'params': tree, 'buffers': tree} of what is kept, NumPy arrays, and the
+    fingerprint of what was read.
   """
   trees, prints = {'params': {}, 'buffers': {}}, {}
   for name, leaf in _of_model(found):
-    whole = np.empty(leaf.shape, dtype_of(name))
-    prints[name] = _print(name, leaf, whole)
+    whole = keep(name, leaf)
+    prints[name] = _print(name, leaf, whole.put)
     part, _, path = name.partition('/')
-    trees[part][path] = whole
+    trees[part][path] = whole.done()
   nested = {part: hub_names.nest(tree) for part, tree in trees.items()}
   return nested, _digest(prints)
 
@@ -83,6 +99,8 @@ def identity(found: leaves_lib.Source) -> str:
 
 def open_model(path: str, base: str = '') -> leaves_lib.Source:
   """A model by its parts; that of an adapter is the base with it merged in.
+
+  A base that was rounded to train the adapter is rounded here as well.
 
   Args:
     path: a run, a checkpoint or a Hugging Face folder.
@@ -98,7 +116,7 @@ def open_model(path: str, base: str = '') -> leaves_lib.Source:
   source = open_base(wanted, base)
   check(wanted, source.path, identity(source))
   scale = lora_config(found.about).scale
-  merged = {name: leaf for name, leaf in _of_model(source)}
+  merged = {n: _seen(wanted, n, leaf) for n, leaf in _of_model(source)}
   for name, leaf in merged.items():
     factors = [found.leaves.get(f'{name}/{key}') for key in shapes.FACTORS]
     a, b = factors
@@ -145,6 +163,15 @@ def check(base: Base, path: str, fingerprint: str) -> None:
     )
 
 
+def _seen(base, name, leaf) -> leaves_lib.Leaf:
+  """An array of the base as the adapter was trained on it."""
+  part, _, path = name.partition('/')
+  kind = base.choice.of(path) if part == 'params' else None
+  if kind is None:
+    return leaf
+  return kept_lib.RoundedLeaf(leaf, kind, path.startswith('layers/'))
+
+
 class _Merged:
   """A matrix of the base and its factors, summed as it is read."""
 
@@ -164,8 +191,8 @@ def _of_model(found) -> Iterator[tuple[str, leaves_lib.Leaf]]:
       yield name, found.leaves[name]
 
 
-def _print(name, leaf, whole=None) -> str:
-  """The fingerprint of one array as float32, which is also copied to `whole`.
+def _print(name, leaf, put=None) -> str:
+  """The fingerprint of one array as float32, whose parts are also `put`.
 
   The first layer's EDA vector, which Hugging Face folders do not have and no
   model uses, counts as zeros.
@@ -174,8 +201,8 @@ def _print(name, leaf, whole=None) -> str:
   def read():
     for index, values in leaves_lib.parts(leaf, name):
       values = np.asarray(values)
-      if whole is not None:
-        whole[index] = values
+      if put:
+        put(index, values)
       wide = values.astype(np.float32)
       if name == f'params/{hub_names.EDA}' and index == (0,):
         wide = np.zeros_like(wide)

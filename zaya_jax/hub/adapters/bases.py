@@ -11,7 +11,9 @@ from zaya_jax import config as config_lib
 from zaya_jax.checkpoint import arrays
 from zaya_jax.checkpoint.reading import reader
 from zaya_jax.hub import leaves as leaves_lib
-from zaya_jax.hub.adapters import adapter
+from zaya_jax.hub import packing
+from zaya_jax.hub.adapters import adapter, kept
+from zaya_jax.hub.quantized import choice as choice_lib
 from zaya_jax.model import lora, shapes
 from zaya_jax.parallel import partition
 
@@ -50,7 +52,7 @@ def begin(
   """
   found, factors = leaves_lib.find(config.restore), None
   if its_base := adapter.of(found.about):
-    _check_kind(config, adapter.lora_config(found.about))
+    _check_kind(config, adapter.lora_config(found.about), its_base)
     factors = reader.restore_params(
       found.path, {'params': _abstract(like['params'])}
     )['params']
@@ -58,7 +60,7 @@ def begin(
   params, buffers, print_ = _put(config, mesh, found, like['buffers'])
   if its_base:
     adapter.check(its_base, found.path, print_)
-  return Begun(params, buffers, factors, _named(found, print_))
+  return Begun(params, buffers, factors, _named(config, found, print_))
 
 
 def again(
@@ -72,15 +74,22 @@ def again(
   Raises:
     CheckpointError: if it is not there, or has other values than before.
   """
+  _check_rounding(config, config.run_dir, base)
   found = adapter.open_base(base, config.restore)
   params, _, print_ = _put(config, mesh, found)
   adapter.check(base, found.path, print_)
-  return params, _named(found, print_)
+  return params, _named(config, found, print_)
 
 
-def _named(found, print_) -> adapter.Base:
+def _named(config, found, print_) -> adapter.Base:
   source = os.path.abspath(found.path)  # One checkpoint, not the newest.
-  return adapter.Base(source=source, fingerprint=print_)
+  choice = choice_lib.given(config)
+  return adapter.Base(
+    source=source,
+    fingerprint=print_,
+    quant=choice.kind,
+    targets=choice.targets if choice else (),
+  )
 
 
 def _abstract(tree) -> Any:
@@ -89,7 +98,21 @@ def _abstract(tree) -> Any:
   )
 
 
-def _check_kind(config, there) -> None:
+def _check_rounding(config, path, base) -> None:
+  """Refuses a base that is to be rounded otherwise than it was."""
+  mine = choice_lib.given(config)
+  if (mine or choice_lib.NONE) == (base.choice or choice_lib.NONE):
+    return
+  flags = f'--quant={base.quant}'
+  if base.choice:
+    flags += f' --quant.targets={",".join(base.targets)}'
+  raise config_lib.UsageError(
+    f'--quant={config.quant} --quant.targets={",".join(mine.targets)}: the '
+    f'adapter in {path} was trained on its base with {flags}; use these flags.'
+  )
+
+
+def _check_kind(config, there, base) -> None:
   """Refuses to go on with an adapter of another rank, scale or targets."""
   for name in ('rank', 'scale', 'targets'):
     mine, its = getattr(config.lora, name), getattr(there, name)
@@ -100,14 +123,15 @@ def _check_kind(config, there) -> None:
         f'--lora.targets={",".join(there.targets)}; use these flags, or export '
         'it and adapt what --mode=export writes.'
       )
+  _check_rounding(config, config.restore, base)
 
 
 def _put(config, mesh, found, like=None):
   """Reads a base onto the mesh: parameters, buffers, fingerprint."""
-  kinds = {name: leaf.dtype for name, leaf in found.leaves.items()}
   _check_shapes(config, found)
+  packing.wanted(found, choice_lib.given(config))  # Or it refuses.
   trees, print_ = adapter.read(
-    found, lambda name: _dtype(config, name, kinds[name])
+    found, lambda name, leaf: _keep(config, found, name, leaf)
   )
   with jax.set_mesh(mesh):
     specs = partition.part_specs(trees['params'])
@@ -125,12 +149,18 @@ def _put(config, mesh, found, like=None):
   return params, buffers, print_
 
 
-def _dtype(config, name, stored):
-  """The type in which a frozen array stays on the devices."""
+def _keep(config, found, name, leaf) -> kept.Kept:
+  """How a frozen array stays: its type, or its few bits."""
   part, _, path = name.partition('/')
-  if part == 'params':
-    return lora.frozen_dtype(config.model, path, stored)
-  return np.dtype(np.float32)
+  if part != 'params':
+    return kept.Wide(leaf.shape, np.float32)
+  if kind := choice_lib.given(config).of(path):
+    return kept.Rounded(found.path, name, leaf.shape[0], kind)
+  # What is packed lies whole on each device, which FSDP is there to avoid.
+  if packing.is_stored(leaf) and config.mesh.fsdp == 1:
+    return kept.Stored(leaf, name)
+  dtype = lora.frozen_dtype(config.model, path, leaf.dtype)
+  return kept.Wide(leaf.shape, dtype)
 
 
 def _check_shapes(config, found) -> None:

@@ -6,14 +6,6 @@ import dataclasses
 from zaya_jax import config as config_lib
 from zaya_jax.model import shapes
 
-_TARGETS = {
-  **{
-    target: frozenset(f'layers/{name}' for name in names)
-    for target, names in shapes.ADAPTED.items()
-  },
-  'embedding': frozenset(('embed', 'head')),
-}
-
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
@@ -34,14 +26,8 @@ class Choice:
     return f'{self.kind} ({", ".join(self.targets)})'
 
   def of(self, path: str) -> str | None:
-    """The kind of a parameter, by its path; None: it stays as it is.
-
-    The embedding has 8 bits at the least: its rows are looked up as well.
-    """
-    named = any(path in _TARGETS[target] for target in self.targets)
-    if not self or not named:
-      return None
-    return 'int8' if path in _TARGETS['embedding'] else self.kind
+    """The kind of a parameter, by its path; None: it stays as it is."""
+    return shapes.kind_of(path, self.kind, self.targets)
 
   def check(self, model: config_lib.ModelConfig) -> None:
     """Whether matrices of this model can be rounded so.

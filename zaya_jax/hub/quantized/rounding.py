@@ -15,28 +15,15 @@ import itertools
 import os
 from concurrent import futures
 
-import ml_dtypes
 import numpy as np
 
-GROUP = 64  # Inputs that share a scale of int4, at most.
+from zaya_jax.model import shapes
+
 BITS = {'int8': 8, 'int4': 4}
-SCALE = np.dtype(ml_dtypes.bfloat16)
 OFFSET = 8  # As `ops.experts.packed` stores numbers of 4 bits.
 # What the largest element of a group is divided by.
 _DIVISORS = (8.0, 8.5, 9.0)
 _BLOCK = 2**18  # Elements at a time: they stay in the cache.
-
-
-def group_of(inputs: int) -> int:
-  """Inputs that share a scale: the largest even divisor up to GROUP.
-
-  Raises:
-    ValueError: if the number of inputs is odd.
-  """
-  found = [g for g in range(2, min(GROUP, inputs) + 1, 2) if inputs % g == 0]
-  if not found:
-    raise ValueError(f'{inputs} inputs are odd, and two share a byte')
-  return found[-1]
 
 
 def pack(w: np.ndarray, kind: str) -> tuple[np.ndarray, np.ndarray]:
@@ -50,13 +37,13 @@ def pack(w: np.ndarray, kind: str) -> tuple[np.ndarray, np.ndarray]:
     values [..., F, D] int8 or [..., F, D / 2] uint8, scale [..., F, G].
   """
   *lead, outputs, inputs = w.shape
-  group = inputs if kind == 'int8' else group_of(inputs)
+  group = inputs if kind == 'int8' else shapes.group_of(inputs)
   count = inputs // group
   whole = w.reshape(-1, outputs, inputs)
   stored = inputs if kind == 'int8' else inputs // 2
   dtype = np.int8 if kind == 'int8' else np.uint8
   values = np.empty((*whole.shape[:2], stored), dtype)
-  scale = np.empty((*whole.shape[:2], count), SCALE)
+  scale = np.empty((*whole.shape[:2], count), shapes.SCALE)
 
   def fill(part: tuple[int, slice]) -> None:
     groups = whole[part].astype(np.float32).reshape(-1, group)
@@ -127,7 +114,7 @@ def _round_4(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _scale(scale: np.ndarray) -> np.ndarray:
-  return scale.astype(SCALE)
+  return scale.astype(shapes.SCALE)
 
 
 def _divisor(scale: np.ndarray) -> np.ndarray:

@@ -15,6 +15,7 @@ import numpy as np
 
 from zaya_jax.hub.quantized import formats, rounding
 from zaya_jax.hub.tensors import shards
+from zaya_jax.model import shapes
 
 
 def tensors(
@@ -30,7 +31,7 @@ def tensors(
   """
   bits, word = rounding.BITS[kind], formats.WORD
   words = -(-shape[-1] * bits // (8 * word))
-  group = shape[-1] if kind == 'int8' else rounding.group_of(shape[-1])
+  group = shape[-1] if kind == 'int8' else shapes.group_of(shape[-1])
   known = _Rounded(kind, read)
 
   def packed() -> np.ndarray:
@@ -48,7 +49,7 @@ def tensors(
     shards.Tensor(
       name + formats.SCALE,
       (*shape[:-1], shape[-1] // group),
-      rounding.SCALE,
+      shapes.SCALE,
       known.scale,
     ),
     shards.Tensor(
@@ -86,7 +87,7 @@ def settings(stored: Iterable[tuple[str, int, str]]) -> dict[str, Any]:
   """
   schemes: dict[tuple[str, int], dict[str, None]] = {}
   for name, inputs, kind in stored:
-    group = 0 if kind == 'int8' else rounding.group_of(inputs)
+    group = 0 if kind == 'int8' else shapes.group_of(inputs)
     module = re.escape(name.removesuffix('.weight'))
     target = 're:' + re.sub(r'(?<=\.)\d+(?=\\)', r'\\d+', module)
     schemes.setdefault((kind, group), {})[target] = None

@@ -8,10 +8,10 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 
 from zaya_jax import config as config_lib
+from zaya_jax.hub import packing
 from zaya_jax.hub.quantized import choice as choice_lib
 from zaya_jax.inference import load as load_lib
 from zaya_jax.inference import model as model_lib
-from zaya_jax.inference import packing
 from zaya_jax.inference.decoding import slots as slots_lib
 from zaya_jax.inference.serve import engine as engine_lib
 

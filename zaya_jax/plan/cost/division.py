@@ -154,8 +154,8 @@ def leaves(
 ) -> list[Leaf]:
   """The parameters of a run, placed as `parallel.partition` places them.
 
-  Of a run with --lora.rank they are frozen, and the factors of its adapter are
-  there too.
+  Of a run with --lora.rank they are frozen, of few bits with --quant, and the
+  factors of its adapter are there too.
 
   Args:
     config: of the run.
@@ -167,10 +167,16 @@ def leaves(
   model = shapes.parameters(config.model)
   if not lora.rank:
     return [_leaf(n, shape, muon(n), layout) for n, shape in model.items()]
-  found = [
-    _leaf(n, shape, False, layout, width if n in shapes.MULTIPLIED else 4)
-    for n, shape in model.items()
-  ]
+  found = []
+  for name, shape in model.items():
+    if kind := shapes.kind_in_run(config, name):
+      parts = shapes.packed_arrays(name, shape, kind)
+      for part, (size, dtype) in parts.items():
+        path = f'{name}/{part}'
+        found.append(_leaf(path, size, False, layout, dtype.itemsize))
+      continue
+    frozen = width if name in shapes.MULTIPLIED else 4
+    found.append(_leaf(name, shape, False, layout, frozen))
   adapters = shapes.adapters(config.model, lora)
   return found + [_leaf(n, s, False, layout) for n, s in adapters.items()]
 

@@ -205,7 +205,7 @@ def score_bytes(config: config_lib.Config, layout: division.Layout) -> float:
 def _layer_work(config, layout, found, width) -> float:
   """Scores with their gradients, a layer's weights, gradients and slots."""
   per_layer = sum(
-    leaf.seen * (layout.sizes['fsdp'] if 'fsdp' in leaf.held else 1)
+    _wide(config, leaf) * (layout.sizes['fsdp'] if 'fsdp' in leaf.held else 1)
     for leaf in found
     if leaf.name.startswith('layers/')
   )
@@ -220,6 +220,15 @@ def _layer_work(config, layout, found, width) -> float:
     + (4 + width) * per_layer
     + (slots if peers > 1 else 0)
   )
+
+
+def _wide(config, leaf) -> float:
+  """Elements that a layer of one device sees, widened if they are packed."""
+  name, _, part = leaf.name.rpartition('/')
+  if part not in placement.PACKED:
+    return leaf.seen
+  whole = math.prod(shapes.parameters(config.model)[name])
+  return whole / leaf.shards if part == placement.PACKED[0] else 0.0
 
 
 def _logits(config, layout, width) -> float:

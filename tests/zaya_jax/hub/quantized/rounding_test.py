@@ -7,6 +7,7 @@ import pytest
 
 from tests.support import few_bits
 from zaya_jax.hub.quantized import rounding
+from zaya_jax.model import shapes
 
 
 def draw(*shape):
@@ -23,7 +24,7 @@ def test_what_is_unpacked_is_number_times_scale(kind):
 @pytest.mark.parametrize('kind', ['int8', 'int4'])
 def test_a_matrix_of_few_values_comes_back(kind):
   values, scale = few_bits.draw(1, (3,), kind, inputs=128)
-  group = 128 if kind == 'int8' else rounding.GROUP
+  group = 128 if kind == 'int8' else shapes.GROUP
   scale = np.resize(scale, (*scale.shape[:-1], 128 // group))
   # The largest number of each group tells the scale.
   if kind == 'int8':
@@ -47,12 +48,12 @@ def test_shapes_and_types_are_those_of_decoding():
   ('inputs', 'group'), [(2048, 64), (160, 40), (48, 48), (134, 2), (66, 22)]
 )
 def test_group_is_the_largest_even_divisor_up_to_64(inputs, group):
-  assert rounding.group_of(inputs) == group
+  assert shapes.group_of(inputs) == group
 
 
 def test_odd_inputs_have_no_groups():
   with pytest.raises(ValueError, match='63 inputs are odd'):
-    rounding.group_of(63)
+    shapes.group_of(63)
 
 
 def test_an_element_of_int8_is_half_a_step_off_at_most():

@@ -17,10 +17,10 @@ from zaya_jax import main
 from zaya_jax.checkpoint import errors as checkpoint_errors
 from zaya_jax.convert import exporter
 from zaya_jax.hub import folder as hub_folder
+from zaya_jax.hub import packing
 from zaya_jax.hub.quantized import choice, rounding
 from zaya_jax.hub.tensors import errors
 from zaya_jax.inference import load as load_lib
-from zaya_jax.inference import packing
 from zaya_jax.model import packed
 
 MODEL = tiny.config(
@@ -201,8 +201,13 @@ def test_commands_take_the_flag(run, tmp_path, capsys):
 @pytest.mark.parametrize(
   ('words', 'said'),
   [
-    (['--mode=train', '--run_dir=r'], '--mode=train takes it as it is'),
-    (['--mode=plan'], '--mode=plan takes it as it is'),
+    (['--mode=train', '--run_dir=r'], '--mode=train without --lora.rank'),
+    (['--mode=plan'], '--mode=plan without --lora.rank trains all'),
+    (
+      ['--mode=plan', '--lora.rank=2', '--mesh.fsdp=2'],
+      '--mesh.fsdp=2 divides',
+    ),
+    (['--mode=bench', '--bench.op=experts'], '--mode=bench takes it as it is'),
     (['--mode=generate', '--source=.', '--quant.targets=router'], 'each once'),
     (['--mode=conform', '--source=.'], 'rounds our own model'),
   ],

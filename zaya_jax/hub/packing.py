@@ -38,7 +38,7 @@ def wanted(found: _Found, choice: choice_lib.Choice) -> bool:
   Raises:
     UsageError: if it cannot be rounded, or was already.
   """
-  stored = [n for n, leaf in found.leaves.items() if _stored(leaf)]
+  stored = [n for n, leaf in found.leaves.items() if is_stored(leaf)]
   if choice and stored:
     raise config_lib.UsageError(
       f'--quant={choice.kind}: {found.path} is quantized already, such as '
@@ -67,8 +67,8 @@ def read(
       continue
     kind = choice.of(path) if part == 'params' else None
     check = _Check(found.path, name)
-    if _stored(leaf):
-      parts = ((n, check(leaf.read_packed(n))) for n in _layers(leaf, name))
+    if is_stored(leaf):
+      parts = ((n, check(pair)) for n, pair in numbers(leaf, name))
       trees[part][path] = _packed(leaf, parts)
     elif kind:
       parts = _rounded(leaf, name, kind, check)
@@ -77,6 +77,77 @@ def read(
       trees[part][path] = _wide(leaf, name, check)
   params, buffers = (hub_names.nest(tree) for tree in trees.values())
   return params, buffers
+
+
+class Stack:
+  """Packed matrices that come layer by layer, on the host.
+
+  Args:
+    lead: the first dimension: layers, if it has them.
+  """
+
+  def __init__(self, lead: int):
+    self._lead = lead
+    self._whole: list[np.ndarray] = []
+
+  def put(self, index: tuple[int, ...], pair: tuple[Any, Any]) -> None:
+    """Numbers and scales of a layer; the index () is of all there is."""
+    if not index:
+      self._whole = list(pair)
+      return
+    if not self._whole:
+      self._whole = [np.empty((self._lead, *a.shape), a.dtype) for a in pair]
+    for stack, part in zip(self._whole, pair, strict=True):
+      stack[index] = part
+
+  def done(self) -> packed.Packed:
+    """All of them, NumPy arrays."""
+    values, scale = self._whole
+    return packed.Packed(values=values, scale=scale)  # type: ignore[arg-type]
+
+
+def is_stored(leaf: Any) -> TypeGuard[leaves_lib.FolderLeaf]:
+  """Whether a leaf has few bits in its folder."""
+  return isinstance(leaf, leaves_lib.FolderLeaf) and leaf.is_packed
+
+
+def numbers(
+  leaf: leaves_lib.FolderLeaf, name: str
+) -> Iterator[tuple[Any, Any]]:
+  """Yields (index, numbers and scales) of a leaf that `is_stored`."""
+  stacked = name.partition('/')[2].startswith('layers/')
+  for index in [(n,) for n in range(leaf.shape[0])] if stacked else [()]:
+    yield index, leaf.read_packed(index)
+
+
+def rounded(index: tuple[int, ...], values: Any, kind: str) -> tuple[Any, Any]:
+  """Numbers and scales of a part of an array; () is the index of no layer."""
+  # Of the layers alone matrices are kept as [in, out].
+  return rounding.pack(values.swapaxes(-1, -2) if index else values, kind)
+
+
+def widened(params: Any, dtype: Any) -> Any:
+  """NumPy parameters of which no matrix is packed, one layer at a time.
+
+  Args:
+    params: nested dict of a model, on the host.
+    dtype: of the matrices that were packed.
+  """
+
+  def one(path, leaf):
+    if not few_bits.is_packed(leaf):
+      return leaf
+    if path[0].key != 'layers':
+      return rounding.unpack(leaf.values, leaf.scale).astype(dtype)
+    *lead, outputs, inputs = leaf.shape
+    wide = np.empty((*lead, inputs, outputs), dtype)
+    for n, pair in enumerate(zip(leaf.values, leaf.scale, strict=True)):
+      wide[n] = rounding.unpack(*pair).swapaxes(-1, -2)
+    return wide
+
+  return jax.tree_util.tree_map_with_path(
+    one, params, is_leaf=few_bits.is_packed
+  )
 
 
 def note(weights: Any) -> str:
@@ -106,36 +177,18 @@ class _Check:
     return values
 
 
-def _stored(leaf: leaves_lib.Leaf) -> TypeGuard[leaves_lib.FolderLeaf]:
-  return isinstance(leaf, leaves_lib.FolderLeaf) and leaf.is_packed
-
-
-def _layers(leaf, name) -> list[tuple[int, ...]]:
-  stacked = name.partition('/')[2].startswith('layers/')
-  return [(n,) for n in range(leaf.shape[0])] if stacked else [()]
-
-
 def _rounded(leaf, name, kind, check) -> Iterator[tuple[Any, Any]]:
   """(index, numbers and scales) of the parts of an array."""
   for index, values in leaves_lib.parts(leaf, name):
-    # Of the layers alone matrices are kept as [in, out].
-    rows = values.swapaxes(-1, -2) if index else values
-    yield index, rounding.pack(check(rows), kind)
+    yield index, rounded(index, check(values), kind)
 
 
 def _packed(leaf, parts) -> packed.Packed:
   """Of an array, from numbers and scales of its parts."""
-  whole: list[np.ndarray] = []
+  stack = Stack(leaf.shape[0])
   for index, pair in parts:
-    if not index:
-      whole = list(pair)
-      break
-    if not whole:
-      whole = [np.empty((leaf.shape[0], *a.shape), a.dtype) for a in pair]
-    for stack, part in zip(whole, pair, strict=True):
-      stack[index] = part
-  values, scale = map(jnp.asarray, whole)
-  return packed.Packed(values=values, scale=scale)
+    stack.put(index, pair)
+  return jax.tree.map(jnp.asarray, stack.done())
 
 
 def _wide(leaf, name, check: Callable[[np.ndarray], np.ndarray]):
