@@ -53,7 +53,7 @@ def compile_step(
 
   Raises:
     UsageError: if there is no such environment, or the step refuses the mesh.
-    CompileError: if the compiler gives up.
+    CompileError: if the compiler gives up, or takes half an hour.
   """
   if config.plan.chip != 'mi300x':
     raise config_lib.UsageError(
@@ -72,21 +72,27 @@ def compile_step(
     )
   kept = ('PATH', 'HOME', 'TMPDIR')
   environment = {k: os.environ[k] for k in kept if k in os.environ}
-  done = subprocess.run(
-    [python, '-c', _CHILD, ROOT],
-    input=config.to_flagfile(),
-    capture_output=True,
-    text=True,
-    timeout=_TIMEOUT_S,
-    check=False,
-    env={
-      **environment,
-      'JAX_PLATFORMS': 'cpu',
-      'JAX_TRACEBACK_FILTERING': 'off',  # So that the error is what ends it.
-      'LD_LIBRARY_PATH': str(home / 'stubs'),
-      'XLA_FLAGS': ' '.join(_flags(config)),
-    },
-  )
+  try:
+    done = subprocess.run(
+      [python, '-c', _CHILD, ROOT],
+      input=config.to_flagfile(),
+      capture_output=True,
+      text=True,
+      timeout=_TIMEOUT_S,
+      check=False,
+      env={
+        **environment,
+        'JAX_PLATFORMS': 'cpu',
+        'JAX_TRACEBACK_FILTERING': 'off',  # So that the error is what ends it.
+        'LD_LIBRARY_PATH': str(home / 'stubs'),
+        'XLA_FLAGS': ' '.join(_flags(config)),
+      },
+    )
+  except subprocess.TimeoutExpired:
+    raise CompileError(
+      f'--plan.compile=rocm did not end within {_TIMEOUT_S / 60:g} minutes; '
+      'run it again where less else is running, or of a smaller mesh.'
+    ) from None
   if not done.returncode:
     warnings = done.stderr.count(contracts.WARNING)
     return {**json.loads(done.stdout), 'rematerialized': warnings}

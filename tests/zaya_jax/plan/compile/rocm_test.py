@@ -85,6 +85,13 @@ def test_failure_of_the_child_is_its_last_line(tmp_path, code, error):
   assert 'much' not in str(caught.value)
 
 
+def test_compiler_that_takes_too_long_is_told(tmp_path, monkeypatch):
+  monkeypatch.setattr(rocm, '_TIMEOUT_S', 0.2)
+  home = _home(tmp_path, 'exec sleep 60')
+  with pytest.raises(rocm.CompileError, match='did not end within'):
+    rocm.compile_step(released.parse(), home)
+
+
 @pytest.mark.parametrize(
   'words, sentence',
   [
