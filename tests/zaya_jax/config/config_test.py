@@ -28,7 +28,7 @@ BOUNDS = {
     preflight.devices preflight.ports
     aegis.grace_s aegis.restarts_per_hour aegis.condemn_per_hour
     aegis.quarantine_h aegis.outage_wait_s log.sample_every log.peak_tflops
-    ledger.step data.copies_gb""",
+    ledger.step data.copies_gb dpo.beta""",
   # Sizes, counts, intervals and limits of which there is at least one.
   (1, None): """
     model.num_layers model.d_model model.num_heads model.num_kv_heads
@@ -55,7 +55,7 @@ BOUNDS = {
   (0, 1): """
     data.bad_rows
     model.rope_fraction optim.momentum optim.beta1 optim.beta2
-    generate.top_p aegis.condemn_share""",
+    generate.top_p aegis.condemn_share dpo.label_smoothing""",
   (0, 0.9): 'data.val_fraction',
   (0.01, 1): 'plan.efficiency',
   (0.01, None): 'bench.minutes',

@@ -167,7 +167,7 @@ def test_restored_model_must_be_that_of_the_flags(run, folder):
     (
       lambda f: BPE_LARGE.save(f),
       3,
-      'the model only 320',
+      'the model 320',
     ),
     (
       lambda f: (f / 'tokenizer.json').write_text('{'),

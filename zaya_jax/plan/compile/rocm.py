@@ -70,10 +70,22 @@ def compile_step(
       f'--plan.compile=rocm needs the compiler in {home}; run make rocm-venv '
       'once in a clone of the repository, and this command there.'
     )
+  done = _run(python, home, config)
+  if not done.returncode:
+    warnings = done.stderr.count(contracts.WARNING)
+    return {**json.loads(done.stdout), 'rematerialized': warnings}
+  last = (done.stderr.strip().splitlines() or ['nothing was said'])[-1]
+  if done.returncode == config_lib.UsageError.exit_code:
+    raise config_lib.UsageError(last)
+  raise CompileError(f'--plan.compile=rocm failed: {last}')
+
+
+def _run(python, home, config) -> subprocess.CompletedProcess[str]:
+  """The child, when it has ended."""
   kept = ('PATH', 'HOME', 'TMPDIR')
   environment = {k: os.environ[k] for k in kept if k in os.environ}
   try:
-    done = subprocess.run(
+    return subprocess.run(
       [python, '-c', _CHILD, ROOT],
       input=config.to_flagfile(),
       capture_output=True,
@@ -93,13 +105,6 @@ def compile_step(
       f'--plan.compile=rocm did not end within {_TIMEOUT_S / 60:g} minutes; '
       'run it again where less else is running, or of a smaller mesh.'
     ) from None
-  if not done.returncode:
-    warnings = done.stderr.count(contracts.WARNING)
-    return {**json.loads(done.stdout), 'rematerialized': warnings}
-  last = (done.stderr.strip().splitlines() or ['nothing was said'])[-1]
-  if done.returncode == config_lib.UsageError.exit_code:
-    raise config_lib.UsageError(last)
-  raise CompileError(f'--plan.compile=rocm failed: {last}')
 
 
 def _flags(config):
