@@ -95,7 +95,7 @@ def with_gradients(
   # Data, as what comes back from the layers behind: XLA would fold constants.
   rng = np.random.default_rng(1)
   cotangent = jax.tree.map(
-    lambda a: jnp.asarray(rng.standard_normal(a.shape, np.float32), a.dtype),
+    lambda a: jnp.asarray(rng.standard_normal(a.shape), a.dtype),
     jax.eval_shape(run, *args),
   )
   return both, (cotangent, *args)

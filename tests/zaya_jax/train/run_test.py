@@ -438,8 +438,13 @@ def small_presets():
 )
 def test_preset_makes_a_step(path, run, straight, text, tmp_path):
   # Refused without a model to go on from.
-  tuned = path.stem in ('chat', 'finetune', 'lora')
+  tuned = path.stem in ('chat', 'dpo', 'finetune', 'lora')
   source = [f'--restore={straight}'] if tuned else []
+  if path.stem == 'dpo':
+    answers = {'chosen': 'Yes.', 'rejected': 'No.'}
+    pairs = ({'prompt': f'Is {i} it?', **answers} for i in range(99))
+    text = tmp_path / 'pairs.jsonl'
+    text.write_text(''.join(f'{json.dumps(pair)}\n' for pair in pairs))
   code, _, error = run(
     f'--flagfile={path}',
     *source,
