@@ -454,7 +454,7 @@ def test_preset_makes_a_step(path, run, straight, text, tmp_path):
     '--model.num_layers=1',
     '--model.scan_layers=false',
     '--data.batch_size=2',
-    '--data.seq_len=32',
+    f'--data.seq_len={128 if path.stem == "dpo" else 32}',
     '--eval.batches=1',
     '--generate.max_tokens=1',
     '--nolog.tensorboard',
