@@ -49,10 +49,13 @@ def write(
   sides, left_out = layout.write(folder, found, work, rules)
   _check_pairs(reports, settings)
   if not sides[split.TRAIN].tokens:
+    reasons = [f'{n} {why}' for why, n in left_out.items() if n]
+    reasons += [
+      f'{name}: {why}' for r in reports for name, why in r.skipped.items()
+    ][:1]
     raise errors.DataError(
       f'--data.input={settings.input} has no text to train on: all that is '
-      'not held out is left out '
-      f'({", ".join(f"{n} {why}" for why, n in left_out.items() if n)}).'
+      f'not held out is left out ({", ".join(reasons)}).'
     )
   shards = bundle.Shards(
     folder=folder,
