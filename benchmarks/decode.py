@@ -22,7 +22,6 @@ import json
 import pathlib
 import subprocess
 import sys
-import time
 
 from benchmarks import record
 from zaya_jax import config as config_lib
@@ -71,10 +70,8 @@ def ours(args):
   count = jax.jit(
     lambda p, b, t: zaya.bind(model, p, b).features(t).load.tokens[:, :-1] > 0
   )
-  for batch, context in cases(args):
-    rows = np.random.default_rng(SEED).integers(
-      3, min(30_000, model.vocab_size), (batch, context)
-    )
+  for rows in prompts(args, model):
+    batch, context = rows.shape
     best = None
     for _ in range(args.repeats):
       found = np.stack(list(decoder.tokens(list(rows), args.tokens)))
@@ -156,72 +153,26 @@ def bytes_of_step(model, params, batch, tokens, chosen):
 
 def theirs(args):
   """The same lines: transformers."""
-  import torch
-  import transformers
+  from benchmarks.peers import hf_decode
 
-  transformers.logging.set_verbosity_error()
-  device = 'cuda' if torch.cuda.is_available() else 'cpu'
-  config = transformers.ZayaConfig(**shape(model_of(args)))
-  config._attn_implementation = 'sdpa'
-  torch.set_default_dtype(torch.bfloat16)
-  for experts in ('batched_mm', 'grouped_mm', 'eager'):
-    try:
-      config._experts_implementation = experts
-      torch.manual_seed(SEED)
-      with torch.device(device):
-        model = transformers.ZayaForCausalLM(config).eval()
-      for batch, context in cases(args):
-        peer(args, model, device, experts, batch, context)
-      del model
-    # One of three ways, which torch may not have; the others go on.
-    except (ImportError, RuntimeError, TypeError, ValueError) as error:
-      emit(experts=experts, error=repr(error)[:300])
+  model = model_of(args)
+  for line in hf_decode.rates(
+    shape(model),
+    lambda: prompts(args, model),
+    tokens=min(args.tokens, args.peer_tokens),
+    repeats=args.repeats,
+    seed=SEED,
+  ):
+    emit(**line)
 
 
-def peer(args, model, device, experts, batch, context):
-  """Emits what transformers does with one batch."""
+def prompts(args, model):
+  """Those of each case, int64 [batch, context]."""
   import numpy as np
-  import torch
 
-  rows = np.random.default_rng(SEED).integers(
-    3, min(30_000, model.config.vocab_size), (batch, context)
-  )
-  rows = torch.from_numpy(rows).to(device)
-
-  def seconds(tokens):
-    start = time.perf_counter()
-    out = model.generate(
-      rows,
-      attention_mask=torch.ones_like(rows),
-      max_new_tokens=tokens,
-      min_new_tokens=tokens,
-      do_sample=False,
-      **({'prefill_chunk_size': 1024} if batch * context > 2**18 else {}),
-    )
-    first = out[0, context : context + 8].tolist()  # Waits for the device.
-    return time.perf_counter() - start, first
-
-  try:
-    seconds(2)
-    prefill, _ = min(seconds(1) for _ in range(args.repeats))
-    steps = min(args.tokens, args.peer_tokens)
-    whole, first = min(seconds(steps + 1) for _ in range(args.repeats))
-  except RuntimeError as error:
-    emit(batch=batch, context=context, experts=experts, error=str(error)[:200])
-    return
-  emit(
-    batch=batch,
-    context=context,
-    experts=experts,
-    tokens_per_second=batch * steps / (whole - prefill),
-    prefill_tokens_per_second=batch * context / prefill,
-    first_tokens=first,
-  )
-
-
-def cases(args):
-  """The (batch, context) pairs."""
-  return itertools.product(args.batch, args.context)
+  for size in itertools.product(args.batch, args.context):
+    rng = np.random.default_rng(SEED)
+    yield rng.integers(3, min(30_000, model.vocab_size), size)
 
 
 def emit(**line):

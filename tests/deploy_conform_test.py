@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The wheel zaya-conform: complete, without jax; it tells right from wrong."""
 
-import importlib.util
 import json
 import os
 import pathlib
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+from tests.support import scripts
 from zaya_jax import config
 from zaya_jax.convert import conformance
 
@@ -24,11 +24,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope='module')
 def setup():
-  path = ROOT / 'deploy/conform/setup.py'
-  spec = importlib.util.spec_from_file_location('conform_setup', path)
-  module = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(module)
-  return module
+  return scripts.load('deploy/conform/setup.py')
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 """README and docs/: links, flags, commands, programs and quoted messages."""
 
 import ast
-import importlib.util
 import os
 import pathlib
 import re
@@ -12,7 +11,7 @@ from importlib import metadata
 import pytest
 
 import zaya_jax
-from tests.support import documents, tiny
+from tests.support import documents, scripts, tiny
 from zaya_jax import config as config_lib
 from zaya_jax import main
 from zaya_jax.config import flags
@@ -146,12 +145,8 @@ def test_python_is_python(page):
 
 
 def test_flags_page_is_up_to_date():
-  path = ROOT / 'ci' / 'flags_page.py'
-  spec = importlib.util.spec_from_file_location('flags_page', path)
-  module = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(module)
   page = (ROOT / 'docs' / 'flags.md').read_text()
-  assert page == module.page(), 'run: make docs'
+  assert page == scripts.load('ci/flags_page.py').page(), 'run: make docs'
 
 
 def messages() -> list[str]:

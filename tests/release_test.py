@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """CHANGELOG.md and CITATION.cff tell of the version that the package has."""
 
-import importlib.util
 import pathlib
 import re
 
 import pytest
 
+from tests.support import scripts
 from zaya_jax import config
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -33,11 +33,7 @@ def test_each_version_has_kinds_of_changes_that_readers_know():
 
 @pytest.fixture(scope='module')
 def release():
-  path = ROOT / 'ci/release.py'
-  spec = importlib.util.spec_from_file_location('release', path)
-  module = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(module)
-  return module
+  return scripts.load('ci/release.py')
 
 
 LOG = """# Changelog

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The site: where its links lead, and that no address is made up."""
 
-import importlib.util
 import pathlib
 import re
 import tomllib
 
 import pytest
+
+from tests.support import scripts
 
 ROOT = pathlib.Path(__file__).parents[1]
 in_checkout = pytest.mark.skipif(
@@ -24,10 +25,7 @@ HOME = 'https://github.com/them/it'
 
 @pytest.fixture(scope='module')
 def site():
-  spec = importlib.util.spec_from_file_location('site', ROOT / 'ci/site.py')
-  module = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(module)
-  return module
+  return scripts.load('ci/site.py')
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 """The wheel claims one name and trains in an environment without a clone."""
 
 import ast
-import importlib.util
 import json
 import os
 import pathlib
@@ -13,6 +12,8 @@ import zipfile
 
 import pytest
 
+from tests.support import scripts
+
 ROOT = pathlib.Path(__file__).parents[1]
 in_checkout = pytest.mark.skipif(
   not (ROOT / '.gitignore').exists(), reason='Bazel gives a part of the files'
@@ -22,10 +23,7 @@ _NAME = re.compile(r'(ops|pipelines)(\.\w+)+')
 
 
 def _setup():
-  spec = importlib.util.spec_from_file_location('setup', ROOT / 'setup.py')
-  module = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(module)
-  return module
+  return scripts.load('setup.py')
 
 
 def _names(source):

@@ -13,10 +13,9 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from ops import dispatch
 from ops.attention import reference
 from ops.attention.triton import one
-from ops.triton import backend
+from ops.triton import backend, launch
 
 _BLOCK = 1024  # Keys that a step of a prompt's walk looks at.
 _PART = 256  # Keys of one of the products side by side.
@@ -80,13 +79,11 @@ def _in_triton(v_BKSC) -> bool:
   They write what each part gives, an eighth of what they read. For many rows of
   a long cache XLA's products fill a GPU as well, and write less.
   """
-  is_gpu = dispatch.platform() in dispatch.GPUS
   batch, kv_heads, rows, channels = v_BKSC.shape
   return (
-    is_gpu
-    and not backend.unavailable()
+    backend.runs()
     and v_BKSC.dtype.itemsize == 2
-    and channels & (channels - 1) == 0
+    and launch.is_block(channels)
     and batch * kv_heads * rows <= _MOST_ROWS
   )
 

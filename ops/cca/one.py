@@ -16,7 +16,6 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
-from ops import dispatch
 from ops.cca import reference
 from ops.triton import backend, launch
 from ops.triton.backend import plgpu
@@ -24,10 +23,9 @@ from ops.triton.backend import plgpu
 
 def is_taken(dtype: jnp.dtype, channels: int, d_rope: int) -> bool:
   """Whether single tokens of a type go through `look_back`."""
-  is_gpu = dispatch.platform() in dispatch.GPUS and not backend.unavailable()
   sizes = [n for n in (channels, d_rope, channels - d_rope) if n]
-  powers = all(n & (n - 1) == 0 for n in sizes)
-  return is_gpu and powers and jnp.dtype(dtype).itemsize == 2
+  are_blocks = all(map(launch.is_block, sizes))
+  return backend.runs() and are_blocks and jnp.dtype(dtype).itemsize == 2
 
 
 def look_back(

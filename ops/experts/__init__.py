@@ -116,12 +116,11 @@ def expert_mlp_rows(
   if tokens <= few.PICKED:
     return few.picked(x_TD, expert_T, gate_up_EFD, down_EDF)
   # A CPU has no time to spare for all experts.
-  is_gpu = dispatch.platform() in dispatch.GPUS
-  if tokens <= few.DENSE and is_gpu:
+  if tokens <= few.DENSE and dispatch.platform() in dispatch.GPUS:
     return few.dense(x_TD, expert_T, gate_up_EFD, down_EDF)
   run = xla.expert_mlp_rows
   # A turn of XLA's loop over blocks takes a GPU longer than its products. In
   # float32 the kernel's products would be those of TF32.
-  if is_gpu and x_TD.dtype.itemsize == 2 and not backend.unavailable():
+  if backend.runs() and x_TD.dtype.itemsize == 2:
     run = triton.expert_mlp_rows
   return run(x_TD, expert_T, gate_up_EFD, down_EDF)

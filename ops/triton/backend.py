@@ -27,6 +27,11 @@ def unavailable() -> str | None:
   return None
 
 
+def runs() -> bool:
+  """Whether kernels in Triton run on the device of this process, a GPU."""
+  return dispatch.platform() in dispatch.GPUS and not unavailable()
+
+
 def engine(
   run: Callable[..., Any],
   unsupported: Callable[..., str | None],

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from lm_eval.models import huggingface
 
-from tests.support import runs, tiny
+from tests.support import runs
 from zaya_jax import config as config_lib
 from zaya_jax import main
 from zaya_jax.inference import harness
@@ -56,24 +56,7 @@ def folders(tmp_path_factory):
   """(a run, what was exported of it)."""
   folder = tmp_path_factory.mktemp('scores')
   run, out = folder / 'run', folder / 'out'
-  shape = tiny.config(
-    vocab_size=264, tie_embeddings=False, skip='zero', remat='none'
-  )
-  arrays = tiny.arrays
-
-  def readable(model):
-    params, buffers = arrays(model)
-    # Other bytes are hardly ever the likeliest.
-    letters = np.isin(range(model.vocab_size), list(b'xyz;'))
-    params['head'] *= np.where(letters, 1, 0.02)[:, None]
-    bias = buffers['layers']['router']['balance_bias']
-    # What `from_pretrained` makes of any other value.
-    buffers['layers']['router']['balance_bias'] = bias.at[:, -1].set(-1.0)
-    return params, buffers
-
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(tiny, 'arrays', readable)
-    runs.save(run, shape)
+  shape = runs.save_readable(run)
   data = config_lib.DataConfig(seq_len=LENGTH)
   config = config_lib.Config(run_dir=str(run), model=shape, data=data)
   (run / 'config.flags').write_text(config.to_flagfile())

@@ -8,7 +8,7 @@ import numpy as np
 
 from zaya_jax import config as config_lib
 from zaya_jax.aegis.drills import trial
-from zaya_jax.model import zaya
+from zaya_jax.model import lora, zaya
 
 # A model of one layer on the command line: it compiles and learns in seconds.
 FLAGS = [*trial.TINY, '--model.scan_layers=false']
@@ -57,6 +57,15 @@ def arrays(
 
   shapes = jax.eval_shape(lambda: zaya.init(model, jax.random.key(0)))
   return jax.tree_util.tree_map_with_path(draw, shapes)
+
+
+def adapter(
+  model: config_lib.ModelConfig, config: config_lib.LoraConfig
+) -> dict[str, Any]:
+  """An adapter that changes its base: none of its factors is 0."""
+  rng = np.random.default_rng(1)
+  draw = lambda a: jax.device_put((0.3 * rng.normal(size=a.shape)).astype('f4'))
+  return jax.tree.map(draw, lora.init(model, config, jax.random.key(0)))
 
 
 def logits(

@@ -11,6 +11,7 @@ import safetensors.numpy
 
 from tests.support import chats
 from zaya_jax import main
+from zaya_jax.checkpoint.reading import finder, lazy
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / 'tests' / 'golden' / 'plain'
@@ -76,3 +77,25 @@ def tune(source: pathlib.Path, run_dir: pathlib.Path, *args: str) -> int:
   preset = f'--flagfile={ROOT}/configs/finetune.flags'
   named = [f'--restore={source}', f'--run_dir={run_dir}']
   return main.main(['zaya_jax', preset, *named, *SMALL, *args])
+
+
+def home(folder: pathlib.Path) -> pathlib.Path:
+  """Writes a base, `hf`, and conversations, `chats.jsonl`, into a folder."""
+  model_folder(folder / 'hf')
+  write(folder / 'chats.jsonl')
+  return folder
+
+
+def tune_chats(
+  folder: pathlib.Path, run: str, *args: str, base: str = 'hf'
+) -> int:
+  """Fine-tunes what `home` wrote; the run is a folder beside it."""
+  text = f'--data.input={folder}/chats.jsonl'
+  named = [*args, '--log.sample_every=0']
+  return tune(folder / base, folder / run, text, *named)
+
+
+def leaves(run: pathlib.Path) -> dict[str, np.ndarray]:
+  """All arrays of the last checkpoint of a run, by name."""
+  found = lazy.leaves(finder.resolve(str(run)))
+  return {name: np.asarray(leaf[()]) for name, leaf in found.items()}

@@ -253,7 +253,8 @@ class DpoConfig(fields.Section, prefix='dpo.'):
   )
   label_smoothing: float = field(
     0.0,
-    'The share of pairs that are taken to be the wrong way round.',
+    'The share of pairs that are taken to be the wrong way round. Of one half '
+    'nothing is left to learn.',
     minimum=0.0,
-    maximum=1.0,
+    maximum=0.5,
   )

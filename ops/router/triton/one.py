@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
-from ops import dispatch
 from ops.router.triton import numbers
 from ops.triton import backend, launch
 from ops.triton.backend import plgpu
@@ -26,9 +25,8 @@ _OUTPUTS = 32  # Of a block.
 
 def is_taken(dtype: jnp.dtype, width: int) -> bool:
   """Whether few tokens of a type go through `router`, by the router's width."""
-  is_gpu = dispatch.platform() in dispatch.GPUS and not backend.unavailable()
-  is_power = width & (width - 1) == 0 and width >= _OUTPUTS
-  return is_gpu and is_power and dtype == jnp.bfloat16
+  is_wide = launch.is_block(width) and width >= _OUTPUTS
+  return backend.runs() and is_wide and dtype == jnp.bfloat16
 
 
 def router(

@@ -55,7 +55,8 @@ BOUNDS = {
   (0, 1): """
     data.bad_rows
     model.rope_fraction optim.momentum optim.beta1 optim.beta2
-    generate.top_p aegis.condemn_share dpo.label_smoothing""",
+    generate.top_p aegis.condemn_share""",
+  (0, 0.5): 'dpo.label_smoothing',
   (0, 0.9): 'data.val_fraction',
   (0.01, 1): 'plan.efficiency',
   (0.01, None): 'bench.minutes',

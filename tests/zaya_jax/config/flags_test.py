@@ -42,6 +42,7 @@ COMPANIONS = {
   'aegis.spares': ['--aegis.nodes=a,b'],
 }
 VALUES = {
+  'dpo.label_smoothing': '0.1',
   'plan.efficiency': '0.5',
   'distributed.process': '3',
   'checkpoint.fast': '/dev/shm/zaya@2',

@@ -4,7 +4,6 @@
 import dataclasses
 
 import jax
-import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
@@ -29,10 +28,7 @@ def leaf(tree, path):
 def case():
   """(base, buffers, an adapter none of whose factors is 0, a batch)."""
   base, buffers = tiny.arrays(MODEL)
-  rng = np.random.default_rng(1)
-  draw = lambda a: jnp.asarray(0.3 * rng.normal(size=a.shape), jnp.float32)
-  adapter = jax.tree.map(draw, lora.init(MODEL, LORA, jax.random.key(0)))
-  return base, buffers, adapter, tiny.batch(MODEL, 2, 16)
+  return base, buffers, tiny.adapter(MODEL, LORA), tiny.batch(MODEL, 2, 16)
 
 
 def config(**changes):

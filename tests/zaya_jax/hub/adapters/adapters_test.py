@@ -11,7 +11,6 @@ import safetensors.numpy
 from tests.support import compiled, tuning
 from zaya_jax import config as config_lib
 from zaya_jax import main
-from zaya_jax.checkpoint.reading import finder, lazy
 from zaya_jax.hub import folder as hub_folder
 from zaya_jax.hub import leaves as leaves_lib
 from zaya_jax.hub import names as hub_names
@@ -34,32 +33,23 @@ def compiled_once():
 @pytest.fixture(scope='module')
 def home(tmp_path_factory):
   """A folder with the base, the conversations, and a run of four steps."""
-  folder = tmp_path_factory.mktemp('lora')
-  tuning.model_folder(folder / 'hf')
-  tuning.write(folder / 'chats.jsonl')
+  folder = tuning.home(tmp_path_factory.mktemp('lora'))
   assert tune(folder, 'run') == 0
   return folder
 
 
 def tune(folder, run, *args, base='hf'):
-  text = f'--data.input={folder}/chats.jsonl'
-  named = [*LORA, '--log.sample_every=0', *args]
-  return tuning.tune(folder / base, folder / run, text, *named)
+  return tuning.tune_chats(folder, run, *LORA, *args, base=base)
 
 
 def run_main(*args):
   return main.main(['zaya_jax', *args])
 
 
-def leaves(folder, run):
-  found = lazy.leaves(finder.resolve(str(folder / run)))
-  return {name: np.asarray(leaf[()]) for name, leaf in found.items()}
-
-
 def test_checkpoint_holds_the_adapter_alone(home):
   model = hub_folder.read_config(str(home / 'hf'))
   lora = config_lib.LoraConfig(rank=2)
-  found = leaves(home, 'run')
+  found = tuning.leaves(home / 'run')
   saved = {n: a.shape for n, a in found.items() if n.startswith('params/')}
   wanted = shapes.adapters(model, lora)
   assert saved == {f'params/{path}': shape for path, shape in wanted.items()}
@@ -69,7 +59,7 @@ def test_checkpoint_holds_the_adapter_alone(home):
 
 
 def test_balancing_bias_stays(home):
-  found = leaves(home, 'run')['buffers/layers/router/balance_bias']
+  found = tuning.leaves(home / 'run')['buffers/layers/router/balance_bias']
   name = 'buffers/layers/router/balance_bias'
   base = leaves_lib.find(str(home / 'hf')).leaves[name]
   wanted = [values for _, values in leaves_lib.parts(base, name)]
@@ -78,7 +68,7 @@ def test_balancing_bias_stays(home):
 
 def test_loaded_model_is_the_sum(home):
   """W + s A B in float64 of the base's file and the checkpoint's arrays."""
-  model, factors = load_lib.load(str(home / 'run')), leaves(home, 'run')
+  model, factors = load_lib.load(str(home / 'run')), tuning.leaves(home / 'run')
   base = hub_folder.find_leaves(str(home / 'hf'), model.config)['params']
   found = hub_names.flatten(model.params)
   moved = set()
@@ -99,7 +89,7 @@ def test_loaded_model_is_the_sum(home):
 def test_resumed_run_is_bit_equal(home):
   assert tune(home, 'half', '--num_steps=2', '--optim.schedule_steps=4') == 0
   assert tune(home, 'half', '--optim.schedule_steps=4') == 0
-  whole, half = leaves(home, 'run'), leaves(home, 'half')
+  whole, half = tuning.leaves(home / 'run'), tuning.leaves(home / 'half')
   assert whole.keys() == half.keys()
   for name in whole:
     np.testing.assert_array_equal(whole[name], half[name], name)
@@ -116,7 +106,7 @@ def test_run_goes_on_with_an_adapter(home):
   mesh = mesh_lib.make_mesh(config_lib.MeshConfig(replica=1))
   state = start._initialize(state_lib.make_init(config), mesh)
   like = {'params': state.params, 'buffers': state.buffers}
-  begun, saved = bases.begin(config, mesh, like), leaves(home, 'run')
+  begun, saved = bases.begin(config, mesh, like), tuning.leaves(home / 'run')
   for path, factor in hub_names.flatten(begun.factors).items():
     np.testing.assert_array_equal(factor, saved[f'params/{path}'])
   base = load_lib.load(str(home / 'hf'))

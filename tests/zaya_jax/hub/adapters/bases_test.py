@@ -12,7 +12,7 @@ from tests.support import compiled, tuning
 from zaya_jax import config as config_lib
 from zaya_jax import main
 from zaya_jax.checkpoint import meta
-from zaya_jax.checkpoint.reading import finder, lazy
+from zaya_jax.checkpoint.reading import finder
 from zaya_jax.hub import folder as hub_folder
 from zaya_jax.hub import leaves as leaves_lib
 from zaya_jax.hub import names as hub_names
@@ -35,26 +35,17 @@ def compiled_once():
 @pytest.fixture(scope='module')
 def home(tmp_path_factory):
   """A folder with the base, the conversations, and a run of 24 steps."""
-  folder = tmp_path_factory.mktemp('qlora')
-  tuning.model_folder(folder / 'hf')
-  tuning.write(folder / 'chats.jsonl')
+  folder = tuning.home(tmp_path_factory.mktemp('qlora'))
   assert tune(folder, 'run', '--num_steps=24', '--log.every=1') == 0
   return folder
 
 
 def tune(folder, run, *args, base='hf'):
-  text = f'--data.input={folder}/chats.jsonl'
-  named = [*FLAGS, '--log.sample_every=0', *args]
-  return tuning.tune(folder / base, folder / run, text, *named)
+  return tuning.tune_chats(folder, run, *FLAGS, *args, base=base)
 
 
 def run_main(*args):
   return main.main(['zaya_jax', *args])
-
-
-def leaves(folder, run):
-  found = lazy.leaves(finder.resolve(str(folder / run)))
-  return {name: np.asarray(leaf[()]) for name, leaf in found.items()}
 
 
 def test_loss_falls(home):
@@ -68,7 +59,7 @@ def test_loss_falls(home):
 
 
 def test_checkpoint_holds_the_adapter_and_how_its_base_was_rounded(home):
-  found = leaves(home, 'run')
+  found = tuning.leaves(home / 'run')
   saved = {n: a.shape for n, a in found.items() if n.startswith('params/')}
   model = hub_folder.read_config(str(home / 'hf'))
   wanted = shapes.adapters(model, config_lib.LoraConfig(rank=2))
@@ -81,7 +72,7 @@ def test_checkpoint_holds_the_adapter_and_how_its_base_was_rounded(home):
 
 def test_loaded_model_is_the_sum_with_the_rounded_base(home):
   """Q(W) + s A B, of the base's file and the checkpoint's arrays."""
-  model, factors = load_lib.load(str(home / 'run')), leaves(home, 'run')
+  model, factors = load_lib.load(str(home / 'run')), tuning.leaves(home / 'run')
   base = hub_folder.find_leaves(str(home / 'hf'), model.config)['params']
   found, apart = hub_names.flatten(model.params), 0
   for path, leaf in base.items():
@@ -102,7 +93,7 @@ def test_resumed_run_is_bit_equal(home):
   for run, steps in (('whole', 4), ('half', 2), ('half', 4)):
     ends = [f'--num_steps={steps}', '--optim.schedule_steps=4']
     assert tune(home, run, *ends) == 0
-  whole, half = leaves(home, 'whole'), leaves(home, 'half')
+  whole, half = tuning.leaves(home / 'whole'), tuning.leaves(home / 'half')
   assert whole.keys() == half.keys()
   for name in whole:
     np.testing.assert_array_equal(whole[name], half[name], name)

@@ -39,10 +39,7 @@ def narrow(base, kind, targets=('experts', 'attention')):
 def case():
   """(base, buffers, an adapter none of whose factors is 0, a batch)."""
   base, buffers = tiny.arrays(MODEL)
-  rng = np.random.default_rng(1)
-  draw = lambda a: jnp.asarray(0.3 * rng.normal(size=a.shape), jnp.float32)
-  adapter = jax.tree.map(draw, lora.init(MODEL, LORA, jax.random.key(0)))
-  return base, buffers, adapter, tiny.batch(MODEL, 2, 16)
+  return base, buffers, tiny.adapter(MODEL, LORA), tiny.batch(MODEL, 2, 16)
 
 
 @functools.partial(jax.jit, static_argnums=0)

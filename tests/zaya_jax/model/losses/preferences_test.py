@@ -93,10 +93,7 @@ def test_first_step_costs_log_2():
 @functools.cache
 def arrays():
   base, buffers = tiny.arrays(MODEL)
-  rng = np.random.default_rng(1)
-  draw = lambda a: jnp.asarray(0.3 * rng.normal(size=a.shape), jnp.float32)
-  adapter = jax.tree.map(draw, lora.init(MODEL, LORA, jax.random.key(0)))
-  return base, buffers, adapter
+  return base, buffers, tiny.adapter(MODEL, LORA)
 
 
 @functools.cache

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """make plan-1024: what it asks for, prints, and when it fails."""
 
-import importlib.util
 import pathlib
 import subprocess
 import sys
 
 import pytest
 
+from tests.support import scripts
 from zaya_jax.plan import planner
 
 PATH = pathlib.Path(__file__).parents[4] / 'ci' / 'plan_1024.py'
@@ -16,10 +16,7 @@ RULE = {'rule': 'peak', 'value': '81 GB', 'good': True, 'advice': ''}
 
 @pytest.fixture
 def script():
-  spec = importlib.util.spec_from_file_location('plan_1024', PATH)
-  module = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(module)
-  return module
+  return scripts.load('ci/plan_1024.py')
 
 
 def _fake(monkeypatch, **changes):
