@@ -234,16 +234,13 @@ def test_python_names_a_kind(run):
     zaya_jax.load(str(run), quant='int3')
 
 
-def test_nan_is_refused_before_it_is_rounded(tmp_path, monkeypatch):
-  arrays = tiny.arrays
-
+def test_nan_is_refused_before_it_is_rounded(tmp_path):
   def spoiled(model):
-    params, buffers = arrays(model)
+    params, buffers = tiny.arrays(model)
     experts = params['layers']['experts']
     experts['down'] = experts['down'].at[1, 2, 3, 4].set(np.nan)
     return params, buffers
 
-  monkeypatch.setattr(tiny, 'arrays', spoiled)
-  bad = runs.save(tmp_path / 'bad', MODEL)
+  bad = runs.save(tmp_path / 'bad', MODEL, arrays=spoiled)
   with pytest.raises(checkpoint_errors.CheckpointError, match='experts/down'):
     load(bad, 'int8')

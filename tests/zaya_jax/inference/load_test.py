@@ -115,9 +115,7 @@ def broken(tmp_path_factory):
   params, buffers = tiny.arrays(shape)
   attn = params['layers']['attn']
   attn['out'] = attn['out'].at[1, 0, 0].set(np.nan)
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(tiny, 'arrays', lambda _: (params, buffers))
-    runs.save(home / 'run', shape)
+  runs.save(home / 'run', shape, arrays=lambda _: (params, buffers))
   (home / 'text.txt').write_text('A text to read.')
   return home
 
