@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What mkdocs.yml needs besides: pages outside of docs/, links, the address.
+"""What mkdocs.yml needs besides: pages outside of docs/, links, formulas.
 
 The repository's address stands in one place, `[project.urls]` of pyproject.toml
 as `Source`. Without one, links to sources are plain text and nothing is said of
@@ -7,6 +7,7 @@ where the repository is.
 """
 
 import base64
+import html
 import json
 import pathlib
 import posixpath
@@ -19,6 +20,10 @@ ROOT = pathlib.Path(__file__).parents[1]
 # What a browser would fetch from elsewhere.
 FETCHED = re.compile(r'<[^>]*src="?https?://|<link [^>]*href="?https?://')
 _LINK = re.compile(r'(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)')
+# As pymdownx.arithmatex writes formulas: \\(TeX\\) in a line, or \\[TeX\\].
+_FORMULA = re.compile(
+  r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.S
+)
 _COLAB = 'https://colab.research.google.com/github/'
 _GITHUB = 'https://github.com/'
 # Where pages are on the site; others of docs/ keep their names.
@@ -69,6 +74,24 @@ def unseen(output: str, name: str) -> str:
   if shown == stored:
     return ''
   return f'{name}: {shown} of {stored} stored pictures are on its page.'
+
+
+def formulas(output: str) -> str:
+  """A page whose TeX is MathML, which browsers show without a script.
+
+  Raises:
+    Exception: of latex2mathml, if it does not know a command.
+  """
+  from latex2mathml import converter
+
+  def one(match: re.Match) -> str:
+    tex = html.unescape(match[2]).strip()
+    if match[1] == 'span':
+      return converter.convert(tex)
+    made = converter.convert(tex, display='block')
+    return f'<div class="formula">{made}</div>'
+
+  return _FORMULA.sub(one, output)
 
 
 def address() -> str:
@@ -146,6 +169,11 @@ def on_files(files: Any, config: Any) -> Any:
       place = f'notebooks/{name}'
       files.append(files_lib.File.generated(config, place, content=data))
   return files
+
+
+def on_page_content(output: str, page: Any, config: Any, files: Any) -> str:
+  """Formulas, before the template is around the page."""
+  return formulas(output)
 
 
 def on_post_page(output: str, page: Any, config: Any) -> str:

@@ -78,6 +78,21 @@ def test_every_page_is_in_the_menu(site):
 
 
 @pytest.mark.parametrize(
+  'tag, open_, close, display',
+  [('span', '(', ')', 'inline'), ('div', '[', ']', 'block')],
+)
+def test_formulas_are_mathml(site, tag, open_, close, display):
+  pytest.importorskip('latex2mathml', reason='is of requirements-docs.txt')
+  formula = f'\\{open_}a &lt; \\sqrt{{b}}\\{close}'
+  text = f'<p>x</p><{tag} class="arithmatex">{formula}</{tag}><code>$c$</code>'
+  made = site.formulas(text)
+  assert 'arithmatex' not in made and 'sqrt{' not in made
+  assert f'display="{display}"' in made and '<msqrt>' in made
+  assert made.startswith('<p>x</p><') and made.endswith('<code>$c$</code>')
+  assert (display == 'block') == ('<div class="formula"><math' in made)
+
+
+@pytest.mark.parametrize(
   'text, is_fetched',
   [
     ('<script src="https://e.org/a.js">', True),
