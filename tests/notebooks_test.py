@@ -51,10 +51,6 @@ FIGURES = {
 }
 
 
-# Executed by the long tests, and their outputs are not stored yet.
-NOT_STORED = {'05_a_whole_run', '06_ablations'}
-
-
 def code(notebook) -> list[str]:
   cells = (c.source for c in notebook.cells if c.cell_type == 'code')
   return [c.replace('%pip', 'pass  # pip') for c in cells]
@@ -90,10 +86,7 @@ def test_the_pair_is_the_same(name):
 def test_stored_outputs_are_those_of_the_code(name):
   """Where not: make notebooks ARGS=NAME, then ARGS='--keep NAME'."""
   notebook = notebooks.read(name)
-  assert notebooks.stale(notebook) == (name in NOT_STORED)
-  if name in NOT_STORED:
-    assert not notebooks.pictures(notebook)
-    return
+  assert not notebooks.stale(notebook)
   assert len(notebooks.pictures(notebook)) == FIGURES[name]
   outputs = [out for c in notebook.cells for out in c.get('outputs', ())]
   assert not [out for out in outputs if out.output_type == 'error']
