@@ -46,7 +46,7 @@ NO_SOURCE = {
   'ops/native/muon_momentum_test.py': 'muon_momentum.hip',
   'ops/native/residual_rms_norm_test.py': 'residual_rms_norm.hip',
   'ops/native/symmetric_matmul_test.py': 'symmetric_matmul.hip',
-  'ops/native/tile_banks_test.py': 'tile.h: where a tile lies in LDS',
+  'ops/native/tile_banks_test.py': 'wave.h: where a tile lies in LDS',
   'ops/native/tile_order_test.py': 'tile.h: the order of tiles',
   'pipelines/prepare/chat_test.py': 'pipelines/prepare with conversations',
   'zaya_jax/inference/serve/load_test.py': 'the server, with many clients',

@@ -5,7 +5,7 @@
 
 namespace {
 
-using tile::Across, tile::kTile, tile::Shared, tile::tiles_of,
+using tile::Across, tile::kFours, tile::kTile, tile::Shared, tile::tiles_of,
     tile::Wave, tile::within;
 
 struct DWeights {
@@ -27,7 +27,7 @@ __device__ __forceinline__ void d_weights(DWeights at, int experts, int height,
   int first = at.starts[expert], depth = at.starts[expert + 1] - first;
   Wave wave;
   bool wanted = row + wave.column < height;
-  f32x16 sums[4][2] = {};
+  tile::Sums sums = {};
   if (depth > 0) {
     Across x(at.x + size_t(first) * height +
                  within(row + Across::row(), height),
@@ -41,11 +41,11 @@ __device__ __forceinline__ void d_weights(DWeights at, int experts, int height,
   uint16_t* d_w = at.d_w + size_t(expert) * height * width;
   ZAYA_UNROLL
   for (int step = 0; step < 32; ++step) {
-    int j = step / 16, i = step / 4 % 4, group = step % 4;
-    int y = within(row + wave.column_of(j), height);
-    int x = within(column + wave.row_of(i, 4 * group), width);
+    int own = step / kFours, four = step % kFours;
+    int y = within(row + wave.column_of(own), height);
+    int x = within(column + wave.row_of(four), width);
     *(ZAYA_GLOBAL bits4*)(d_w + size_t(y) * width + x) =
-        tile::four_of<T>(sums[i][j], group);
+        tile::four_of<T>(sums.four(four, own));
   }
 }
 

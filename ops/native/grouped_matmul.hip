@@ -8,8 +8,8 @@
 
 namespace {
 
-using tile::Across, tile::Along, tile::kTile, tile::least, tile::Shared,
-    tile::tiles_of, tile::Wave, tile::within;
+using tile::Across, tile::Along, tile::kFours, tile::kOwn, tile::kTile,
+    tile::least, tile::Shared, tile::tiles_of, tile::Wave, tile::within;
 
 struct Tiles {
   const int *expert, *first, *end, *live;  // live: how many are not empty.
@@ -63,7 +63,7 @@ __device__ __forceinline__ void up(Up at, Tiles tiles, int width, int inner,
   Item item;
   if (!find(tiles, tiles_of(inner, kHalf), item)) return;
   Wave wave;
-  f32x16 sums[4][2] = {};
+  tile::Sums sums = {};
   if (item.has_expert) {
     Along x(width, [&](int i) {
       return at.x + size_t(at.order[item.row(i)]) * width;
@@ -78,18 +78,18 @@ __device__ __forceinline__ void up(Up at, Tiles tiles, int width, int inner,
   if (!item.wants(wave)) return;
   ZAYA_UNROLL
   for (int step = 0; step < 16; ++step) {
-    int j = step / 8, i = step / 4 % 2, group = step % 4;
-    size_t row = item.row(wave.column_of(j));
-    int channel = wave.row_of(i, 4 * group) - wave.row / 2;
+    int own = step / (kFours / 2), four = step % (kFours / 2);
+    size_t row = item.row(wave.column_of(own));
+    int channel = wave.row_of(four) - wave.row / 2;
     channel = within(item.column * kHalf + channel, inner);
-    float a[4], by_gate[4], by_up[4];
+    f32x4 gate = sums.four(four, own), up = sums.four(four + kFours / 2, own);
+    f32x4 a, by_gate, by_up;
     ZAYA_UNROLL
     for (int r = 0; r < 4; ++r) {
-      float gate = sums[i][j][4 * group + r], up = sums[i + 2][j][4 * group + r];
-      float root = rsqrtf(1 + __expf(-gate)), sigmoid = root * root;
-      by_up[r] = gate * sigmoid;
-      by_gate[r] = up * (sigmoid * (1 + gate - by_up[r]));
-      a[r] = by_up[r] * up;
+      float root = rsqrtf(1 + __expf(-gate[r])), sigmoid = root * root;
+      by_up[r] = gate[r] * sigmoid;
+      by_gate[r] = up[r] * (sigmoid * (1 + gate[r] - by_up[r]));
+      a[r] = by_up[r] * up[r];
     }
     put(at.a + row * inner + channel, tile::four_of<T>(a));
     if (!at.slopes) continue;
@@ -104,7 +104,7 @@ template <class T, bool turned>
 __device__ __forceinline__ void rows_sum(const uint16_t* x, const uint16_t* w,
                                          const Item& item, int depth,
                                          int columns, Shared& shared,
-                                         f32x16 (&sums)[4][2]) {
+                                         tile::Sums& sums) {
   int column = item.column * kTile;
   bool wanted = item.wants(Wave());
   w += size_t(item.expert) * depth * columns;
@@ -132,21 +132,21 @@ __device__ __forceinline__ void matmul(Matmul at, Tiles tiles, int depth,
   Item item;
   if (!find(tiles, tiles_of(columns, kTile), item)) return;
   Wave wave;
-  f32x16 sums[4][2] = {};
+  tile::Sums sums = {};
   if (item.has_expert)
     rows_sum<T, turned>(at.x, at.w, item, depth, columns, shared, sums);
   if (!item.wants(wave)) return;
-  // Both at once, before stores that they could wait for.
-  int target[2];
+  // All at once, before stores that they could wait for.
+  int target[kOwn];
   ZAYA_UNROLL
-  for (int j = 0; j < 2; ++j)
-    target[j] = at.order[item.row(wave.column_of(j))];
+  for (int own = 0; own < kOwn; ++own)
+    target[own] = at.order[item.row(wave.column_of(own))];
   ZAYA_UNROLL
   for (int step = 0; step < 32; ++step) {
-    int j = step / 16, i = step / 4 % 4, group = step % 4;
-    int channel = item.column * kTile + wave.row_of(i, 4 * group);
-    put(at.y + size_t(target[j]) * columns + within(channel, columns),
-        tile::four_of<T>(sums[i][j], group));
+    int own = step / kFours, four = step % kFours;
+    int channel = item.column * kTile + wave.row_of(four);
+    put(at.y + size_t(target[own]) * columns + within(channel, columns),
+        tile::four_of<T>(sums.four(four, own)));
   }
 }
 
@@ -161,19 +161,23 @@ __device__ __forceinline__ void d_up(DUp at, Tiles tiles, int width, int inner,
   Item item;
   if (!find(tiles, tiles_of(inner, kTile), item)) return;
   Wave wave;
-  f32x16 sums[4][2] = {};
+  tile::Sums sums = {};
   if (item.has_expert)
     rows_sum<T, true>(at.dy, at.down, item, width, inner, shared, sums);
   if (!item.wants(wave)) return;
-  // The next 32 slopes are on their way while these are used; a step has the
-  // sums of an MFMA, each for both halves.
+  // The next 32 slopes are on their way while these are used; a step has four
+  // times four sums, each for both halves.
   bits4 slopes[2][8];
   // Offsets have 32 bits from the first row on, which is the same for all: 64
   // would not stay in registers.
   size_t first = size_t(item.first) * 2 * inner;
+  auto own_of = [](int step) { return step / (kFours / 4); };
+  auto four_of = [](int step, int part) {
+    return step % (kFours / 4) * 4 + part / 2;
+  };
   auto place = [&](const uint16_t* base, int step, int part) {
-    unsigned row = item.row(wave.column_of(step / 4)) - item.first;
-    int channel = item.column * kTile + wave.row_of(step % 4, part / 2 * 4);
+    unsigned row = item.row(wave.column_of(own_of(step))) - item.first;
+    int channel = item.column * kTile + wave.row_of(four_of(step, part));
     unsigned bytes = (row * (2 * inner) + within(channel, inner)) * 2;
     base += first + part % 2 * inner;
     return (ZAYA_GLOBAL bits4*)((ZAYA_GLOBAL char*)base + bytes);
@@ -190,11 +194,9 @@ __device__ __forceinline__ void d_up(DUp at, Tiles tiles, int width, int inner,
     ZAYA_UNROLL
     for (int part = 0; part < 8; ++part) {
       bits4 slope = slopes[step % 2][part];
-      float dh[4];
+      f32x4 dh = sums.four(four_of(step, part), own_of(step));
       ZAYA_UNROLL
-      for (int r = 0; r < 4; ++r)
-        dh[r] = sums[step % 4][step / 4][part / 2 * 4 + r] *
-                float_of(T{uint16_t(slope[r])});
+      for (int r = 0; r < 4; ++r) dh[r] *= float_of(T{uint16_t(slope[r])});
       *place(at.dh, step, part) = tile::four_of<T>(dh);
     }
   }

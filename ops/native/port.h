@@ -144,40 +144,45 @@ __device__ __forceinline__ void store8(T* to, int count, const float* from) {
   }
 }
 
-// D = A B + C by one wave. 32x32x8: lane l has A[l % 32][4 (l / 32) + 0..3] and
-// B[the same k][l % 32]; D[8 (r / 4) + 4 (l / 32) + r % 4][l % 32] in d[r].
+// D = A B + C by one wave, as large as C's type says. 32x32x8: lane l has
+// A[l % 32][4 (l / 32) + 0..3] and B[the same k][l % 32];
+// D[8 (r / 4) + 4 (l / 32) + r % 4][l % 32] in d[r].
 // 16x16x16: A[l % 16][4 (l / 16) + 0..3], B alike; D[4 (l / 16) + r][l % 16].
 // Any permutation of k that A and B share gives the same product.
 #if defined(__HIP_PLATFORM_AMD__) && !defined(ZAYA_EMULATION)
 typedef _Float16 half4 __attribute__((vector_size(8)));
-__device__ __forceinline__ f32x16 mfma_32x32x8(bf16, bits4 a, bits4 b,
-                                               f32x16 c) {
+__device__ __forceinline__ f32x16 mfma(bf16, bits4 a, bits4 b, f32x16 c) {
   return __builtin_amdgcn_mfma_f32_32x32x8bf16_1k(a, b, c, 0, 0, 0);
 }
-__device__ __forceinline__ f32x16 mfma_32x32x8(f16, bits4 a, bits4 b,
-                                               f32x16 c) {
+__device__ __forceinline__ f32x16 mfma(f16, bits4 a, bits4 b, f32x16 c) {
   return __builtin_amdgcn_mfma_f32_32x32x8f16((half4)a, (half4)b, c, 0, 0, 0);
 }
-__device__ __forceinline__ f32x4 mfma_16x16x16(bf16, bits4 a, bits4 b,
-                                               f32x4 c) {
+__device__ __forceinline__ f32x4 mfma(bf16, bits4 a, bits4 b, f32x4 c) {
   return __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(a, b, c, 0, 0, 0);
 }
-__device__ __forceinline__ f32x4 mfma_16x16x16(f16, bits4 a, bits4 b,
-                                               f32x4 c) {
+__device__ __forceinline__ f32x4 mfma(f16, bits4 a, bits4 b, f32x4 c) {
   return __builtin_amdgcn_mfma_f32_16x16x16f16((half4)a, (half4)b, c, 0, 0, 0);
 }
 #else
 template <class T>
-__device__ __forceinline__ f32x16 mfma_32x32x8(T type, bits4 a, bits4 b,
-                                               f32x16 c) {
+__device__ __forceinline__ f32x16 mfma(T type, bits4 a, bits4 b, f32x16 c) {
   return emulated_mfma<32, 8>(type, a, b, c);
 }
 template <class T>
-__device__ __forceinline__ f32x4 mfma_16x16x16(T type, bits4 a, bits4 b,
-                                               f32x4 c) {
+__device__ __forceinline__ f32x4 mfma(T type, bits4 a, bits4 b, f32x4 c) {
   return emulated_mfma<16, 16>(type, a, b, c);
 }
 #endif
+
+// What is the same in all lanes of a wave, said to the compiler: it branches on
+// that without masks.
+__device__ __forceinline__ bool uniform(bool x) {
+#if defined(__HIP_DEVICE_COMPILE__)
+  return __builtin_amdgcn_readfirstlane(x);
+#else
+  return x;
+#endif
+}
 
 // The same sum in all lanes of the wave; all of them must come here.
 __device__ __forceinline__ float wave_sum(float x) {

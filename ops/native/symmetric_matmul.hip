@@ -8,40 +8,56 @@
 
 namespace {
 
-using tile::Along, tile::kThreads, tile::kTile, tile::row_of, tile::Shared,
+using tile::Along, tile::kOwn, tile::kThreads, tile::kTile, tile::Shared,
     tile::Wave;
 
 struct Scales {
   float alpha, beta, diagonal, all;
 };
 
-__device__ __forceinline__ void read(const uint16_t* c, int n, int row,
-                                     int column, uint16_t (&old)[16]) {
+// A step writes four times four rows of one of the lane's columns.
+struct Place {
+  int row, column;  // Of the tile.
+  Wave wave;
+  __device__ __forceinline__ int y(int step, int four) const {
+    return row + wave.row_of(step / kOwn * 4 + four);
+  }
+  __device__ __forceinline__ int x(int step) const {
+    return column + wave.column_of(step % kOwn);
+  }
+};
+
+__device__ __forceinline__ void read(const uint16_t* c, int n, Place place,
+                                     int step, uint16_t (&old)[16]) {
   // Inside the matrix, whether it will be used or not: no branches.
+  int column = place.x(step);
   c += column < n ? column : n - 1;
   ZAYA_UNROLL
   for (int r = 0; r < 16; ++r) {
-    int y = row + row_of(r);
+    int y = place.y(step, r / 4) + r % 4;
     old[r] = c[size_t(y < n ? y : n - 1) * n];
   }
 }
 
 // Writes it, and its mirror image: there, 4 rows are 8 bytes of a row.
 template <class T>
-__device__ __forceinline__ void write(f32x16 sums, Scales s,
+__device__ __forceinline__ void write(const tile::Sums& sums, Scales s,
                                       const uint16_t (&old)[16], uint16_t* d,
-                                      int n, int row, int column) {
+                                      int n, Place place, int step) {
+  int column = place.x(step);
   if (column >= n) return;
   uint16_t* mirror = d + size_t(column) * n;
-  bool whole = n % 4 == 0 && row > column;
+  bool whole = n % 4 == 0 && place.y(step, 0) > column;
   ZAYA_UNROLL
-  for (int group = 0; group < 4; ++group) {
+  for (int four = 0; four < 4; ++four) {
+    int row = place.y(step, four);
+    f32x4 values = sums.four(step / kOwn * 4 + four, step % kOwn);
     bits4 bits;
     ZAYA_UNROLL
     for (int r = 0; r < 4; ++r) {
-      int i = 4 * group + r, y = row + row_of(i);
-      float value = s.alpha * sums[i];
-      if (s.beta != 0) value += s.beta * float_of(T{old[i]});
+      int y = row + r;
+      float value = s.alpha * values[r];
+      if (s.beta != 0) value += s.beta * float_of(T{old[4 * four + r]});
       if (y == column) value += s.diagonal;
       bits[r] = T::of(s.all * value).bits;
       if (y < n && y >= column) {
@@ -49,8 +65,7 @@ __device__ __forceinline__ void write(f32x16 sums, Scales s,
         if (!whole) mirror[y] = bits[r];
       }
     }
-    int y = row + row_of(4 * group);
-    if (whole && y < n) *reinterpret_cast<bits4*>(mirror + y) = bits;
+    if (whole && row < n) *reinterpret_cast<bits4*>(mirror + row) = bits;
   }
 }
 
@@ -78,8 +93,7 @@ __device__ __forceinline__ void run(Buffers at, int n, int depth, Scales scales,
   at.d += matrix * n * n;
   scales.all = at.scale[matrix];
 
-  Wave wave;
-  f32x16 sums[4][2] = {};
+  tile::Sums sums = {};
   auto rows_of = [&](const uint16_t* m, int first) {
     return Along(depth, [=](int i) {
       return m + size_t(first + i < n ? first + i : n - 1) * depth;
@@ -87,17 +101,15 @@ __device__ __forceinline__ void run(Buffers at, int n, int depth, Scales scales,
   };
   tile::accumulate<T>(rows_of(at.a, rows), rows_of(at.b, columns), depth, true,
                       shared, sums);
-  // C for the next 32 x 32 is on its way while these are written.
-  int row = rows + wave.row_of(0, 0), column = columns + wave.column_of(0);
+  // C for the next 16 values is on its way while these are written.
+  Place place{rows, columns, Wave()};
   uint16_t old[2][16] = {};
-  if (scales.beta != 0) read(at.c, n, row, column, old[0]);
+  if (scales.beta != 0) read(at.c, n, place, 0, old[0]);
   ZAYA_UNROLL
-  for (int i = 0; i < 8; ++i) {
-    int y = row + 32 * (i / 2), x = column + 32 * (i % 2), next = i + 1;
-    if (scales.beta != 0 && next < 8)
-      read(at.c, n, row + 32 * (next / 2), column + 32 * (next % 2),
-           old[next % 2]);
-    write<T>(sums[i / 2][i % 2], scales, old[i % 2], at.d, n, y, x);
+  for (int step = 0; step < 8; ++step) {
+    int next = step + 1;
+    if (scales.beta != 0 && next < 8) read(at.c, n, place, next, old[next % 2]);
+    write<T>(sums, scales, old[step % 2], at.d, n, place, step);
   }
 }
 

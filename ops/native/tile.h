@@ -2,23 +2,15 @@
 // A tile of 256 x 256 of a product A B of 16-bit floats, by one block: both
 // operands through LDS into matrix instructions, sums in registers.
 #pragma once
-#include "port.h"
+#include "wave.h"
 
 namespace tile {
 
-// 8 waves of 128 x 64: 128 accumulators a lane, which leaves 128 of the 256
-// registers that two waves per SIMD may have. Per 16 of depth a wave reads
-// 6 KiB of LDS for 16 MFMA of 32 cycles: 48 of the 128 bytes per cycle that LDS
-// gives. 128 x 128 tiles would read twice as much from L2, 32 bytes per cycle
-// and CU, where it gives about 54.
-constexpr int kTile = 256, kThreads = 512, kRows = 128, kColumns = 64;
 // Two stages fill the 64 KiB of LDS. Both are fetched together, 128 bytes of a
 // row: L1 (32 KiB) would lose a line of L2 (128 bytes) before its second half
 // were wanted.
-constexpr int kStage = 32, kChunk = 2 * kStage;
+constexpr int kChunk = 2 * kStage;
 
-// One operand of a stage: `kStage` of depth, of each row of A or column of B.
-typedef uint16_t Stage[kTile * kStage];
 struct Shared {
   Stage stages[2][2];  // Each of A, then of B.
 };
@@ -49,51 +41,12 @@ __device__ __forceinline__ bool turn_of(int rows, int columns, int& row,
   return row < rows;
 }
 
-// 16-byte pieces of a row are permuted by the row: LDS serves 16-byte reads to
-// 8 lanes at a time (4 + 4 consecutive rows here), which so meet all 32 banks.
-// Padding instead would not fit. Two rows fill the banks, and change places in
-// every second run of 8: so do the 8-byte writes of `Across`, 8 rows apart.
-__device__ __forceinline__ int place(int row, int piece) {
-  return (row ^ (row >> 3 & 1)) * kStage + (piece ^ (row >> 1 & 3)) * 8;
-}
-
-// Of what one MFMA gives, a lane has 4 times 4 rows of a column. Where rows of
-// A are consecutive in the result, 4 are one store of 8 bytes: see `four_of`.
-__device__ __forceinline__ int row_of(int r) { return 8 * (r / 4) + r % 4; }
-template <class T>
-__device__ __forceinline__ bits4 four_of(const float (&values)[4]) {
-  uint64_t high = T::two(values[2], values[3]);
-  return bits_of<bits4>(high << 32 | T::two(values[0], values[1]));
-}
-template <class T>
-__device__ __forceinline__ bits4 four_of(const f32x16& sums, int group) {
-  const float values[4] = {sums[4 * group], sums[4 * group + 1],
-                           sums[4 * group + 2], sums[4 * group + 3]};
-  return four_of<T>(values);
-}
 // Behind the end of n, of 8, 16, ..., the last 8 come again: they are loaded,
 // computed and stored, the same twice, without branches.
 __device__ __forceinline__ int within(int i, int n) {
   int again = n - 8 + (i & 7);
   return i < n ? i : again;
 }
-
-// The part of the tile that this thread's wave computes. Of the first 128
-// columns each SIMD has one wave, and one of the others.
-struct Wave {
-  int lane, row, column;
-  __device__ __forceinline__ Wave()
-      : lane(threadIdx.x % kWave),
-        row(threadIdx.x / kWave % 2 * kRows),
-        column(threadIdx.x / kWave / 2 * kColumns) {}
-  // Of sums[i][j][r].
-  __device__ __forceinline__ int row_of(int i, int r) const {
-    return row + 32 * i + 4 * (lane / 32) + tile::row_of(r);
-  }
-  __device__ __forceinline__ int column_of(int j) const {
-    return column + 32 * j + lane % 32;
-  }
-};
 
 // An operand that lies along the depth. Of each stage this thread carries a
 // piece of two rows from memory to LDS.
@@ -177,45 +130,17 @@ struct Across {
   }
 };
 
-// What a wave multiplies at once: 16 of depth. Lane l has 8 (l / 32) + 0..7 of
-// them, 4 for each of two MFMA.
-struct Operands {
-  bits8 a[4], b[2];
-};
-__device__ __forceinline__ void read(const Stage (&stage)[2], int step,
-                                     Wave wave, Operands& to) {
-  int piece = 2 * step + wave.lane / 32;
-  ZAYA_UNROLL
-  for (int i = 0; i < 4; ++i)
-    to.a[i] = *reinterpret_cast<const bits8*>(
-        &stage[0][place(wave.row + 32 * i + wave.lane % 32, piece)]);
-  ZAYA_UNROLL
-  for (int j = 0; j < 2; ++j)
-    to.b[j] = *reinterpret_cast<const bits8*>(
-        &stage[1][place(wave.column_of(j), piece)]);
-}
-template <class T>
-__device__ __forceinline__ void multiply(const Operands& of, int half,
-                                         f32x16 (&sums)[4][2]) {
-  ZAYA_UNROLL
-  for (int i = 0; i < 4; ++i)
-    ZAYA_UNROLL
-    for (int j = 0; j < 2; ++j)
-      sums[i][j] = mfma_32x32x8(T(), half_of(of.a[i], half),
-                                half_of(of.b[j], half), sums[i][j]);
-}
-
 // sums += A B of a depth > 0. A wave of which nothing is wanted carries only.
 //
-// All that waits for memory is hidden by the 16 MFMA of a step, 1024 cycles of
-// the two waves of a SIMD: LDS is read one step ahead, and written in the
-// middle of a step; memory is read two to four steps ahead. A stage is written
-// as soon as all waves have read it: one barrier per stage.
+// All that waits for memory is hidden by MFMA, 512 cycles a quarter of the two
+// waves of a SIMD: LDS is read one or two quarters ahead, and written between
+// two; memory is read a stage or two ahead. A stage is written as soon as all
+// waves have read it: one barrier per stage.
 template <class T, class A, class B>
 __device__ __forceinline__ void accumulate(const A& a, const B& b, int depth,
                                            bool wanted, Shared& shared,
-                                           f32x16 (&sums)[4][2]) {
-  static_assert(kStage == 32, "two steps");
+                                           Sums& sums) {
+  static_assert(kStage == 32, "four quarters");
   Wave wave;
   bits8 of_a[4], of_b[4];
   auto fetch = [&](int k) {
@@ -226,38 +151,45 @@ __device__ __forceinline__ void accumulate(const A& a, const B& b, int depth,
     a.put(stage, k, of_a, shared.stages[stage][0]);
     b.put(stage, k, of_b, shared.stages[stage][1]);
   };
-  Operands now, later;
-  auto read = [&](int stage, int step, Operands& to) {
-    if (wanted) tile::read(shared.stages[stage], step, wave, to);
+  wanted = uniform(wanted);
+  Operands operands;
+  auto read = [&](int stage, int quarter) {
+    if (wanted)
+      Mfma<kEdge>::read(shared.stages[stage], quarter, wave, operands);
   };
-  auto multiply = [&](const Operands& of, int half) {
+  auto multiply = [&](int quarter) {
     ZAYA_IN_THIS_ORDER();
-    if (wanted) tile::multiply<T>(of, half, sums);
+    if (wanted) Mfma<kEdge>::multiply<T>(operands, quarter, sums.tiles);
     ZAYA_IN_THIS_ORDER();
   };
   fetch(0);
   put(0, 0);
   __syncthreads();
-  read(0, 0, now);
+  read(0, 2);
+  read(0, 3);
   for (int k = 0; k < depth; k += kChunk) {
     int next = k + kChunk;
-    read(0, 1, later);
-    multiply(now, 0);
+    read(0, 0);
+    multiply(0);
+    read(0, 1);
     put(1, k);
-    multiply(now, 1);
+    multiply(1);
     if (next < depth) fetch(next);
     __syncthreads();
-    read(1, 0, now);
-    multiply(later, 0);
-    multiply(later, 1);
-    read(1, 1, later);
-    multiply(now, 0);
+    read(1, 2);
+    multiply(2);
+    read(1, 3);
+    multiply(3);
+    read(1, 0);
+    multiply(0);
+    read(1, 1);
     if (next < depth) put(0, next);
-    multiply(now, 1);
+    multiply(1);
     __syncthreads();
-    read(0, 0, now);
-    multiply(later, 0);
-    multiply(later, 1);
+    read(0, 2);
+    multiply(2);
+    read(0, 3);
+    multiply(3);
   }
 }
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests of tile.h share."""
+"""What tests of the products share."""
 
 import pathlib
 
@@ -8,9 +8,19 @@ import pytest
 from tests.support.ops import native_build as build
 
 
+@pytest.fixture(params=[32, 16])
+def products(request, monkeypatch):
+  """Kernels are emulated, with matrix instructions of either edge."""
+  if reason := build.missing('c++'):
+    pytest.skip(reason)
+  made = build.build('cpu', edge=request.param)
+  monkeypatch.setenv('ZAYA_OPS_LIBRARY', str(made / 'libzaya_ops.so'))
+  return request.param
+
+
 @pytest.fixture
 def tile_probe(monkeypatch):
-  """Builds tile_probe.hip for a CPU, with tile.h as it is or patched."""
+  """Builds tile_probe.hip for a CPU, headers as they are or patched."""
   if reason := build.missing('c++'):
     pytest.skip(reason)
 

@@ -19,7 +19,7 @@ CASES = (
 )
 TOLERANCE = 2.0**-8  # Of the largest value: rounding of the result.
 KERNELS = ('grouped_matmul', 'experts_d_weights')
-FILES = (*(f'{name}.hip' for name in KERNELS), 'tile.h')
+FILES = (*(f'{name}.hip' for name in KERNELS), 'tile.h', 'wave.h')
 MUTANTS = {
   'depth of what lies along': (
     'inside ? pieces[2 * stage + i] : bits8{}',
@@ -50,12 +50,12 @@ MUTANTS = {
   'another expert': ('w += size_t(item.expert) * depth * columns;', ''),
   'rows without an expert': ('item.expert < tiles.experts;', 'true;'),
   'gate is up': (
-    'sums[i][j][4 * group + r], up = sums[i + 2][j][4 * group + r]',
-    'sums[i + 2][j][4 * group + r], up = sums[i][j][4 * group + r]',
+    'sums.four(four, own), up = sums.four(four + kFours / 2, own)',
+    'sums.four(four + kFours / 2, own), up = sums.four(four, own)',
   ),
   'place of the token': (
-    'at.order[item.row(wave.column_of(j))];',
-    'item.row(wave.column_of(j));',
+    'at.order[item.row(wave.column_of(own))];',
+    'item.row(wave.column_of(own));',
   ),
 }
 
@@ -127,7 +127,7 @@ def error(case) -> float:
 
 
 @pytest.mark.parametrize('case', CASES, ids=str)
-def test_products_are_those_of_float64(emulated, case):
+def test_products_are_those_of_float64(products, case):
   assert error(case) < 1
 
 

@@ -19,10 +19,7 @@ __device__ __forceinline__ void product(const uint16_t* a, const uint16_t* b,
     x[i] = a[lane % size * depth + k];
     y[i] = b[k * size + lane % size];
   }
-  if constexpr (size == 32)
-    d = mfma_32x32x8(T(), x, y, d);
-  else
-    d = mfma_16x16x16(T(), x, y, d);
+  d = mfma(T(), x, y, d);
   for (int i = 0; i < size; ++i)
     if (i / 4 % (64 / size) == lane / size)
       c[i * size + lane % size] = d[i / 4 / (64 / size) * 4 + i % 4];

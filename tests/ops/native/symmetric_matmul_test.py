@@ -22,13 +22,16 @@ SHAPES = (
 )
 # Rounding of the result, and of sums in another order.
 TOLERANCE = {'bfloat16': 2.0**-8, 'float16': 2.0**-11}
-FILES = ('symmetric_matmul.hip', 'tile.h')
+FILES = ('symmetric_matmul.hip', 'tile.h', 'wave.h')
 MUTANTS = {
   'rows of the matrix instruction': (
-    '8 * (r / 4) + r % 4',
-    '4 * (r / 4) + r % 4',
+    'kWave / kEdge * four + lane / kEdge',
+    'four + lane / kEdge',
   ),
-  'depth of an operand': ('half_of(of.b[j], half)', 'half_of(of.b[j], 1)'),
+  'depth of an operand': (
+    'half_of(of.b[step][j], half)',
+    'half_of(of.b[step][j], 1)',
+  ),
   'no barrier before the loop': (
     'put(0, 0);\n  __syncthreads();',
     'put(0, 0);',
@@ -38,13 +41,14 @@ MUTANTS = {
     'fetch(next);',
   ),
   'no barrier before the next chunk': (
-    'put(0, next);\n    multiply(now, 1);\n    __syncthreads();',
-    'put(0, next);\n    multiply(now, 1);',
+    'put(0, next);\n    multiply(1);\n    __syncthreads();',
+    'put(0, next);\n    multiply(1);',
   ),
-  'operands of another step': ('read(1, 1, later)', 'read(1, 0, later)'),
+  'operands of another step': ('piece = 2 * next + ', 'piece = '),
+  'operands of another stage': ('read(1, 0);', 'read(0, 0);'),
   'no mirror image': ('if (!whole) mirror[y] = bits[r];', ''),
   'no mirror image in whole tiles': (
-    'if (whole && y < n) *reinterpret_cast<bits4*>(mirror + y) = bits;',
+    'if (whole && row < n) *reinterpret_cast<bits4*>(mirror + row) = bits;',
     '',
   ),
   'tail of the depth': (
@@ -56,6 +60,24 @@ MUTANTS = {
   'matrix of the stack': ('matrix = item / tiles', 'matrix = 0'),
   'scale of another matrix': ('at.scale[matrix]', 'at.scale[0]'),
 }
+
+# With matrix instructions of 16 x 16; the first is right at 32 x 32.
+MUTANTS_16 = {
+  'rows of the matrix instruction': (
+    'kWave / kEdge * four + lane / kEdge',
+    'kWave / 32 * four + lane / kEdge',
+  ),
+  'depth of an operand': (
+    'half_of(of.b[right][j], half)',
+    'half_of(of.b[right][j], 1)',
+  ),
+  'rows of another quarter': ('wave.row + 64 + row', 'wave.row + row'),
+  'operands of the next stage, too early': ('quarter == 3', 'quarter == 2'),
+}
+EVERY_MUTANT = [
+  *((32, name) for name in MUTANTS),
+  *((16, name) for name in MUTANTS_16),
+]
 
 
 def error(shape, dtype, beta=2.0) -> float:
@@ -85,7 +107,7 @@ def error(shape, dtype, beta=2.0) -> float:
 
 @pytest.mark.parametrize('dtype', TOLERANCE)
 @pytest.mark.parametrize('shape', SHAPES, ids=str)
-def test_product_is_that_of_float64(emulated, shape, dtype):
+def test_product_is_that_of_float64(products, shape, dtype):
   assert error(shape, dtype) < 1
 
 
@@ -105,10 +127,21 @@ def test_product_of_two_that_commute(emulated):
   assert np.abs(found - wanted).max() < 2e-3 * np.abs(wanted).max()
 
 
-@pytest.mark.parametrize('mutant', quick.only(MUTANTS, 'no mirror image'))
+@pytest.mark.parametrize(
+  'mutant',
+  quick.only(
+    EVERY_MUTANT,
+    (32, 'no mirror image'),
+    (16, 'rows of the matrix instruction'),
+  ),
+  ids=str,
+)
 def test_mutant_is_caught(emulated, monkeypatch, mutant):
-  old, new = MUTANTS[mutant]
+  edge, name = mutant
+  old, new = (MUTANTS if edge == 32 else MUTANTS_16)[name]
   file = next(f for f in FILES if old in (build.SOURCE / f).read_text())
-  made = build.build('cpu', (file, old, new), kernels=('symmetric_matmul',))
+  made = build.build(
+    'cpu', (file, old, new), kernels=('symmetric_matmul',), edge=edge
+  )
   monkeypatch.setenv('ZAYA_OPS_LIBRARY', str(made / 'libzaya_ops.so'))
   assert not all(error(shape, 'bfloat16') < 1 for shape in SHAPES)

@@ -3,7 +3,7 @@
 
 A CDNA 3 unit serves 16-byte reads and writes to 8 lanes at a time, in one of
 the groups below, and 8-byte writes to 16 in a line (AMD's documentation of
-Composable Kernel, "LDS bank conflicts"). Where a row lies is asked of tile.h.
+Composable Kernel, "LDS bank conflicts"). Where a row lies is asked of wave.h.
 """
 
 import jax
@@ -44,14 +44,24 @@ def ways(addresses, size):
   return max(np.bincount([word % BANKS for word in words], minlength=BANKS))
 
 
-def reads(at):
-  """Of operands: lane l has row l % 32 and half a step of 16 of depth."""
+def reads(at, edge):
+  """Of operands: lane l has row l % edge, and of depth the l // edge-th 8."""
   return max(
-    ways([at[first + lane % 32, 2 * step + lane // 32] for lane in group], 16)
-    for first in range(0, 256, 32)
-    for step in (0, 1)
+    ways([at[first + lane % edge, depth + lane // edge] for lane in group], 16)
+    for first in range(0, 256, edge)
+    for depth in range(0, 4, 64 // edge)
     for group in (*READS, *IN_A_LINE)
   )
+
+
+def wide_reads(at):
+  """By matrix instructions of 32 x 32."""
+  return reads(at, 32)
+
+
+def narrow_reads(at):
+  """By those of 16 x 16."""
+  return reads(at, 16)
 
 
 def writes_along(at):
@@ -75,11 +85,17 @@ def writes_across(at):
 def test_no_bank_is_asked_twice(places):
   at = places()
   assert len(np.unique(at)) == at.size  # A place for each piece.
-  assert (reads(at), writes_along(at), writes_across(at)) == (1, 1, 1)
+  for asked in (wide_reads, narrow_reads, writes_along, writes_across):
+    assert asked(at) == 1, asked
 
 
 @pytest.mark.parametrize(
-  'other, worse', [(PLAIN, reads), (NO_EXCHANGE, writes_across)]
+  'other, worse',
+  [
+    (PLAIN, wide_reads),
+    (PLAIN, narrow_reads),
+    (NO_EXCHANGE, writes_across),
+  ],
 )
 def test_without_the_permutation_banks_are_asked_twice(places, other, worse):
-  assert worse(places(('tile.h', PERMUTED, other))) > 1
+  assert worse(places(('wave.h', PERMUTED, other))) > 1

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tile.h decides, for tests: which tile a block has, where in LDS 16 bytes
-// of a row are.
+// What tile.h and wave.h decide, for tests: which tile a block has, where in
+// LDS 16 bytes of a row are.
 #include "handler.h"
 #include "tile.h"
 

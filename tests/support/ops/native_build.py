@@ -32,6 +32,7 @@ def build(
   *patches: Patch,
   kernels: tuple[str, ...] = (),
   more: tuple[pathlib.Path, ...] = (),
+  edge: int = 32,
   variables: tuple[str, ...] = (),
 ) -> pathlib.Path:
   """Compiles and returns the folder with what was made.
@@ -41,7 +42,8 @@ def build(
     *patches: changes of the sources.
     kernels: names of the .hip files; none: all.
     more: further .hip files.
-    variables: of the Makefile, NAME=VALUE.
+    edge: of the matrix instructions, MFMA of the Makefile.
+    variables: others of the Makefile, NAME=VALUE.
 
   Raises:
     ValueError: if a patch does not fit.
@@ -53,6 +55,7 @@ def build(
     if files[name].count(old) != 1:
       raise ValueError(f'{name} has not exactly one {old!r}.')
     files[name] = files[name].replace(old, new)
+  variables = (f'MFMA={edge}', *variables)
   key = repr((target, files, kernels, variables, jax.__version__))
   digest = hashlib.sha256(key.encode()).hexdigest()[:16]
   folder = pathlib.Path(tempfile.gettempdir(), f'zaya_ops_{digest}')
@@ -63,7 +66,8 @@ def build(
       aside.rename(folder)
     except OSError:  # Another process was faster.
       shutil.rmtree(aside)
-  return folder / 'build' / target
+  made = folder / 'build'
+  return (made if edge == 32 else made / f'mfma{edge}') / target
 
 
 def _sources():
