@@ -230,6 +230,9 @@ def test_python_names_a_kind(run):
   experts = found.params['layers']['experts']
   assert packed.is_packed(experts['gate_up'])
   assert not packed.is_packed(found.params['embed'])
+  # Programs are kept by model, and each kind of weights has its own.
+  for kind in ('none', 'int8', 'int4', 'none'):
+    assert zaya_jax.load(str(run), quant=kind).generate([[1, 2, 3]], 2)
   with pytest.raises(config_lib.UsageError, match='--quant=int3 must be one'):
     zaya_jax.load(str(run), quant='int3')
 

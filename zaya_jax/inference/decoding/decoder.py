@@ -113,6 +113,8 @@ class Decoder:
     if self.about.mesh:
       everywhere = mesh_lib.sharding(self.about.mesh)
       self.weights = jax.device_put(self.weights, everywhere)
+    # The same model has other arrays in another type, or of few bits.
+    self._kinds = _kinds(self.weights)
     self.speed = Speed()  # Of the newest call.
 
   def tokens(
@@ -210,9 +212,7 @@ class Decoder:
         comes back as the last result.
       *how: last arguments of the function, of which it is compiled.
     """
-    leaves, structure = jax.tree.flatten(args)
-    shapes = tuple(leaf.shape for leaf in leaves)
-    key = (function, self.about, how, structure, shapes)
+    key = (function, self.about, self._kinds, how, _kinds(args))
     if key not in _programs:
       start = time.perf_counter()
       self.on_note(f'compiling {programs.NAMES[function]} ...')
@@ -235,6 +235,12 @@ class Decoder:
       _programs[key] = lowered.compile(compiler_options=self._options)
       self.speed.compile_s += time.perf_counter() - start
     return _programs[key]
+
+
+def _kinds(tree):
+  """What a program depends on of its arguments; may be a key of a dict."""
+  leaves, structure = jax.tree.flatten(tree)
+  return structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
 
 
 @functools.cache
