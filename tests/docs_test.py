@@ -204,7 +204,9 @@ def test_the_readme_runs(tmp_path, monkeypatch, capfd):
       # Its phases are longer than a test.
       steps = ['--mode=plan', '--plan.devices=1']
     fresh = small if trains or '--mode=generate' in words else []
-    assert main.main(['', *words, *fresh, *steps]) == 0, words
+    # Whether this machine is fit to train is not the question.
+    good = (0, 3) if '--mode=preflight' in words else (0,)
+    assert main.main(['', *words, *fresh, *steps]) in good, words
     done.append(' '.join(words))
   said = capfd.readouterr().out
   assert 'resumed at step 2' in said
