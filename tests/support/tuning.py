@@ -91,7 +91,7 @@ def tune_chats(
 ) -> int:
   """Fine-tunes what `home` wrote; the run is a folder beside it."""
   text = f'--data.input={folder}/chats.jsonl'
-  named = [*args, '--log.sample_every=0']
+  named = ['--log.sample_every=0', *args]
   return tune(folder / base, folder / run, text, *named)
 
 

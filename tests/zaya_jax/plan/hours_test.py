@@ -123,7 +123,7 @@ def test_a_pipe_gets_json(capsys):
     (['--plan.hours=-1'], '--plan.hours=-1.0 must be at least 0'),
     (['--plan.hours=1', '--dial=60'], '--dial=60 does not fit: a device has'),
     (['--dial=60', '--plan.chip=h100'], 'GB, and with --model.remat=block in'),
-    (['--dial=60', '--plan.chip=h100'], '; --dial=32 needs 71.3.'),
+    (['--dial=60', '--plan.chip=h100'], '; --dial=32 needs 70.'),
     (
       ['--plan.hours=9999', '--plan.devices=1024'],
       '--data.batch_size=512 must be a multiple of 1024',

@@ -14,6 +14,7 @@ from zaya_jax.parallel import placement
 from zaya_jax.plan.cost import division, newton_schulz
 
 _ROWS = 2048  # Of a block, in `context.blocks`.
+_EXPERTS = 'layers/experts/'
 _MAX_LOGITS = 3 * 2**27  # Of a chunk, in `ops.cross_entropy`.
 
 
@@ -23,7 +24,7 @@ class Memory:
 
   parameters: float
   optimizer: float
-  weights: float  # Gathered from all devices, until the backward pass ends.
+  weights: float  # Gathered or cast, until the backward pass ends.
   gradients: float
   activations: float  # Kept for the backward pass.
   logits: float  # Of the chunk of tokens that the loss is at, and its head.
@@ -91,7 +92,8 @@ def plan(
   saved = {
     'none': kept,
     'auto': kept,  # Nobody has decided.
-    'cheap': dear_activations(model, width) * layout.tokens,
+    'cheap': dear_activations(model, width, layout.sizes['expert'])
+    * layout.tokens,
     'block': 4 * (model.d_model + model.d_router) * layout.tokens,
   }[remat or model.remat]
   stacks = newton_schulz.stacks(config, layout, found)
@@ -103,18 +105,19 @@ def plan(
     kept + _layer_work(config, layout, found, width),
     newton_schulz.workspace(stacks, width) - held,
   )
+  temporary = max(0.0, work - logits)
+  early, late = _gradients(
+    found, layout, width, has_sinks(config, layout, remat)
+  )
   return Memory(
     parameters=sum(leaf.part_bytes for leaf in found),
     optimizer=sum(optimizer_bytes(config, layout)),
-    weights=sum(
-      leaf.seen * sent_width(leaf, layout, width) for leaf in found if leaf.cut
-    ),
-    gradients=sum(
-      _gradient(leaf, layout, width) for leaf in found if not leaf.frozen
-    ),
+    weights=sum(_weight(leaf, layout, width) for leaf in found),
+    # The last are made as activations go.
+    gradients=early + max(0.0, late - held - logits - temporary),
     activations=held,
     logits=logits,
-    temporary=max(0.0, work - logits),
+    temporary=temporary,
   )
 
 
@@ -130,24 +133,51 @@ def sent_width(leaf: division.Leaf, layout: division.Layout, width: int) -> int:
   """Bytes of an element of what ZeRO-1 gathers: `working.narrow`."""
   if leaf.frozen or placement.is_factor(leaf.name):
     return leaf.frozen or 4
-  narrow = leaf.name.startswith('layers/experts/')
+  narrow = leaf.name.startswith(_EXPERTS)
   return width if narrow and layout.sizes['fsdp'] == 1 else 4
 
 
-def _gradient(leaf, layout, width) -> float:
-  """Of one parameter: this device's own, and its slice of the sum.
+def has_sinks(
+  config: config_lib.Config, layout: division.Layout, remat: str | None = None
+) -> bool:
+  """Whether gradients of experts are made in their sum: `working`."""
+  blocks = (remat or config.model.remat) == 'block'
+  loops = config.model.scan_layers != 'false'
+  return layout.sizes['fsdp'] == 1 and not (blocks and loops)
 
-  Its own is whole, with a second set for the sum over parts; but a layer that
-  gathers its matrices scatters their gradients at once. Those of experts are in
-  the compute type.
+
+def _weight(leaf, layout, width) -> float:
+  """Of a parameter for the layers: gathered, or cast once for all parts."""
+  if leaf.cut:
+    return leaf.seen * sent_width(leaf, layout, width)
+  is_cast = layout.parts > 1 and leaf.name.startswith(_EXPERTS)
+  return leaf.seen * width if is_cast and width < 4 and not leaf.frozen else 0
+
+
+def _gradients(found, layout, width, sinks) -> tuple[float, float]:
+  """All the time of a backward pass, and what comes until its end.
+
+  In one part this device's own are whole; but a layer that gathers its matrices
+  scatters their gradients at once. Those of experts are in the compute type. In
+  several parts there is a sum, float32, from the first one on; each part has
+  its own besides, but of experts with sinks, whose stacks are there from its
+  first layer on; and in the end a slice is left.
   """
-  own = leaf.seen * sent_width(leaf, layout, width)
-  if not leaf.cut:
-    return own + (leaf.nbytes if layout.parts > 1 else 0)
-  if layout.parts == 1:
-    of_layer = placement.is_of_layer(leaf.name, leaf.shape)
-    return leaf.part_bytes + leaf.nbytes * (not of_layer)
-  return leaf.part_bytes + leaf.nbytes + own
+  early = late = 0.0
+  for leaf in found:
+    own = leaf.seen * sent_width(leaf, layout, width)
+    if leaf.frozen:
+      continue
+    if layout.parts > 1:
+      is_expert = leaf.name.startswith(_EXPERTS)
+      early += leaf.nbytes + own * (is_expert and not sinks)
+      late += own * (not is_expert) + leaf.part_bytes * bool(leaf.cut)
+    elif leaf.cut:
+      of_layer = placement.is_of_layer(leaf.name, leaf.shape)
+      early += leaf.part_bytes + leaf.nbytes * (not of_layer)
+    else:
+      early += own
+  return early, late
 
 
 def layer_activations(model: config_lib.ModelConfig, width: int) -> float:
@@ -167,19 +197,26 @@ def layer_activations(model: config_lib.ModelConfig, width: int) -> float:
   )
 
 
-def dear_activations(model: config_lib.ModelConfig, width: int) -> float:
+def dear_activations(
+  model: config_lib.ModelConfig, width: int, peers: int = 1
+) -> float:
   """The same with --model.remat=cheap: what products and kernels made.
 
   The residual stream between layers and between their merges, and the router's
   products, are float32. In the compute type there are the normed streams,
   projections, queries, keys, what attention and the experts give, and of the
-  experts also their hidden units and two derivatives of each.
+  experts also their hidden units and two derivatives of each; experts that are
+  divided among peers have room for the tokens of all.
   """
   heads = (model.num_heads + model.num_kv_heads) * model.head_dim
   values = model.num_kv_heads * model.head_dim
   wide = 2 * model.d_model + 8 * model.d_router + model.num_classes
   return 4 * wide + width * (
-    4 * model.d_model + 3 * model.d_expert + model.d_qk + values + 2 * heads
+    3 * model.d_model
+    + peers * (model.d_model + 3 * model.d_expert)
+    + model.d_qk
+    + values
+    + 2 * heads
   )
 
 

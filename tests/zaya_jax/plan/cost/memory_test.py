@@ -168,20 +168,50 @@ def test_weights_and_gradients_of_eight_devices_by_hand(parts):
   # Experts are gathered in bfloat16.
   gathered = 4 * (PARAMETERS - EXPERTS) + 2 * EXPERTS
   assert plan.weights == pytest.approx(gathered, rel=1e-4)
-  # Layers scatter theirs at once; or a set sums over the parts, and each part
-  # has its own, like the weights.
-  own = 4 * EMBEDDING if parts == 1 else 4 * PARAMETERS + gathered
-  expected = own + 4 * PARAMETERS / 8
+  # Layers scatter theirs at once, and leave a slice; or a set sums over the
+  # parts beside that of a part's experts. The slice then comes when activations
+  # have gone.
+  expected = 4 * EMBEDDING + 4 * PARAMETERS / 8
+  expected = expected if parts == 1 else 4 * PARAMETERS + 2 * EXPERTS
   assert plan.gradients == pytest.approx(expected, rel=1e-3)
 
 
-@pytest.mark.parametrize('parts, sums', [(1, 0), (4, 1)])
-def test_gradients_of_one_device_by_hand(parts, sums):
-  config = released.parse('--plan.devices=1', f'--optim.accumulation={parts}')
-  plan = memory.plan(config, division.make(config), 2)
+@pytest.mark.parametrize('remat, own', [('cheap', 0), ('block', 2 * EXPERTS)])
+def test_gradients_of_one_device_by_hand(remat, own):
+  make = lambda parts: memory.plan(*_parts(parts), 2, remat)
+  plan = make(1)
   # Those of experts are bfloat16, until they are summed over parts.
-  own = 4 * (PARAMETERS - EXPERTS) + 2 * EXPERTS
-  assert (plan.gradients, plan.weights) == (own + 4 * PARAMETERS * sums, 0)
+  assert plan.gradients == 4 * (PARAMETERS - EXPERTS) + 2 * EXPERTS
+  assert plan.weights == 0
+  plan = make(4)
+  # Loops whose layers are computed anew whole have no sinks.
+  assert plan.gradients == 4 * PARAMETERS + own
+  assert plan.weights == 2 * EXPERTS
+
+
+def _parts(count):
+  config = released.parse('--plan.devices=1', f'--optim.accumulation={count}')
+  return config, division.make(config)
+
+
+def test_last_gradients_need_what_activations_leave():
+  """A row of a token keeps nothing that is worth a word."""
+  config = released.parse(
+    '--plan.devices=8', '--optim.accumulation=4', '--data.seq_len=8',
+    '--data.batch_size=32', '--model.remat=cheap', '--optim.name=adamw',
+  )  # fmt: skip
+  plan = memory.plan(config, division.make(config), 2)
+  late = 4 * (PARAMETERS - EXPERTS) + 4 * PARAMETERS / 8
+  others = plan.activations + plan.logits + plan.temporary
+  expected = 4 * PARAMETERS + max(0.0, late - others)
+  assert others < late
+  assert plan.gradients == pytest.approx(expected, rel=1e-3)
+
+
+def test_divided_experts_have_room_for_the_tokens_of_all():
+  model = released.parse('--plan.devices=1').model
+  alone, divided = (memory.dear_activations(model, 2, n) for n in (1, 4))
+  assert divided - alone == 2 * 3 * (2048 + 3 * 2048)
 
 
 def test_newton_schulz_works_where_activations_were():
