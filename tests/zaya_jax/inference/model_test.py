@@ -191,13 +191,16 @@ def test_what_is_forbidden_is_what_would_repeat(count):
 
 def test_nothing_comes_twice():
   net = model()
-  free = np.transpose(list(net.tokens(PROMPTS, 40)))
-  found = np.transpose(list(net.tokens(PROMPTS, 40, no_repeat=3)))
-  for rows, repeats in ((free, True), (found, False)):
-    for prompt, row in zip(PROMPTS, rows, strict=True):
-      text = np.concatenate([prompt, row])
-      runs = [tuple(text[i : i + 3]) for i in range(len(text) - 2)]
-      assert (len(set(runs)) < len(runs)) == repeats
+  # Each count has a program of its own.
+  for count in (4, 3):
+    free = np.transpose(list(net.tokens(PROMPTS, 40)))
+    found = np.transpose(list(net.tokens(PROMPTS, 40, no_repeat=count)))
+    for rows, repeats in ((free, True), (found, False)):
+      for prompt, row in zip(PROMPTS, rows, strict=True):
+        text = np.concatenate([prompt, row])
+        places = range(len(text) - count + 1)
+        runs = [tuple(text[i : i + count]) for i in places]
+        assert (len(set(runs)) < len(runs)) == repeats
 
 
 def test_temperature_of_zero_takes_the_likeliest():
