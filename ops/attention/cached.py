@@ -14,12 +14,9 @@ import jax
 import jax.numpy as jnp
 
 from ops.attention import reference
-from ops.attention.triton import one
-from ops.triton import backend, launch
 
 _BLOCK = 1024  # Keys that a step of a prompt's walk looks at.
 _PART = 256  # Keys of one of the products side by side.
-_MOST_ROWS = 2**18  # Of all texts and heads, that kernels of one token read.
 
 
 def attention(
@@ -50,11 +47,6 @@ def attention(
   """
   batch, length, heads, channels = q_BLHC.shape
   kv_heads, rows = k_BKSC.shape[1:3]
-  if length == 1 and _in_triton(v_BKSC):
-    q_BKGC = q_BLHC.reshape(batch, kv_heads, -1, channels)
-    at_B = jnp.broadcast_to(offset, (batch,))
-    out = one.attention(q_BKGC, k_BKSC, v_BKSC, at_B, valid_BS, window)
-    return out.reshape(q_BLHC.shape)
   q_BKGLC = (
     (q_BLHC * channels**-0.5)
     .astype(k_BKSC.dtype)
@@ -71,21 +63,6 @@ def attention(
     out = _by_blocks(q_BKGLC, k_BKSC, v_BKSC, visible, filled)
   out_BLKGC = out.transpose(0, 3, 1, 2, 4).astype(v_BKSC.dtype)
   return out_BLKGC.reshape(q_BLHC.shape)
-
-
-def _in_triton(v_BKSC) -> bool:
-  """Whether one token's attention is that of kernels.
-
-  They write what each part gives, an eighth of what they read. For many rows of
-  a long cache XLA's products fill a GPU as well, and write less.
-  """
-  batch, kv_heads, rows, channels = v_BKSC.shape
-  return (
-    backend.runs()
-    and v_BKSC.dtype.itemsize == 2
-    and launch.is_block(channels)
-    and batch * kv_heads * rows <= _MOST_ROWS
-  )
 
 
 def _at_once(q_BKGLC, k_BKSC, v_BKSC, visible):

@@ -14,7 +14,10 @@ def router(h_BLD, previous_BLR, down, down_bias, eda, norm, *rest, eps):
   inner = _exact
   if h_BLD.dtype == jnp.bfloat16:
     inner = two_parts.gradients_of
-  own_BLR = first(h_BLD, down) + down_bias[None, None]
+    own_BLR = two_parts.linear(h_BLD, down)
+  else:
+    own_BLR = _exact(h_BLD.astype(jnp.float32), down)
+  own_BLR += down_bias[None, None]
   state_BLR = reference.mix(own_BLR, eda, previous_BLR)
   a_BLR = reference.rms_norm(state_BLR, norm, eps)
   a_BLR = reference.gelu(inner(a_BLR, fc1) + fc1_bias[None, None])
@@ -22,13 +25,6 @@ def router(h_BLD, previous_BLR, down, down_bias, eda, norm, *rest, eps):
   probs_BLX = reference.softmax(_exact(a_BLR, out))
   choice_BL, weight_BL = reference.choose(probs_BLX, balance)
   return choice_BL, weight_BL, probs_BLX, state_BLR
-
-
-def first(h_BLD: jax.Array, down_DR: jax.Array) -> jax.Array:
-  """Tokens @ down, float32; of bfloat16 tokens `down` has 16 bits."""
-  if h_BLD.dtype == jnp.bfloat16:
-    return two_parts.linear(h_BLD, down_DR)
-  return _exact(h_BLD.astype(jnp.float32), down_DR)
 
 
 def _exact(x_BLD, w_DF):

@@ -10,11 +10,6 @@ from ops import dispatch
 from ops.triton.backend import plgpu
 
 
-def is_block(size: int) -> bool:
-  """Whether a block in Triton can have `size` rows: a power of two."""
-  return size > 0 and size & (size - 1) == 0
-
-
 def kernel_call(
   kernel: Callable[..., None],
   name: str,

@@ -18,8 +18,6 @@ import ops
 from ops import case as case_lib
 from ops import dispatch, registry
 from ops.attention import rows
-from ops.cca import one as one_cca
-from ops.router.triton import one
 from tests.support import gpus
 from tests.support.ops import shapes
 
@@ -89,32 +87,6 @@ def test_experts_of_a_prompt_lower_for_gpus(platform):
     )
     lowered = gpus.lower(traced, platform)
   assert len(kernels(lowered)) == 2
-
-
-@pytest.mark.parametrize('platform', ['cuda', 'rocm'])
-def test_kernels_of_single_tokens_lower_for_gpus(platform):
-  shape = lambda *size, dtype=jnp.bfloat16: jax.ShapeDtypeStruct(size, dtype)
-  real = functools.partial(shape, dtype=jnp.float32)
-  q, cache = shape(8, 1, 8, 128), shape(8, 2, 1280, 128)
-  valid, at = shape(8, 1280, dtype=bool), shape(8, dtype=jnp.int32)
-  attention = lambda q, k, v, at, valid: ops.cached_attention(
-    q, k, v, offset=at, valid_BS=valid, window=700
-  )
-  square, vector = real(256, 256), real(256)
-  router = functools.partial(one.router, eps=1e-5)
-  vectors = vector, vector, vector
-  weights = *vectors, square, vector, square, vector, real(17, 256), real(17)
-  look_back = lambda *args: one_cca.look_back(*args[:5], args[5:])
-  samples = shape(8, 1536), shape(8, 2, 1280), shape(10, 128, 384)
-  rest = real(1280), real(2), real(8, 64), real(8, 64)
-  for run, args, count in (
-    (look_back, (*samples, *rest), 1),
-    (attention, (q, cache, cache, at, valid), 2),
-    (router, (real(8, 256), real(8, 256), *weights), 1),
-  ):
-    with dispatch.compile_for(platform):
-      lowered = gpus.lower(jax.jit(run).trace(*args), platform)
-    assert len(kernels(lowered)) == count
 
 
 @pytest.mark.parametrize('platform', ['cuda', 'rocm'])

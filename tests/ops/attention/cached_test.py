@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 
 import ops
-from ops import dispatch
 from ops.attention import cached
-from ops.attention.triton import one
 from tests.support import close
 from tests.support.reference.attention_numpy import specification
 
@@ -31,24 +29,11 @@ CASES = {
 }
 
 
-ONE = [name for name, (length, *_) in CASES.items() if length == 1]
-
-
-@pytest.fixture(params=[*CASES, *(f'{name}-triton' for name in ONE)])
+@pytest.fixture(params=CASES)
 def case(request, monkeypatch):
   monkeypatch.setattr(cached, '_PART', 32)
   monkeypatch.setattr(cached, '_BLOCK', 48)
-  name, _, engine = request.param.partition('-')
-  if engine:
-    in_triton(monkeypatch)
-  return CASES[name]
-
-
-def in_triton(monkeypatch):
-  """Kernels of one token, interpreted; parts and chunks of several."""
-  monkeypatch.setattr(cached, '_in_triton', lambda _: True)
-  monkeypatch.setattr(one, '_ROWS', 16)
-  monkeypatch.setattr(one, '_PARTS', 2)
+  return CASES[request.param]
 
 
 def arrays(length, rows, heads=4, kv_heads=2, batch=2):
@@ -88,13 +73,9 @@ def expected_of(q, k, v, offset, window):
   )
 
 
-@pytest.mark.parametrize(
-  'length, kernels', [(1, False), (1, True), (20, False)]
-)
-def test_rows_may_have_offsets_of_their_own(monkeypatch, length, kernels):
+@pytest.mark.parametrize('length', [1, 20])
+def test_rows_may_have_offsets_of_their_own(monkeypatch, length):
   monkeypatch.setattr(cached, '_BLOCK', 48)
-  if kernels:
-    in_triton(monkeypatch)
   q, k, v = arrays(length, 100)
   offsets, window = (17, 61), 9
   expected = np.concatenate(
@@ -150,12 +131,3 @@ def test_bfloat16_is_close_to_float32(case):
   assert found.dtype == jnp.bfloat16
   expected = expected_of(*given, offset, window)
   close.assert_close(found, expected, 2e-2)
-
-
-def test_many_rows_of_a_long_cache_are_left_to_xla():
-  cache = lambda batch, rows: jnp.zeros((batch, 2, rows, 128), jnp.bfloat16)
-  abstract = lambda *size: jax.eval_shape(lambda: cache(*size))
-  assert not cached._in_triton(abstract(1, 1024))  # A CPU.
-  with dispatch.compile_for('cuda'):
-    taken = [cached._in_triton(abstract(*s)) for s in ((1, 32768), (64, 32768))]
-  assert taken == [True, False]

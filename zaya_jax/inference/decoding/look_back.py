@@ -9,7 +9,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ops.cca import one as cca_one
 from ops.cca import reference as cca_ops
 from zaya_jax import config as config_lib
 from zaya_jax.inference.decoding import cache as cache_lib
@@ -41,26 +40,13 @@ def look_back(
     [B, L, H, C], twice [B, L, K, C], [B, T, Z] and [B, X].
   """
   split = [config.num_heads * config.head_dim, config.d_qk]
-  length = out_BLX.shape[1]
   q_BLX, k_BLX, v_BLX = jnp.split(out_BLX, split, axis=-1)
   z_BLZ = out_BLX[..., : config.d_qk]
-  # Where the kernel finds them: nothing is cut out for it.
-  samples_BLX = out_BLX
   if mask_BL is not None and config.attention_bias:
     # Padding is a bias now; before a text the convolutions see zeros.
-    samples_BLX = z_BLZ = jnp.where(mask_BL[..., None], z_BLZ, 0)
+    z_BLZ = jnp.where(mask_BL[..., None], z_BLZ, 0)
   past_BTZ = jnp.concatenate([conv_BTZ, z_BLZ], axis=1)
-  if length == 1 and cca_one.is_taken(
-    out_BLX.dtype, config.head_dim, config.d_rope
-  ):
-    vectors = w['kernel'], w['kernel_bias'], w['temperature']
-    angles = rope[0][:, 0], rope[1][:, 0]
-    q_BHC, k_BKC = cca_one.look_back(
-      samples_BLX[:, 0], conv_BTZ, *vectors, angles
-    )
-    q_BLHC, k_BLKC = q_BHC[:, None], k_BKC[:, None]
-  else:
-    q_BLHC, k_BLKC = _queries_and_keys(config, w, past_BTZ, q_BLX, k_BLX, rope)
+  q_BLHC, k_BLKC = _queries_and_keys(config, w, past_BTZ, q_BLX, k_BLX, rope)
   current_BLX, delayed_BLX = jnp.split(v_BLX, 2, axis=-1)
   delayed_BLX = jnp.concatenate([delayed_BX[:, None], delayed_BLX], axis=1)
   v_BLKC = jnp.concatenate([current_BLX, delayed_BLX[:, :-1]], axis=-1)

@@ -22,14 +22,11 @@ import jax.numpy as jnp
 import ops
 from ops.cca import reference as cca_ops
 from ops.experts import packed
-from ops.router import xla
-from ops.router.triton import one
 from zaya_jax import config as config_lib
 from zaya_jax.inference.decoding import cache as cache_lib
 from zaya_jax.inference.decoding import look_back as look_back_lib
 from zaya_jax.model import cca, layers, moe, zaya
 from zaya_jax.model import packed as few_bits
-from zaya_jax.model import router as router_lib
 from zaya_jax.parallel.context import tree
 
 
@@ -253,7 +250,7 @@ def _attend(config, w, h_BLD, mask_BL, rope, state, axis, rows):
 
 
 def _experts(config, w, h_BLD, state_BLR, mask_BL):
-  routes = _routes(config, w['router'], h_BLD, state_BLR)
+  routes = jax.tree.map(jnp.transpose, w['router'])(h_BLD, state_BLR)
   choice_BL = routes.choice
   if mask_BL is not None:  # Padding needs no expert.
     choice_BL = jnp.where(mask_BL, choice_BL, config.num_experts)
@@ -265,32 +262,6 @@ def _experts(config, w, h_BLD, state_BLR, mask_BL):
   )
   y_BLD = moe.weigh(y_TD.reshape(h_BLD.shape), h_BLD, routes, config.skip)
   return y_BLD, routes.state
-
-
-def _routes(config, router, h_BLD, state_BLR):
-  """Where tokens go; `router` has its matrices turned."""
-  batch, length, _ = h_BLD.shape
-  few = batch * length <= one.TOKENS and config.router == 'mlp'
-  if not (few and one.is_taken(h_BLD.dtype, config.d_router)):
-    return jax.tree.map(jnp.transpose, router)(h_BLD, state_BLR)
-  names = 'down_bias eda norm fc1 fc1_bias fc2 fc2_bias out balance_bias'
-  vectors = [getattr(router, name)[...] for name in names.split()]
-  flat = lambda a: a.reshape(batch * length, -1)
-  own_BLR = xla.first(h_BLD, router.down[...].T)
-  choice_T, weight_T, state_TR = one.router(
-    flat(own_BLR), flat(state_BLR), *vectors, eps=config.norm_eps
-  )
-  choice_BL, weight_BL = (
-    a.reshape(batch, length) for a in (choice_T, weight_T)
-  )
-  # How many classes there are is all that decoding asks of probabilities.
-  probs_BLX = jnp.zeros((batch, length, config.num_classes), jnp.float32)
-  return router_lib.Routes(
-    choice=choice_BL,
-    weight=weight_BL,
-    probs=probs_BLX,
-    state=state_TR.reshape(state_BLR.shape),
-  )
 
 
 def _linear(x_BLD, w_FD, bias_F=None):

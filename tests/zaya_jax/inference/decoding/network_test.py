@@ -9,10 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ops.attention import cached
-from ops.attention.triton import one as one_attention
-from ops.cca import one as one_cca
-from ops.router.triton import one as one_router
 from tests.support import close, tiny
 from tests.support.reference import mutants, zaya_numpy
 from zaya_jax import config as config_lib
@@ -59,9 +55,9 @@ def cached_logits(model, params, buffers, tokens, mask, chunks):
   return np.concatenate(outs, axis=1)
 
 
-def error(name, chunks=(8, 1, 1, 1), **changes):
+def error(name, chunks=(8, 1, 1, 1)):
   """The largest difference to the specification, of real tokens."""
-  model = tiny.config(**SHAPES[name], **changes)
+  model = tiny.config(**SHAPES[name])
   params, buffers = tiny.arrays(model)
   tokens = np.random.default_rng(2).integers(0, 40, (2, LENGTH))
   # Of each row without its padding, which shall leave no trace.
@@ -78,29 +74,6 @@ def error(name, chunks=(8, 1, 1, 1), **changes):
 @pytest.mark.parametrize('name', SHAPES)
 def test_cached_logits_equal_those_of_the_whole_row(name):
   assert error(name) <= close.FLOAT32_DEEP
-
-
-@pytest.mark.parametrize('name', ['plain', 'skip_identity', 'sliding_biases'])
-def test_kernels_of_single_tokens_give_the_same(name, monkeypatch):
-  """In Triton, interpreted: CCA, attention to the cache, and the router."""
-  ran = []
-
-  def seen(module, function):
-    whole = getattr(module, function)
-    told = lambda *args, **kwargs: (
-      ran.append(function) or whole(*args, **kwargs)
-    )
-    monkeypatch.setattr(module, function, told)
-
-  seen(one_attention, 'attention')
-  seen(one_router, 'router')
-  seen(one_cca, 'look_back')
-  monkeypatch.setattr(cached, '_in_triton', lambda _: True)
-  for module in (one_router, one_cca):
-    monkeypatch.setattr(module, 'is_taken', lambda *_: True)
-  # The padded prompt takes another way; of tokens alone each chunk has one.
-  assert error(name, d_router=32) <= close.FLOAT32_DEEP
-  assert {*ran} == {'attention', 'router', 'look_back'}
 
 
 def test_tokens_may_come_in_chunks():
