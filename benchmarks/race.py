@@ -37,6 +37,12 @@ PEERS = {
 _CELL = ('program', 'preset', 'flags', 'shape', 'seconds', 'target')
 # Flags of the trainer that peers follow, too.
 _SEEN = ('--data.', '--model.vocab_size')
+# Ours are of Muon and AdamW alike, those of `strong` of its Muon.
+_LRS = {
+  OURS: [2e-3, 4e-3, 8e-3],
+  'adamw': [1e-3, 2e-3],
+  'strong': [0.0125, 0.025, 0.05],
+}
 _START_S = 90.0  # Of a program that has not been run.
 
 
@@ -59,12 +65,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
       f'--{name}_shape',
       type=_shape,
       default='8x512',
-      help='layers x width of the peer',
+      help='its layers x width',
     )
+  for name, rates in _LRS.items():
     parser.add_argument(
       f'--{name}_lrs',
       type=_numbers,
-      default={'adamw': [1e-3, 2e-3], 'strong': [0.0125, 0.025, 0.05]}[name],
+      default=rates,
       help='tried on the first seed; the best one trains the others',
     )
   parser.add_argument(
@@ -141,7 +148,7 @@ def missing(
       'seconds': seconds[name],
       'target': target,
     }
-    rates, first = getattr(args, f'{name}_lrs', [1.0]), args.seeds[:1]
+    rates, first = _rates(args, name, more), args.seeds[:1]
     trial = None
     # With a target all rates end with the same score.
     tune_s = args.tune_s or (seconds[name] if target else 0)
@@ -154,6 +161,14 @@ def missing(
     if trial:
       return trial
   return None
+
+
+def _rates(args, name: str, more: list[str]) -> list[float]:
+  """What is tried; a rate among the flags of the trainer is the only one."""
+  given = [flag for flag in more if flag.startswith('--optim.lr=')]
+  if name == OURS and given:
+    return [float(given[-1].partition('=')[2])]
+  return getattr(args, f'{name}_lrs')
 
 
 def _seen(more: list[str]) -> list[str]:
@@ -282,5 +297,5 @@ def groups(rows: list[Row]) -> Iterator[list[Row]]:
 def settings(row: Row) -> str:
   """Of a run, what is not its program or seed."""
   if row['program'] == OURS:
-    return ' '.join([row['preset'], row['flags']]).strip()
+    return ' '.join([row['preset'], row['flags']]).strip() + f', {row["lr"]:g}'
   return f'{row["shape"]}, {row["lr"]:g}'

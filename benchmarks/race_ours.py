@@ -20,6 +20,8 @@ Row = dict[str, Any]
 NAME = 'zaya_jax'
 _WARM_UP = 60  # Steps, and what the last of them take.
 _SPARE = 0.96  # Of the time is planned for: late steps are slower, too.
+# The schedule of a race, as the peer `strong` has it: a trapezoid of the rate.
+_UP, _DOWN = 0.05, 0.45  # Shares of the steps in which it rises and falls.
 _LOG = 10  # Steps between rows of the log, if not fewer.
 _POLL_S = 0.2
 # What runs of one speed have in common.
@@ -100,7 +102,11 @@ def flags_of(
   every: int,
   folder: str,
 ) -> list[str]:
-  """Of the trainer: the preset on the shards, scored on all held-out text."""
+  """Of the trainer: the preset on the shards, scored on all held-out text.
+
+  The schedule of the preset is one for longer runs; here it has the shape of
+  `_UP` and `_DOWN`, and the rate of `trial`. Flags in `more` win.
+  """
   return [
     f'--flagfile={record.ROOT}/configs/{args.preset}.flags',
     '--mesh.replica=1',  # As peers: one device, whatever else is there.
@@ -113,6 +119,11 @@ def flags_of(
     '--log.sample_every=0',
     '--nolog.report',
     '--nolog.tensorboard',
+    f'--optim.lr={trial["lr"]}',
+    '--optim.lr_final=0',
+    '--optim.schedule=wsd',
+    f'--optim.warmup_steps={round(_UP * steps)}',
+    f'--optim.decay_steps={round(_DOWN * steps)}',
     *more,
     f'--num_steps={steps}',
     f'--seed={trial["seed"]}',

@@ -25,7 +25,7 @@ ARGS = argparse.Namespace(
 )
 TRIAL = {
   'program': 'zaya_jax', 'preset': 'small', 'flags': '', 'seconds': 120.0,
-  'seed': 4, 'target': None,
+  'lr': 4e-3, 'seed': 4, 'target': None,
 }  # fmt: skip
 
 
@@ -67,6 +67,16 @@ def test_steps_fill_the_time_at_the_slowest_speed_known(monkeypatch):
   other = {**TRIAL, 'flags': '--model.num_layers=40', 'step_s': 9.0}
   race_ours.run(ARGS, [], TRIAL, [*known, other])
   assert asked[2:] == [(int(0.96 * 120 / 0.08), 100)]
+
+
+def test_rate_is_a_trapezoid_over_the_steps_of_the_race():
+  flags = race_ours.flags_of(
+    ARGS, ['--optim.warmup_steps=7'], TRIAL, steps=900, every=25, folder='dir'
+  )
+  found = config_lib.Config.parse(flags).optim
+  assert (found.lr, found.lr_final) == (TRIAL['lr'], 0)
+  assert found.schedule == 'wsd'
+  assert (found.warmup_steps, found.decay_steps) == (7, 405)
 
 
 def test_flags_are_the_preset_scored_on_everything_held_out():

@@ -36,12 +36,15 @@ def made(rows, *names):
 
 def test_rates_are_tried_for_a_short_time_and_the_best_gets_it_all():
   args = arguments(
-    '--only=zaya_jax,strong', '--seeds=3,4', '--strong_lrs=1,2', '--tune_s=20'
-  )
+    '--only=zaya_jax,strong', '--seeds=3,4', '--strong_lrs=1,2', '--tune_s=20',
+    '--zaya_jax_lrs=3,4',
+  )  # fmt: skip
   rows = all_runs(args, of=lambda trial: {'bpb': 5 - trial['lr']})
   assert made(rows) == [
-    ('zaya_jax', 120, 1.0, 3),
-    ('zaya_jax', 120, 1.0, 4),
+    ('zaya_jax', 20, 3.0, 3),
+    ('zaya_jax', 20, 4.0, 3),
+    ('zaya_jax', 120, 4.0, 3),
+    ('zaya_jax', 120, 4.0, 4),
     ('strong', 20, 1.0, 3),
     ('strong', 20, 2.0, 3),
     ('strong', 120, 2.0, 3),
@@ -62,7 +65,7 @@ def test_rates_are_not_judged_by_runs_that_end_at_the_target():
 
 
 def test_a_run_that_took_too_long_is_made_again():
-  args = arguments('--only=zaya_jax', '--seeds=0')
+  args = arguments('--only=zaya_jax', '--seeds=0', '--zaya_jax_lrs=1')
   late = iter([True, True, False])
   rows = all_runs(args, of=lambda trial: {'counts': not next(late)})
   assert [row['counts'] for row in rows] == [False, False, True]
@@ -74,6 +77,7 @@ def test_peers_do_not_care_for_flags_of_the_trainer_but_of_the_data():
   args = arguments('--only=zaya_jax,adamw', '--seeds=0', '--adamw_lrs=1')
   ours, theirs = all_runs(args, ['--optim.lr=1e-3', '--data.seq_len=512'])
   assert ours['flags'] == '--optim.lr=1e-3 --data.seq_len=512'
+  assert ours['lr'] == 1e-3  # The only one that is tried.
   assert theirs['flags'] == '--data.seq_len=512'
 
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from zaya_jax import config as config_lib
-from zaya_jax.metrics import text
+from zaya_jax.metrics import text, window
 from zaya_jax.runtime import clock
 
 
@@ -67,6 +67,11 @@ def closing(
     lines.append(_held_out(best))
   for i, line in enumerate(data):
     lines.append(f'  {"" if i else "data":<10}  {line}')
+  if peak := window.peak_bytes():
+    lines.append(
+      f'  memory      {peak / 1e9:.3g} of {window.limit_bytes() / 1e9:.3g} GB '
+      'of a device at most'
+    )
   if config.log.report:
     lines.append(f'  page        {_near(run_dir)}/report.html')
   if checkpoint:

@@ -66,4 +66,24 @@ class Window:
       values = [step[name] for step in self._steps if math.isfinite(step[name])]
       combine = _COMBINE.get(name, np.mean)
       combined[name] = float(combine(values)) if values else math.nan
-    return {**combined, 'throughput/tokens_per_second': self.tokens_per_second}
+    combined['throughput/tokens_per_second'] = self.tokens_per_second
+    if peak := peak_bytes():
+      combined['memory/peak_bytes'] = float(peak)
+    return combined
+
+
+def peak_bytes() -> int:
+  """Most bytes in use at once on one device; 0: the devices do not say."""
+  return _least_or_most(max, 'peak_bytes_in_use')
+
+
+def limit_bytes() -> int:
+  """Bytes that programs may take of each device; 0: they do not say."""
+  return _least_or_most(min, 'bytes_limit')
+
+
+def _least_or_most(choose, name: str) -> int:
+  import jax  # Who reads pages of runs need not wait for it.
+
+  stats = [device.memory_stats() or {} for device in jax.local_devices()]
+  return choose((found.get(name, 0) for found in stats), default=0)

@@ -103,6 +103,12 @@ def _rate(run: records.Run) -> str:
   return rate and f'{text.short(float(rate))} tokens per second{beside}'
 
 
+def _memory(run: records.Run) -> str:
+  """The most of any process: each row tells that since its start."""
+  peaks = [value for _, value in run.numbers('memory/peak_bytes')]
+  return f'{max(peaks) / 1e9:.3g} GB of a device at most' if peaks else ''
+
+
 def _devices(run: records.Run) -> str:
   found = run.facts.get('devices')
   if not isinstance(found, dict):
@@ -173,5 +179,6 @@ _FACTS = {
   'model': _model,
   'parameters': _parameters,
   'devices': _devices,
+  'memory': _memory,
   'steps skipped': lambda run: _newest(run, 'optim/skipped', '.0f'),
 }

@@ -4,7 +4,7 @@
 import pytest
 
 from zaya_jax import config
-from zaya_jax.metrics import summary
+from zaya_jax.metrics import summary, window
 
 
 def _closing(run_dir, checkpoint, **settings):
@@ -59,3 +59,11 @@ def test_command_to_generate_samples_as_the_run_does():
   lines = _closing('run', 'run/checkpoints/2', generate=how)
   (line,) = (line for line in lines if '--mode=generate' in line)
   assert line.endswith(" '--prompt=Hello!' --generate.chat")
+
+
+def test_memory_is_told_where_devices_say_it(monkeypatch):
+  named = lambda: [x for x in _closing('run', None) if 'memory' in x]
+  assert named() == []
+  monkeypatch.setattr(window, 'peak_bytes', lambda: 23_400_000_000)
+  monkeypatch.setattr(window, 'limit_bytes', lambda: 63_800_000_000)
+  assert named() == ['  memory      23.4 of 63.8 GB of a device at most']

@@ -2,7 +2,9 @@
 """How the numbers of several steps become one row."""
 
 import math
+import types
 
+import jax
 import pytest
 
 from zaya_jax.metrics import window
@@ -52,3 +54,21 @@ def test_throughput_is_tokens_over_seconds():
   assert combined['throughput/tokens_per_second'] == 400.0
   assert combined['time/step_s'] == 0.75
   assert combined['time/data_s'] == 0.125
+
+
+def test_memory_is_that_of_the_fullest_device(monkeypatch):
+  full = lambda peak: types.SimpleNamespace(
+    memory_stats=lambda: {'peak_bytes_in_use': peak, 'bytes_limit': 9000 - peak}
+  )
+  monkeypatch.setattr(jax, 'local_devices', lambda: [full(5000), full(7000)])
+  assert (window.peak_bytes(), window.limit_bytes()) == (7000, 2000)
+  one = window.Window()
+  one.add({}, tokens=1, step_s=1.0, data_s=0.0)
+  assert one.combine()['memory/peak_bytes'] == 7000
+
+
+def test_cpu_does_not_say_its_memory():
+  one = window.Window()
+  one.add({}, tokens=1, step_s=1.0, data_s=0.0)
+  assert 'memory/peak_bytes' not in one.combine()
+  assert (window.peak_bytes(), window.limit_bytes()) == (0, 0)

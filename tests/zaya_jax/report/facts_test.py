@@ -45,6 +45,15 @@ def test_head_of_a_run(run):
   assert 'status' not in found  # It stands above.
 
 
+def test_memory_is_the_most_of_all_processes(run):
+  assert 'memory' not in _facts(run)  # On a CPU.
+  with (run / 'metrics.jsonl').open('a') as file:
+    for step, peak in (900, 24.6e9), (1000, 23.4e9):
+      row = {'step': step, 'tokens': step, 'memory/peak_bytes': peak}
+      file.write(json.dumps(row) + '\n')
+  assert _facts(run)['memory'] == '24.6 GB of a device at most'
+
+
 def test_data_may_be_folders_of_shards(run):
   data = {'dir': ['a'], 'input': '', 'batch_size': 2, 'seq_len': 64}
   for folders, shown in (
