@@ -258,3 +258,9 @@ class DpoConfig(fields.Section, prefix='dpo.'):
     minimum=0.0,
     maximum=0.5,
   )
+  nll_weight: float = field(
+    0.0,
+    'Adds so many times the cross-entropy of the chosen answer, per token, '
+    'which keeps it from getting less likely. 0.2 is common.',
+    minimum=0.0,
+  )

@@ -28,7 +28,7 @@ BOUNDS = {
     preflight.devices preflight.ports
     aegis.grace_s aegis.restarts_per_hour aegis.condemn_per_hour
     aegis.quarantine_h aegis.outage_wait_s log.sample_every log.peak_tflops
-    ledger.step data.copies_gb dpo.beta""",
+    ledger.step data.copies_gb dpo.beta dpo.nll_weight""",
   # Sizes, counts, intervals and limits of which there is at least one.
   (1, None): """
     model.num_layers model.d_model model.num_heads model.num_kv_heads

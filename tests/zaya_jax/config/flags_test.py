@@ -43,6 +43,7 @@ COMPANIONS = {
 }
 VALUES = {
   'dpo.label_smoothing': '0.1',
+  'dpo.nll_weight': '0.2',
   'plan.efficiency': '0.5',
   'distributed.process': '3',
   'checkpoint.fast': '/dev/shm/zaya@2',

@@ -53,11 +53,12 @@ def check_dpo(config: run.Config) -> None:
   """Whether there is a base to compare with, and rows lie whole."""
   said = f'--dpo.beta={config.dpo.beta:g}'
   if not config.dpo.beta:
-    if config.dpo.label_smoothing:
-      raise fields.UsageError(
-        f'--dpo.label_smoothing={config.dpo.label_smoothing:g} is of '
-        '--dpo.beta, which is 0; set it, or leave both out.'
-      )
+    for name in ('label_smoothing', 'nll_weight'):
+      if value := getattr(config.dpo, name):
+        raise fields.UsageError(
+          f'--dpo.{name}={value:g} is of --dpo.beta, which is 0; set it, or '
+          'leave both out.'
+        )
     return
   if not config.lora.rank:
     raise fields.UsageError(

@@ -9,7 +9,9 @@ and l' that of the reference, rewards are r = beta (l - l'), and a pair costs
   -(1 - s) log sigmoid(r_chosen - r_rejected)
   - s log sigmoid(r_rejected - r_chosen)
 
-where s is the label smoothing, 0 in the paper.
+where s is the label smoothing, 0 in the paper. Both answers may lose likelihood
+so; what is added against that is w times the chosen answer's cross-entropy, per
+token (Pang et al., arXiv 2404.19733; Llama 3, arXiv 2407.21783, has w = 0.2).
 
 Axis letters: B rows, L positions, P pairs of a row, T tokens, V vocabulary.
 """
@@ -45,8 +47,7 @@ class Pairs(NamedTuple):
 
 def exist(batch: Batch) -> jax.Array:
   """[B, P] float32, 1 where there is a pair: both answers have tokens."""
-  counting = _by_answer(batch, batch['weights'])
-  return jnp.all(counting > 0, axis=-1).astype(jnp.float32)
+  return _there(_by_answer(batch, batch['weights']))
 
 
 def log_probs(model: zaya.Zaya, batch: Batch, sample_every: int = 0) -> Pairs:
@@ -71,7 +72,7 @@ def log_probs(model: zaya.Zaya, batch: Batch, sample_every: int = 0) -> Pairs:
 def loss(
   policy_BP2: jax.Array,
   reference_BP2: jax.Array,
-  there_BP: jax.Array,
+  tokens_BP2: jax.Array,
   dpo: config_lib.DpoConfig,
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
   """Sums over pairs: what they cost, and `TOLD`.
@@ -79,14 +80,17 @@ def loss(
   Args:
     policy_BP2: `log_probs` of what is trained.
     reference_BP2: of the reference; no gradient flows to it.
-    there_BP: of `exist`.
-    dpo: beta and label smoothing.
+    tokens_BP2: how many an answer has; 0: there is none.
+    dpo: beta, label smoothing and the weight of the cross-entropy.
   """
   rewards_BP2 = dpo.beta * (policy_BP2 - jax.lax.stop_gradient(reference_BP2))
   margin_BP = rewards_BP2[..., 0] - rewards_BP2[..., 1]
   smooth = dpo.label_smoothing
   cost_BP = -(1 - smooth) * jax.nn.log_sigmoid(margin_BP)
   cost_BP -= smooth * jax.nn.log_sigmoid(-margin_BP)
+  per_token_BP = policy_BP2[..., 0] / jnp.maximum(tokens_BP2[..., 0], 1)
+  cost_BP -= dpo.nll_weight * per_token_BP
+  there_BP = _there(tokens_BP2)
   each = (
     (margin_BP > 0).astype(jnp.float32),
     margin_BP,
@@ -109,7 +113,7 @@ def of_adapter(
 
   Args:
     model: of the network.
-    dpo: beta and label smoothing.
+    dpo: as of `loss`.
     params: of `lora.join`; without the adapter they are the reference.
     buffers: of both.
     batch: as of `log_probs`.
@@ -118,8 +122,14 @@ def of_adapter(
   policy = log_probs(zaya.bind(model, params, buffers), batch, sample_every)
   base = {key: part for key, part in params.items() if key != lora.KEY}
   reference = log_probs(zaya.bind(model, base, buffers), batch)
-  cost, told = loss(policy.log_probs, reference.log_probs, exist(batch), dpo)
+  tokens_BP2 = _by_answer(batch, batch['weights'])
+  cost, told = loss(policy.log_probs, reference.log_probs, tokens_BP2, dpo)
   return cost, policy.load, told
+
+
+def _there(tokens_BP2):
+  """[B, P] float32: whether both answers of a pair have tokens."""
+  return jnp.all(tokens_BP2 > 0, axis=-1).astype(jnp.float32)
 
 
 def _by_answer(batch, a_BL):

@@ -44,8 +44,10 @@ def batch():
   }
 
 
-def dpo(beta=0.7, smoothing=0.0):
-  return config_lib.DpoConfig(beta=beta, label_smoothing=smoothing)
+def dpo(beta=0.7, smoothing=0.0, nll=0.0):
+  return config_lib.DpoConfig(
+    beta=beta, label_smoothing=smoothing, nll_weight=nll
+  )
 
 
 def closed_form(policy, reference, beta, smoothing=0.0):
@@ -61,9 +63,9 @@ def closed_form(policy, reference, beta, smoothing=0.0):
 def test_loss_is_the_closed_form(beta, smoothing):
   rng = np.random.default_rng(0)
   policy, reference = rng.normal(-20, 6, (2, 1, 5, 2))
-  there = np.array([[1, 1, 1, 0, 1]], np.float32)
+  tokens = np.array([[[4, 2], [1, 7], [9, 9], [3, 0], [2, 5]]], np.float32)
   cost, told = preferences.loss(
-    jnp.asarray(policy), jnp.asarray(reference), there, dpo(beta, smoothing)
+    jnp.asarray(policy), jnp.asarray(reference), tokens, dpo(beta, smoothing)
   )
   some = [0, 1, 2, 4]
   each = closed_form(policy[0], reference[0], beta, smoothing)[some]
@@ -85,9 +87,24 @@ def test_loss_is_the_closed_form(beta, smoothing):
 def test_first_step_costs_log_2():
   """Of an adapter that changes nothing, whatever the answers are."""
   rewards = jnp.asarray(np.random.default_rng(0).normal(-20, 6, (1, 3, 2)))
-  cost, told = preferences.loss(rewards, rewards, jnp.ones((1, 3)), dpo())
+  cost, told = preferences.loss(rewards, rewards, jnp.ones((1, 3, 2)), dpo())
   np.testing.assert_allclose(cost, 3 * np.log(2), rtol=1e-6)
   assert told['dpo/margin'] == told['dpo/accuracy'] == 0
+
+
+def test_cross_entropy_of_the_chosen_answer_may_be_added():
+  """Per token of that answer alone, whatever the other one is."""
+  rng = np.random.default_rng(1)
+  policy, reference = (jnp.asarray(a) for a in rng.normal(-20, 6, (2, 1, 3, 2)))
+  tokens = np.array([[[4, 2], [0, 7], [9, 3]]], np.float32)
+  cost = lambda nll: preferences.loss(policy, reference, tokens, dpo(nll=nll))[
+    0
+  ]
+  added = float(cost(0.3) - cost(0.0))
+  per_token = -np.asarray(policy, np.float64)[0, [0, 2], 0] / [4, 9]
+  np.testing.assert_allclose(added, 0.3 * per_token.sum(), rtol=1e-4)
+  rejected = -np.asarray(policy, np.float64)[0, [0, 2], 1] / [2, 3]
+  assert abs(0.3 * rejected.sum() - added) > 0.1
 
 
 @functools.cache
