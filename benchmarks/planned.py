@@ -27,9 +27,19 @@ _FILES = {
   'training_h200': 'zaya1_8b',
   'ladder_h100': '',
   'ladder_h200': '',
+  'ladder_small_h100': '',
 }
 # What presets said then, and do not say any more.
 _BEFORE = {'training_h200': ('--model.remat=block', '--model.scan_layers=true')}
+# `small` of 16 layers of width 512, by its parameters.
+_SMALL_BEFORE = 215_111_056
+_SMALL_FLAGS = (
+  '--model.num_layers=16',
+  '--model.d_model=512',
+  '--model.num_heads=2',
+  '--model.num_kv_heads=1',
+  '--model.d_expert=512',
+)
 # Kernels in attention over a context axis came after these were measured.
 _WITHOUT_KERNELS = {('scaling_h100', case) for case in (
   'context', 'context 32k', 'ring',
@@ -99,11 +109,13 @@ def _row(name, preset, measured) -> dict[str, Any]:
   """A measurement and both plans of it."""
   chip = 'h200' if 'H200' in measured['device'] else 'h100'
   devices = measured.get('devices', 1)
+  before = measured.get('parameters') == _SMALL_BEFORE
   words = [
     f'--flagfile={_ROOT / "configs" / preset}.flags',
     '--mesh.replica=1',
     '--model.dtype=bfloat16',
     *_BEFORE.get(name, ()),
+    *(_SMALL_FLAGS if before else ()),
     *_flags(measured.get('flags') or measured['chosen']),
     f'--plan.chip={chip}',
     f'--plan.devices={devices}',
@@ -115,6 +127,7 @@ def _row(name, preset, measured) -> dict[str, Any]:
     for machine in ('none', chip)
   }
   now, case = plans[chip], measured.get('case', preset)
+  case += ', 16 x 512' if before else ''
   return {
     'file': name,
     'case': case,

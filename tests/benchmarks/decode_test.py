@@ -44,7 +44,7 @@ def test_packed_matrices_count_with_their_own_bytes():
   assert wide - found == 4 * (1.5 * 3 * 16 * 8 - 2 * (16 + 16))
 
 
-@pytest.mark.parametrize('preset, layers', [('zaya1_8b', 8), ('small', 16)])
+@pytest.mark.parametrize('preset, layers', [('zaya1_8b', 8), ('small', 8)])
 def test_the_peer_has_the_shape_of_the_preset(preset, layers):
   model = decode.model_of(decode.parse([f'--preset={preset}']))
   theirs = decode.shape(model)

@@ -142,7 +142,7 @@ def test_another_dial_of_a_config_keeps_what_was_given():
     (['--dial=9', '--restore=a'], '--dial=9 sizes a new model, and --restore'),
     (
       ['--dial=9', '--flagfile=configs/small.flags'],
-      '--dial=9 has nothing to size: --model.num_layers=16',
+      '--dial=9 has nothing to size: --model.num_layers=8',
     ),
   ],
 )
