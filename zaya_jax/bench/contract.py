@@ -12,7 +12,7 @@ import contextlib
 import functools
 import itertools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
@@ -35,6 +35,7 @@ def rows(
   operation: registry.Operation,
   budget: clock.Budget,
   cases: tuple[str, ...] = (),
+  known: Iterable[Row] = (),
 ) -> Iterator[Row]:
   """Compares the engines of an operation, while there is time.
 
@@ -42,6 +43,7 @@ def rows(
     operation: of the registry.
     budget: what has begun when it is spent is ended.
     cases: names; (): all, on a CPU without those of ZAYA1-8B.
+    known: rows of an earlier command: what they compared is left out.
 
   Yields:
     op, engine, case, dtype, outcome ('right', 'wrong', 'failed', 'left out' or
@@ -49,18 +51,35 @@ def rows(
     nothing was compared), said (why), and default (whether the engine runs on
     this platform without being named).
   """
-  todo = list(_todo(operation, cases))
-  for number, (case, dtype) in enumerate(todo):
+  done = {
+    (row['op'], row['engine'], row['case'], row['dtype']) for row in known
+  }
+  todo = [
+    (case, dtype, engines)
+    for case, dtype in _todo(operation, cases)
+    if (
+      engines := [
+        engine
+        for engine in _engines(operation)
+        if (operation.name, engine.name, case.name, dtype) not in done
+      ]
+    )
+  ]
+  for number, (case, dtype, engines) in enumerate(todo):
     if number and budget.left() <= 0:
-      said = f'for {len(todo) - number} of {len(todo)} inputs'
-      yield _row(operation, '', '', '', 'no time', said)
+      yield unfinished(operation, f'for {len(todo) - number} inputs')
       return
     wanted = _Wanted(operation, case, dtype)
-    for engine in _engines(operation):
+    for engine in engines:
       words = operation.name, engine.name, case.name, dtype
       print('checking', *words, file=sys.stderr, flush=True)
       row = _row(*(operation, *words[1:]), *_compare(operation, engine, wanted))
       yield {**row, 'default': dispatch.platform() in engine.platforms}
+
+
+def unfinished(operation: registry.Operation, said: str) -> Row:
+  """The row that says that something was not compared."""
+  return _row(operation, '', '', '', 'no time', said)
 
 
 def program(

@@ -4,6 +4,7 @@
 Or measurements of the machine, which have a folder of their own.
 """
 
+import itertools
 import json
 import pathlib
 import sys
@@ -63,28 +64,55 @@ def main(config: config_lib.Config) -> int:
 
 def _check(config: config_lib.Config, chosen: list[registry.Operation]) -> int:
   """Compares, prints a row for each comparison, and writes --output."""
+  known = _unfinished(config)
   found, shown = [], rows_lib.Rows(config.json)
-  for operation in {op.name: op for op in chosen}.values():
+  operations = {op.name: op for op in chosen}
+  for name, operation in operations.items():
     budget = clock.Budget(60 * config.bench.minutes)
-    for row in contract.rows(operation, budget, config.bench.case):
+    before = [row for row in known if row['op'] == name]
+    rows = contract.rows(operation, budget, config.bench.case, before)
+    for row in itertools.chain(before, rows):
       shown.print(row)
       found.append(row)
+      # Whoever ends the command leaves a file that says so.
+      rest = contract.unfinished(operation, 'the command was ended')
+      _write(config.output, [*found, rest])
   _write(config.output, found)
   _said(config.output)
   wrong = any(row['outcome'] == 'wrong' for row in found)
   return exit_codes.UNUSABLE if wrong else exit_codes.DONE
 
 
-def _write(path: str, rows: list[dict[str, Any]], **more: str) -> None:
-  if not path:
-    return
-  result = {
+def _unfinished(config: config_lib.Config) -> list[contract.Row]:
+  """What a command compared that had no time for all; else all begins anew.
+
+  What was not right is compared again.
+  """
+  path = pathlib.Path(config.output)
+  if not (config.resume and config.output and path.exists()):
+    return []
+  found = json.loads(path.read_text())
+  if {k: found[k] for k in ('device', 'platform', 'versions')} != _here():
+    return []
+  rows = found['rows']
+  is_late = any(row['outcome'] == 'no time' for row in rows)
+  good = ('right', 'left out')
+  return [row for row in rows if is_late and row['outcome'] in good]
+
+
+def _here() -> dict[str, Any]:
+  """What says whether an earlier result is of this machine."""
+  return {
     'device': jax.devices()[0].device_kind,
     'platform': dispatch.platform(),
     'versions': {'jax': jax.__version__},
-    **more,
-    'rows': rows,
   }
+
+
+def _write(path: str, rows: list[dict[str, Any]], **more: str) -> None:
+  if not path:
+    return
+  result = {**_here(), **more, 'rows': rows}
   durable.replace(pathlib.Path(path), json.dumps(result, indent=2).encode())
 
 

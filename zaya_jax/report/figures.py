@@ -5,7 +5,8 @@ page.js draws one of the choices of a figure; the reader selects which.
 `kind` says what a choice holds, besides its `label`:
 
 - lines: `traces` of x and y, and `marks`, vertical lines with a text.
-- heat: `x`, `y` (labels) and `z`, of which 100 is drawn neutral.
+- heat: `x`, `y` (labels) and `z`, of which 100 is drawn neutral; with `unit`
+  and `most`, rates from 0 to that.
 - table: `columns` and `rows`; a cell is a number, a text, or a list of texts
   of which every second is marked.
 - text: `text`.

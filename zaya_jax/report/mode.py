@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""--mode=report: the page of runs, or several beside each other."""
+"""--mode=report: the page of runs, beside each other, or of a machine file."""
 
 import os
 import pathlib
+from collections.abc import Callable
 
 from zaya_jax import config as config_lib
-from zaya_jax.report import kernels, overview, page, serve
+from zaya_jax.bench.machine import file
+from zaya_jax.report import kernels, machine, overview, page, serve
 
 
 def main(config: config_lib.Config) -> None:
@@ -15,6 +17,8 @@ def main(config: config_lib.Config) -> None:
     UsageError: if there is no run, or no place for the page.
   """
   source = config.source or config.run_dir
+  if source.endswith('.json'):
+    return _machine(config, source)
   # A folder may have a comma in its name.
   names = [source] if os.path.exists(source) else source.split(',')
   folders = [_run_of(name) for name in dict.fromkeys(filter(None, names))]
@@ -23,8 +27,25 @@ def main(config: config_lib.Config) -> None:
     kernels.summarise(folder)
   if config.serve:
     return serve.serve(folders, config.report.port)
+  _written(path, lambda: overview.write(folders, path))
+
+
+def _machine(config: config_lib.Config, source: str) -> None:
+  """The page of a machine file, beside it."""
+  if config.serve:
+    raise config_lib.UsageError(
+      f'--serve shows runs, and --source={source} is a machine file; without '
+      '--serve a page is written.'
+    )
+  path = page.path(config.output or f'{source.removesuffix(".json")}.html')
+  found = machine.make(file.read(source), source)
+  _written(path, lambda: page.write(found, path))
+
+
+def _written(path: pathlib.Path, write: Callable[[], None]) -> None:
+  """Writes a page and prints where it is."""
   try:
-    overview.write(folders, path)
+    write()
   except OSError as error:
     raise config_lib.UsageError(
       f'{path} cannot be written: {error.strerror}; choose another place with '

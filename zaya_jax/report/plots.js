@@ -9,6 +9,11 @@ const HEAT = {
   light: [[0, '#c8500a'], [0.5, '#f5f5f3'], [1, '#0b4f88']],
   dark: [[0, '#f08a45'], [0.5, '#23282e'], [1, '#6cb6f5']],
 };
+// From nothing to the most: of rates.
+const RATES = {
+  light: [[0, '#f5f5f3'], [1, '#0b4f88']],
+  dark: [[0, '#23282e'], [1, '#6cb6f5']],
+};
 const DASHES = ['solid', 'dot', 'dash', 'dashdot'];
 const SYMBOLS = ['circle', 'square', 'diamond', 'x'];
 const MARKS = {incident: 'triangle-down', continued: 'triangle-right'};
@@ -54,6 +59,19 @@ function logarithmic(values) {
   return {
     type: 'log', tickmode: 'array', tickvals: ticks,
     ticktext: ticks.map((v) => (v < 1e-4 ? v.toExponential() : String(v))),
+  };
+}
+
+// Sizes in bytes are read in powers of two.
+function binary(values) {
+  const most = Math.max(...values), least = Math.min(...values), ticks = [];
+  for (let v = 1; v <= most; v *= 32) if (v * 32 > least) ticks.push(v);
+  const label = (v) => {
+    const k = Math.floor(Math.log2(v) / 10);
+    return `${v / 2 ** (10 * k)} ${['B', 'KiB', 'MiB', 'GiB', 'TiB'][k]}`;
+  };
+  return {
+    type: 'log', tickmode: 'array', tickvals: ticks, ticktext: ticks.map(label),
   };
 }
 
@@ -112,7 +130,7 @@ function lines(choice, logSteps) {
     xaxis: axis(choice.x_title, {
       rangemode: 'tozero', ...whole,
       ...(choice.log_x || (logSteps && choice.x_title === 'step') ?
-        logarithmic(all('x')) : {}),
+        (choice.x_title === 'bytes' ? binary : logarithmic)(all('x')) : {}),
     }),
     yaxis: axis(choice.y_title, {
       exponentformat: 'power', minexponent: 4, ...scale,
@@ -130,14 +148,16 @@ function heat(choice, width) {
     // Numbers where there is room.
     texttemplate: width / choice.x.length > 40 ? '%{z}' : '',
     hovertemplate: `${plain(choice.x_title)} %{x}, %{y}: ` +
-      '%{z} %<extra></extra>',
+      `%{z} ${plain(choice.unit || '%')}<extra></extra>`,
     ...more,
   });
-  const data = [part((name) => !isSkip(name), {
+  const bar = {thickness: 10, outlinewidth: 0, xpad: 4};
+  const data = [part((name) => !isSkip(name), choice.unit ? {
+    zmax: choice.most, colorscale: RATES[theme()], colorbar: bar,
+  } : {
     zmid: 100, zmax: 200, colorscale: HEAT[theme()],
     colorbar: {
-      thickness: 10, outlinewidth: 0, tickvals: [0, 100, 200],
-      ticktext: ['0', 'even', '2x'], xpad: 4,
+      ...bar, tickvals: [0, 100, 200], ticktext: ['0', 'even', '2x'],
     },
   })];
   if (choice.y.some(isSkip)) {

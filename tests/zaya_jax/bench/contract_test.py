@@ -121,7 +121,15 @@ def test_what_there_was_no_time_for_is_said():
   rows = list(contract.rows(operation(), clock.Budget(-1)))
   assert rows[0]['dtype'] == 'bfloat16'  # The first is compared all the same.
   assert rows[-1]['outcome'] == 'no time'
-  assert rows[-1]['said'] == 'for 1 of 2 inputs'
+  assert rows[-1]['said'] == 'for 1 inputs'
+
+
+def test_what_was_compared_before_is_left_out():
+  all_rows = list(contract.rows(operation(), clock.Budget(1000)))
+  known = [row for row in all_rows if row['engine'] == 'good']
+  known += [row for row in all_rows if row['dtype'] == 'bfloat16']
+  rows = list(contract.rows(operation(), clock.Budget(1000), known=known))
+  assert rows == [row for row in all_rows if row not in known] and rows
 
 
 @pytest.mark.parametrize(
@@ -156,6 +164,52 @@ def test_command_line_prints_a_line_each_and_ends_with_0(tmp_path, capsys):
   code, lines, whole = check(tmp_path, capsys)
   assert code == 0 and whole['rows'] == lines and whole['platform'] == 'cpu'
   assert {line['outcome'] for line in lines} == {'right'}
+
+
+def test_command_goes_on_with_what_had_no_time(tmp_path, capsys, monkeypatch):
+  compared = []
+  rows = contract.rows
+
+  def counted(*args):
+    for row in rows(*args):
+      compared.append((row['engine'], row['case'], row['dtype']))
+      yield row
+
+  monkeypatch.setattr(contract, 'rows', counted)
+  _, lines, _ = check(tmp_path, capsys, '--bench.minutes=0.01')
+  late = lines[-1]['outcome'] == 'no time'
+  first = set(compared[: -1 if late else None])
+  # As if only one comparison had been made.
+  content = json.loads((tmp_path / 'found.json').read_text())
+  content['rows'] = [lines[0], contract.unfinished(operation(), '')]
+  content['rows'][1]['op'] = lines[0]['op']
+  (tmp_path / 'found.json').write_text(json.dumps(content))
+  compared.clear()
+  code, lines, whole = check(tmp_path, capsys)
+  assert code == 0 and whole['rows'] == lines
+  mine = tuple(lines[0][k] for k in ('engine', 'case', 'dtype'))
+  assert mine not in compared and first - {mine} <= set(compared)
+  # All is there now: a kernel that was mended meanwhile is compared anew.
+  count = len(compared) + 1
+  compared.clear()
+  check(tmp_path, capsys)
+  assert len(compared) == count
+  compared.clear()
+  check(tmp_path, capsys, '--noresume')
+  assert len(compared) == count
+
+
+def test_ended_command_leaves_what_it_compared(tmp_path, capsys, monkeypatch):
+  rows = contract.rows
+
+  def broken(*args):
+    yield next(rows(*args))
+    raise KeyboardInterrupt
+
+  monkeypatch.setattr(contract, 'rows', broken)
+  assert check(tmp_path, capsys)[0] != 0
+  kept = json.loads((tmp_path / 'found.json').read_text())['rows']
+  assert [row['outcome'] for row in kept] == ['right', 'no time']
 
 
 def test_wrong_engine_ends_the_command_with_3(tmp_path, capsys, monkeypatch):

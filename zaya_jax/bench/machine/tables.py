@@ -12,6 +12,7 @@ from zaya_jax.bench.machine import file
 from zaya_jax.bench.sweep import record, saturation
 
 _SCALES = {'GB/s': 1e9, 'TFLOP/s': 1e12}
+_CACHED = ('memory',)  # Sections whose small sizes show the speed of a cache.
 _CURVES = (
   'case', 'on', 'smallest', 'takes', 'largest', 'takes', 'best', '90 % from',
 )  # fmt: skip
@@ -28,9 +29,13 @@ def show(noun: str, section: file.Section) -> None:
     )
   pairs = dict.fromkeys((p.case, p.devices) for p in section.points)
   curves = [record.curve(section.points, *pair) for pair in pairs]
-  lines = [_curve(c, section) for c in curves if len(c) > 1]
+  cached = noun in _CACHED
+  lines = [_curve(c, section, cached) for c in curves if len(c) > 1]
   singles = [_point(c[0], section.unit) for c in curves if len(c) == 1]
-  for columns, rows in ((_CURVES, lines), (_POINTS, singles)):
+  heads = [*_CURVES]
+  if cached:
+    heads[heads.index('best')] = 'at the largest'
+  for columns, rows in ((heads, lines), (_POINTS, singles)):
     if rows:
       console.print(_table(noun, columns, rows))
   if noun in ('gemm', 'peak') and len(singles) > 2:
@@ -49,10 +54,19 @@ def _listed(names) -> str:
   return f'{", ".join(names[:3])}{more}'
 
 
-def _curve(curve, section) -> tuple[str, ...]:
+def best(noun: str, section: file.Section) -> float:
+  """The best rate of a section; of memory, that of the largest array."""
+  points = section.points
+  if noun in _CACHED:
+    largest = max(p.size for p in points)
+    points = tuple(p for p in points if p.size == largest)
+  return max(p.rate for p in points)
+
+
+def _curve(curve, section, cached) -> tuple[str, ...]:
   first, last = curve[0], curve[-1]
   rates = {p.size: p.rate for p in curve}
-  best = max(rates.values()) / _SCALES[section.unit]
+  limit = saturation.limit(rates, cached) / _SCALES[section.unit]
   name = f'{first.case} x {first.devices}'
   # Without its end a search knows a bracket alone.
   coarse = '~' if name in section.missing else ''
@@ -63,8 +77,8 @@ def _curve(curve, section) -> tuple[str, ...]:
     duration(first.seconds),
     size(last.size),
     duration(last.seconds),
-    f'{best:.4g} {section.unit}',
-    f'{coarse}{size(saturation.saturated(rates))}',
+    f'{limit:.4g} {section.unit}',
+    f'{coarse}{size(saturation.saturated(rates, cached))}',
   )
 
 

@@ -80,6 +80,7 @@ class Frame:
     measure: Measure,
     exact: Callable[[int], int] = lambda size: size,
     knee: bool = True,
+    cached: bool = False,
   ) -> None:
     """Measures a ladder of sizes, then around the knee, while there is time.
 
@@ -91,6 +92,7 @@ class Frame:
       measure: one size.
       exact: the size that can be measured, near to another.
       knee: whether to look for the size that saturates.
+      cached: whether small sizes may be faster, as `saturation.limit`.
     """
     left = self._left()
     until = left - left / max(1, self._curves)
@@ -112,7 +114,7 @@ class Frame:
         if size < fits and not one(size):
           fits = size
       while knee and len(known := have()) > 1:
-        size = saturation.next_size({p.size: p.rate for p in known})
+        size = saturation.next_size({p.size: p.rate for p in known}, cached)
         if not size or not one(exact(size)) or len(have()) == len(known):
           break
     except _NoTime:

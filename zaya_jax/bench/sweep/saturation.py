@@ -9,7 +9,7 @@ the bracket around the knee is halved until its ends differ by FINEST.
 import math
 from collections.abc import Iterator, Mapping
 
-SHARE = 0.9  # Of the best rate: saturated.
+SHARE = 0.9  # Of the rate of large sizes: saturated.
 FINEST = 1.1  # The saturating size over the largest one that is too small.
 STEP = 4
 
@@ -38,23 +38,35 @@ def ends_first(sizes: list[int]) -> Iterator[int]:
       gaps += [(low, middle), (middle, high)]
 
 
-def saturated(rates: Mapping[int, float]) -> int:
-  """The smallest measured size with SHARE of the best rate."""
-  enough = SHARE * max(rates.values())
+def limit(rates: Mapping[int, float], cached: bool = False) -> float:
+  """The rate of large sizes.
+
+  Args:
+    rates: by size.
+    cached: whether small sizes may be faster, because they fit into a cache;
+      then the limit is the rate of the largest size, else the best one.
+  """
+  return rates[max(rates)] if cached else max(rates.values())
+
+
+def saturated(rates: Mapping[int, float], cached: bool = False) -> int:
+  """The smallest measured size with SHARE of the limit."""
+  enough = SHARE * limit(rates, cached)
   return min(size for size, rate in rates.items() if rate >= enough)
 
 
-def next_size(rates: Mapping[int, float]) -> int | None:
+def next_size(rates: Mapping[int, float], cached: bool = False) -> int | None:
   """The size to measure next.
 
   Args:
     rates: by size, as measured so far.
+    cached: as for `limit`.
 
   Returns:
     The geometric mean of the knee's bracket; None when that is narrow enough,
     or already the smallest size saturates.
   """
-  above = saturated(rates)
+  above = saturated(rates, cached)
   smaller = [size for size in rates if size < above]
   if not smaller or above <= FINEST * max(smaller):
     return None

@@ -19,6 +19,7 @@ _TEXT = "a folder, a file, a glob or 'stdlib'"
 _KINDS = {
   'run_dir': (_MODEL, True),
   'source': (_MODEL, True),
+  'source.json': ('a run, or a .json file of --mode=bench', False),
   'restore': (_MODEL, True),
   'checkpoint.other': ('a run directory or a checkpoint', True),
   'checkpoint.seal_key_file': ('a file with a secret', False),
@@ -163,7 +164,9 @@ def _read_paths(config: run.Config, mode: _Mode) -> Iterator[tuple[str, str]]:
     group = (group,) if isinstance(group, str) else group
     flag = next((f for f in group if fields.value(config, f)), group[0])
     path = fields.value(config, flag)
-    if config.mode == 'report' and not os.path.exists(path):
+    if config.mode == 'report' and flag == 'source' and _is_machine(path):
+      yield 'source.json', path
+    elif config.mode == 'report' and not os.path.exists(path):
       yield from ((flag, part) for part in path.split(','))
     elif (flag, path) != ('data.tokenizer', 'bytes'):
       yield flag, path
@@ -195,6 +198,7 @@ def _check_data(config: run.Config) -> None:
 def _check_there(flag: str, path: str) -> None:
   """Refuses a path that is not there, or is not what its flag names."""
   what, is_folder = _KINDS[flag]
+  flag = flag.removesuffix('.json')
   if not path or (flag, path) == ('data.input', 'stdlib'):
     return
   if flag.endswith('machine') and path in (*machine.MACHINES, 'none'):
@@ -236,6 +240,11 @@ def _check_output(config: run.Config, mode: _Mode) -> None:
         f'--{flag}={path} cannot be written: {folder} is not a folder; choose '
         'another.'
       )
+
+
+def _is_machine(path: str) -> bool:
+  """Whether a report is asked for of what --mode=bench has written."""
+  return path.endswith('.json') and not os.path.isdir(path)
 
 
 def _is_url(path: str) -> bool:

@@ -13,6 +13,7 @@ import pathlib
 import platform
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from zaya_jax import config as config_lib
@@ -88,8 +89,9 @@ class Contact:
       if not self._run(stage, again=stage.name == 'device'):
         return
     self._compare_device()
-    for stage in stages.after(self._config, self._root, self._device):
-      if not self._run(stage):
+    later = stages.after(self._config, self._root, self._device)
+    for number, stage in enumerate(later):
+      if not self._run(stage, self._share(later[number:])):
         return
 
   def finish(self) -> None:
@@ -103,39 +105,73 @@ class Contact:
         print(f'{entry["name"]}: {line}', flush=True)
     _say(f'send {self._root / page.ARCHIVE}; it has {page.PAGE}, to look at')
 
-  def _run(self, stage: stages.Stage, again: bool = False) -> bool:
+  def _is_done(self, stage: stages.Stage) -> bool:
+    return self.entries.get(stage.name, {}).get('outcome') == 'right'
+
+  def _share(self, left: Sequence[stages.Stage]) -> float:
+    """Of the time that is left, for the first; what is done needs none."""
+    shares, rest = [], 1.0
+    for stage in left:
+      shares.append(0.0 if self._is_done(stage) else rest * stage.share)
+      rest *= 1 - stage.share
+    return shares[0] / (sum(shares) or 1.0)
+
+  def _run(
+    self, stage: stages.Stage, share: float = 1.0, again: bool = False
+  ) -> bool:
     """Runs a stage; whether the next one makes sense."""
     known = self.entries.get(stage.name)
-    if known and known['outcome'] == 'right' and not again:
+    if known and self._is_done(stage) and not again:
       _say(f'{stage.name}: done before: {known["said"]}')
       return True
     _say(f'{stage.name}: {stage.about} ...')
-    ended, over = [], False
     began = time.monotonic()
     left = 60 * self._config.contact.minutes - (began - self._began)
-    until = began + stage.share * left
+    until = began + share * left
     done = known['done'] if known and not again else ()
-    for command in stage.commands:
-      if command.name in done:
-        ended.append(child.Ended(name=command.name, code=0, seconds=0.0))
-        continue
-      left = until - time.monotonic()
-      over = left < _LEAST_S
-      if over:
-        break
-      ended.append(self._command(command, left))
-      if ended[-1].code not in (exit_codes.DONE, exit_codes.UNUSABLE):
-        _say(f'{ended[-1].name} {ended[-1].words}: {ended[-1].last}')
+    ended, over = self._commands(stage.commands, done, until)
     verdict = verdicts.Verdict(outcome='late', said='no time was left')
     if ended or not over:
-      verdict = _in_time(stage.judge(self._root, ended), over)
+      verdict = stage.judge(self._root, ended)
+    # Time that some commands did not need is that of others.
+    while (again := verdict.unfinished) and not over:
+      more, over = self._commands(
+        [one for one in stage.commands if one.name in again], (), until
+      )
+      ended = [*({one.name: one for one in [*ended, *more]}.values())]
+      verdict = stage.judge(self._root, ended)
+    verdict = _in_time(verdict, over)
     seconds = time.monotonic() - began
-    finished = [one.name for one in ended if one.code == exit_codes.DONE]
+    finished = [
+      one.name
+      for one in ended
+      if one.code == exit_codes.DONE and one.name not in verdict.unfinished
+    ]
     self._keep(stage.name, verdict, seconds, finished)
     if stage.name == 'device':  # Without it nothing can follow.
       return verdict.outcome == 'right'
     stops = stage.stops and verdict.outcome == 'wrong'
     return not stops or self._config.contact.go_on
+
+  def _commands(
+    self,
+    commands: Sequence[stages.Command],
+    done: Sequence[str],
+    until: float,
+  ) -> tuple[list[child.Ended], bool]:
+    """How each ended, and whether the time was over before the last."""
+    ended: list[child.Ended] = []
+    for command in commands:
+      if command.name in done:
+        ended.append(child.Ended(name=command.name, code=0, seconds=0.0))
+        continue
+      left = until - time.monotonic()
+      if left < _LEAST_S:
+        return ended, True
+      ended.append(self._command(command, left))
+      if ended[-1].code not in (exit_codes.DONE, exit_codes.UNUSABLE):
+        _say(f'{ended[-1].name} {ended[-1].words}: {ended[-1].last}')
+    return ended, False
 
   def _command(self, command: stages.Command, left: float) -> child.Ended:
     return child.run(

@@ -7,9 +7,8 @@ import tarfile
 from typing import Any
 
 from zaya_jax.bench.machine import file
-from zaya_jax.bench.sweep import record
 from zaya_jax.preflight.contact import losses, verdicts
-from zaya_jax.report import figures, page
+from zaya_jax.report import figures, machine, page
 
 PAGE = 'first-contact.html'
 ARCHIVE = 'first-contact.tar.gz'
@@ -151,40 +150,8 @@ def _machine(root) -> list[figures.Figure]:
   if not path.exists():
     return []
   found = file.read(str(path))
-  return [_curves(noun, section) for noun, section in found.sections.items()]
-
-
-def _curves(noun, section) -> figures.Figure:
-  """Rates by size of each case and number of devices; a table of points."""
-  scale = 1e12 if section.unit == 'TFLOP/s' else 1e9
-  keys = list(dict.fromkeys((p.case, p.devices) for p in section.points))
-  known = {key: record.curve(section.points, *key) for key in keys}
-  if noun in ('gemm', 'peak'):
-    rows = [
-      [p.case, p.devices, float(f'{p.rate / scale:.4g}')]
-      for p in sorted(section.points, key=lambda p: -p.rate)
-    ]
-    columns = ('case', 'devices', section.unit)
-    return _table(noun, noun, ' '.join(section.notes), columns, rows)
-  traces = [
-    {
-      'name': f'{case} x {devices}',
-      'x': [p.size for p in curve],
-      'y': [float(f'{p.rate / scale:.4g}') for p in curve],
-      'place': [i, i // 6],
-    }
-    for i, ((case, devices), curve) in enumerate(known.items())
-  ]
-  titles = {'x_title': 'bytes', 'y_title': section.unit}
-  choice = {'label': '', 'traces': traces, 'log': True, 'log_x': True, **titles}
-  return figures.Figure(
-    id=noun,
-    title=noun,
-    caption=' '.join((*section.notes, 'Both axes are logarithmic.')),
-    kind='lines',
-    choices=[choice] if traces else [],
-    missing=' '.join(section.notes) or 'Nothing was measured.',
-  )
+  parts = found.sections.items()
+  return [one for noun, part in parts for one in machine.of_section(noun, part)]
 
 
 def _losses(root) -> figures.Figure:

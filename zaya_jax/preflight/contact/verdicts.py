@@ -7,7 +7,7 @@ import pathlib
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
-from zaya_jax.bench.machine import file
+from zaya_jax.bench.machine import file, tables
 from zaya_jax.preflight.contact import child, kernel_rows, losses
 
 Outcome = Literal['right', 'wrong', 'failed', 'late', 'not checked']
@@ -24,11 +24,13 @@ class Verdict:
       another reason; 'late': its time was over, and the same command goes on.
     said: what was found, short.
     advice: what to do, a line each.
+    unfinished: commands that ended well before they had done all.
   """
 
   outcome: Outcome
   said: str
   advice: tuple[str, ...] = ()
+  unfinished: tuple[str, ...] = ()
 
 
 def preflight(root: pathlib.Path, ended: Sequence[child.Ended]) -> Verdict:
@@ -113,7 +115,11 @@ def kernels(root: pathlib.Path, ended: Sequence[child.Ended]) -> Verdict:
     others = _few([kernel_rows.sentence(row) for row in bad])
     said += f'; not taken here by itself, or not in training: {others}'
   if short := [row['op'] for row in rows if row['outcome'] == 'no time']:
-    said += f'; the time did not suffice for all of {", ".join(short)}'
+    return Verdict(
+      outcome='late',
+      said=f'{said}; the time did not suffice for all of {", ".join(short)}',
+      unfinished=tuple(f'check_{op}' for op in short),
+    )
   return Verdict(outcome='right', said=said)
 
 
@@ -143,7 +149,7 @@ def machine(root: pathlib.Path, ended: Sequence[child.Ended]) -> Verdict:
   said = []
   for noun, section in found.sections.items():
     if section.points:
-      best = max(p.rate for p in section.points)
+      best = tables.best(noun, section)
       scale = 1e12 if section.unit == 'TFLOP/s' else 1e9
       said.append(f'{noun} {best / scale:.4g} {section.unit}')
   words = f'best rates: {", ".join(said)}'

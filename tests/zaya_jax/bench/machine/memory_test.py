@@ -29,6 +29,24 @@ def test_wrong_values_are_noticed(monkeypatch):
     memory.measure('triad', SIZE, None, repeats=1)
 
 
+def test_sizes_between_powers_of_two_are_whole_vectors(monkeypatch):
+  sizes = []
+
+  def measured(case, size, expected_s, repeats):
+    sizes.append(size)
+    seconds = 1e-5 + size / 4e12
+    return frame_lib.clock.Timed(
+      low=seconds, seconds=seconds, high=seconds, samples=1, calls=1
+    )
+
+  monkeypatch.setattr(memory, 'measure', measured)
+  frame = frame_lib.Frame(minutes=10, repeats=1, cases=('copy',))
+  bench = config_lib.BenchConfig(max_bytes=2**30)
+  memory.run(frame, config_lib.Config(mode='bench', bench=bench))
+  odd = [size for size in sizes if size & (size - 1)]
+  assert odd and all(size % 2**12 == 0 for size in sizes)
+
+
 def test_each_kernel_is_a_curve(monkeypatch):
   monkeypatch.setattr(
     memory,

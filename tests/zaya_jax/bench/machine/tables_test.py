@@ -28,6 +28,20 @@ def test_curve_is_a_line(capsys):
   assert 'what was not' in out and 'permute x 2; with --output' in out
 
 
+def test_memory_is_as_fast_as_its_largest_array(capsys):
+  points = (
+    curves.point(2**10, 1.0, 'triad', 1, 1e9),
+    curves.point(2**20, 1.0, 'triad', 1, 9e9),
+    curves.point(2**21, 1.0, 'triad', 1, 3e9),
+  )
+  section = file.section('GB/s', points=points)
+  assert tables.best('memory', section) == 3e9
+  assert tables.best('transfer', section) == 9e9
+  tables.show('memory', section)
+  out = capsys.readouterr().out
+  assert 'at the largest' in out and '3 GB/s' in out and '9 GB/s' not in out
+
+
 def test_knee_without_an_end_is_marked(capsys):
   points = tuple(curves.point(4**k, 1.0) for k in range(5))
   section = file.section('GB/s', points=points, missing=('all-reduce x 8',))

@@ -9,15 +9,15 @@ from tests.support import curves
 from zaya_jax.bench.sweep import saturation
 
 
-def find(rate, smallest=2**10, largest=2**30):
+def find(rate, smallest=2**10, largest=2**30, cached=False):
   """What is measured, size by size, and what comes out."""
   rates = {
     size: rate(size)
     for size in saturation.ends_first(saturation.ladder(smallest, largest))
   }
-  while size := saturation.next_size(rates):
+  while size := saturation.next_size(rates, cached):
     rates[size] = rate(size)
-  return saturation.saturated(rates), rates
+  return saturation.saturated(rates, cached), rates
 
 
 @pytest.mark.parametrize('name', curves.MACHINES)
@@ -42,6 +42,21 @@ def test_knee_of_latency_and_bandwidth_is_nine_latencies():
   # s / (l + s / b) = 0.9 b where s = 9 l b; the best is nearly b.
   found, _ = find(curves.MACHINES['latency and bandwidth'])
   assert found == pytest.approx(9 * 20e-6 * 400e9, rel=0.15)
+
+
+def test_cache_does_not_move_the_knee_of_the_memory():
+  # 1 us a call, a cache of 16 MiB that is ten times as fast as the memory.
+  rate = lambda size: (
+    size / (1e-6 + min(size, 2**24) / 4e13 + max(0, size - 2**24) / 4e12)
+  )
+  found, rates = find(rate, cached=True)
+  assert saturation.limit(rates, cached=True) == rate(2**30)
+  sizes = (round(2**10 * 1.003**k) for k in range(4000))
+  enough = 0.9 * rate(2**30)
+  knee = next(size for size in sizes if rate(size) >= enough)
+  assert found == pytest.approx(knee, rel=0.1)
+  best, _ = find(rate)
+  assert best > 2 * knee  # As if only the cache counted.
 
 
 def test_flat_curve_saturates_at_its_smallest_size():

@@ -9,6 +9,7 @@ import tarfile
 
 import pytest
 
+from zaya_jax import config as config_lib
 from zaya_jax import main
 from zaya_jax.preflight.contact import mode, page, stages, verdicts
 
@@ -123,6 +124,53 @@ def test_hung_command_is_75_and_goes_on_where_it_was(call, tmp_path):
   assert 'slow: done before' in err and counter.read_text() == 'x'
   code, *_ = call(fast, flags=('--noresume',))
   assert code == 0 and counter.read_text() == 'xx'
+
+
+def unfinished(counter, most):
+  """A stage whose command says `most` times that it has not done all."""
+  one = stage('one', f'open({str(counter)!r}, "a").write("x")')
+
+  def judge(root, ended):
+    assert [e.name for e in ended] == ['one_0']
+    late = len(counter.read_text()) < most
+    return verdicts.Verdict(
+      outcome='late' if late else 'right',
+      said='',
+      unfinished=('one_0',) if late else (),
+    )
+
+  object.__setattr__(one, 'judge', judge)
+  return one
+
+
+def test_command_that_has_not_done_all_is_repeated(call, tmp_path):
+  counter = tmp_path / 'count'
+  assert call(unfinished(counter, 3))[0] == 0
+  assert counter.read_text() == 'xxx'
+  assert state(tmp_path)['one']['done'] == ['one_0']
+
+
+def test_without_time_the_next_command_repeats_it(call, tmp_path, monkeypatch):
+  monkeypatch.setattr(mode, '_LEAST_S', 25.0)  # Of half a minute.
+  counter = tmp_path / 'count'
+  minute = '--contact.minutes=0.5'
+  assert call(unfinished(counter, 10**6), flags=(minute,))[0] == 75
+  assert state(tmp_path)['one']['done'] == []
+  before = len(counter.read_text())
+  assert call(unfinished(counter, before + 1))[0] == 0
+
+
+def test_what_is_done_needs_no_time(tmp_path):
+  words = '--mode=contact', f'--run_dir={tmp_path}'
+  contact = mode.Contact(config_lib.Config.parse(words))
+  left = [stage('a', share=0.4), stage('b', share=0.5), stage('c')]
+  assert contact._share(left) == pytest.approx(0.4)
+  contact.entries['c'] = {'outcome': 'right'}
+  assert contact._share(left) == pytest.approx(0.4 / (0.4 + 0.3))
+  contact.entries['b'] = {'outcome': 'right'}
+  assert contact._share(left) == 1
+  contact.entries['b'] = {'outcome': 'late'}
+  assert contact._share(left) < 1
 
 
 def test_time_is_divided_among_stages(call, tmp_path, monkeypatch):

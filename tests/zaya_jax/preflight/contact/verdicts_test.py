@@ -70,6 +70,14 @@ def test_wrong_kernel_is_named_and_the_flag_that_avoids_it(root):
   assert 'Do not use experts by hopper' in other
 
 
+def test_kernels_without_time_are_late_and_repeated(root):
+  found = kernels(root, row('right'), row('no time', engine=''))
+  assert found.outcome == 'late' and 'all of experts' in found.said
+  assert found.unfinished == ('check_experts',)
+  wrong = kernels(root, row('wrong'), row('no time', engine=''))
+  assert wrong.outcome == 'wrong'
+
+
 def test_without_a_right_engine_nobody_should_train(root):
   found = kernels(root, row('wrong'), row('wrong', 'xla'))
   assert len(found.advice) == 2
@@ -160,7 +168,9 @@ def test_best_rates_and_what_is_missing_are_said(root):
     case='triad', devices=1, size=1, work=6e9, seconds=2.0, low=2.0, high=2.0,
     samples=1, calls=1,
   )  # fmt: skip
-  part = file.section('GB/s', points=(point,), missing=('add x 1',))
+  # An array that fits into a cache is no rate of the memory.
+  cached = dataclasses.replace(point, size=0, work=1e12)
+  part = file.section('GB/s', points=(cached, point), missing=('add x 1',))
   machine = file.Machine(chip='c', platform='gpu', devices=1, processes=1)
   known = dataclasses.replace(machine, sections={'memory': part})
   file.write(str(root / 'machine.json'), known)
