@@ -55,5 +55,8 @@ CASES = (
   _case(2, 16, 24, 32, 17),
   _case(1, 48, 40, 16, 3, first=True),
   _case(3, 16, 8, 128, 33),
+  # As many tokens as a program of a kernel takes on any GPU.
+  _case(2, 64, 72, 128, 17),
+  _case(1, 128, 40, 64, 5),
   _case(2, 9, 20, 24, 4),
 )

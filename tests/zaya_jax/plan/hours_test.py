@@ -101,7 +101,7 @@ def test_a_terminal_gets_a_table(no_law, monkeypatch, capsys):
   assert not main.main(['zaya_jax', *WORDS, '--plan.hours=8'])
   shown = ' '.join(capsys.readouterr().out.split())
   assert '8 hours on 1 x H200' in shown and 'no law was fitted' in shown
-  assert '--model.d_model=1280' in shown and '--dial=26 --tokens=' in shown
+  assert '--model.d_model=1280' in shown and '--dial=27 --tokens=' in shown
   no_law['law'] = law()
   assert not main.main(['zaya_jax', *WORDS, '--plan.hours=8', '--dial=26'])
   shown = ' '.join(capsys.readouterr().out.split())

@@ -16,9 +16,10 @@ from zaya_jax.plan.cost import division, estimate, newton_schulz
 from zaya_jax.plan.cost import rates as rates_lib
 
 # Bytes of an element of the residual stream in a layer that are moved between
-# operations: copies of tokens, slices, sums. 0.4 ms for 16,384 tokens of 2,048
-# channels at 4.2 TB/s (profile_h200.json).
-_BETWEEN = 50
+# operations: tokens into blocks and out of them, slices, sums. 0.111 ms for
+# 65,536 tokens of 512 channels at 4.2 TB/s (dataflow_h200.json, "after"), with
+# what the merge does for the experts in it.
+_BETWEEN = 18
 _CASTS = 10  # Bytes of each weight and pass: a copy, and stacks of gradients.
 _SUMS = 10  # Bytes of each weight and part: float32 sums over parts.
 _PRODUCTS = (
