@@ -126,30 +126,6 @@ def rounded(index: tuple[int, ...], values: Any, kind: str) -> tuple[Any, Any]:
   return rounding.pack(values.swapaxes(-1, -2) if index else values, kind)
 
 
-def widened(params: Any, dtype: Any) -> Any:
-  """NumPy parameters of which no matrix is packed, one layer at a time.
-
-  Args:
-    params: nested dict of a model, on the host.
-    dtype: of the matrices that were packed.
-  """
-
-  def one(path, leaf):
-    if not few_bits.is_packed(leaf):
-      return leaf
-    if path[0].key != 'layers':
-      return rounding.unpack(leaf.values, leaf.scale).astype(dtype)
-    *lead, outputs, inputs = leaf.shape
-    wide = np.empty((*lead, inputs, outputs), dtype)
-    for n, pair in enumerate(zip(leaf.values, leaf.scale, strict=True)):
-      wide[n] = rounding.unpack(*pair).swapaxes(-1, -2)
-    return wide
-
-  return jax.tree_util.tree_map_with_path(
-    one, params, is_leaf=few_bits.is_packed
-  )
-
-
 def note(weights: Any) -> str:
   """What the weights of a decoder take; empty if none are packed."""
   leaves = jax.tree.leaves(weights, is_leaf=few_bits.is_packed)

@@ -11,15 +11,17 @@ import json
 import sys
 from typing import Any
 
+import jax
 import numpy as np
 
+from pipelines import tokenizer as tokenizer_lib
 from zaya_jax import config as config_lib
 from zaya_jax.hub import packing
 from zaya_jax.hub.quantized import choice as choice_lib
 from zaya_jax.inference import conversation
 from zaya_jax.inference import load as load_lib
 from zaya_jax.inference import model as model_lib
-from zaya_jax.metrics import text
+from zaya_jax.metrics import text as text_lib
 from zaya_jax.parallel import mesh as mesh_lib
 
 _BATCH = 64  # Prompts of a file that are continued together.
@@ -66,10 +68,51 @@ def main(config: config_lib.Config) -> None:
     _continue_one(model, prompts[0]['prompt'], rows, config.generate.chat, how)
 
 
+def sample(
+  config: config_lib.Config,
+  tokenizer: tokenizer_lib.Tokenizer,
+  params: dict[str, Any],
+  buffers: dict[str, Any],
+  seed: int,
+) -> str:
+  """What a run that is training makes of `--prompt`.
+
+  Args:
+    config: of the run.
+    tokenizer: of its data.
+    params: on its mesh, of `lora.join` too; this process can read all of them.
+    buffers: likewise.
+    seed: of the sample.
+  """
+  arrays = params, buffers
+  if all(a.is_fully_replicated for a in jax.tree.leaves(arrays)):
+    arrays = mesh_lib.off_mesh(arrays)  # Nothing is copied.
+  else:  # By way of the host: no device of the mesh gets more than it has.
+    arrays = jax.tree.map(np.asarray, arrays)
+  params, buffers = arrays
+  model = model_lib.Model(
+    config=config.model,
+    params=params,
+    buffers=buffers,
+    tokenizer=tokenizer,
+    stop_ids=tokenizer.stop_ids,
+  )
+  how = config.generate
+  (text,) = model.generate(
+    [row(model, {'prompt': config.prompt}, how.chat)],
+    max_tokens=how.max_tokens,
+    temperature=how.temperature,
+    top_p=how.top_p,
+    no_repeat=how.no_repeat,
+    seed=seed,
+  )
+  return text
+
+
 def _continue_one(model, prompt, rows, chat, how):
   """Writes a prompt and its continuation as it grows."""
   # A terminal would obey what the model writes.
-  safe = text.printable if sys.stdout.isatty() else str
+  safe = text_lib.printable if sys.stdout.isatty() else str
   show = lambda piece: print(safe(piece), end='', flush=True)
   if not chat:
     show(prompt)

@@ -17,7 +17,8 @@ from pipelines import tokenizer as tokenizer_lib
 from zaya_jax import config as config_lib
 from zaya_jax.inference import continuation
 from zaya_jax.inference.decoding import decoder as decoder_lib
-from zaya_jax.model import zaya
+from zaya_jax.inference.decoding import rereading
+from zaya_jax.model import lora, zaya
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -26,7 +27,8 @@ class Model:
 
   Attributes:
     config: the shape of the network.
-    params: nested dict of float32 arrays; empty: there is only the decoder.
+    params: nested dict of float32 arrays, of `lora.join` too; empty: there is
+      only the decoder.
     buffers: nested dict, the balancing bias.
     tokenizer: None where a Hugging Face folder has none.
     stop_ids: tokens that end a text.
@@ -52,7 +54,7 @@ class Model:
       self.config,
       self.params,
       self.buffers,
-      self.tokenizer.vocab_size if self.tokenizer else None,
+      self._num_tokens,
       self.on_note,
       self.context,
     )
@@ -176,11 +178,25 @@ class Model:
       A list of B ints; -1 for a row that has ended.
     """
     done_B = np.zeros(len(rows), bool)
-    for token_B in self.decoder.tokens(rows, max_tokens, **how):
+    for token_B in self._next(rows, max_tokens, **how):
       done_B |= np.isin(token_B, self.stop_ids)
       yield np.where(done_B, -1, token_B).tolist()
       if done_B.all():
         return
+
+  def _next(self, rows, max_tokens, **how) -> Iterator[np.ndarray]:
+    """The next tokens of each row, by the decoder if weights can be its."""
+    if lora.KEY not in self.params:
+      return self.decoder.tokens(rows, max_tokens, **how)
+    return rereading.tokens(
+      *(self.config, self.params, self.buffers),
+      *(self._num_tokens or self.config.vocab_size, rows, max_tokens),
+      **how,
+    )
+
+  @property
+  def _num_tokens(self) -> int | None:
+    return self.tokenizer.vocab_size if self.tokenizer else None
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -13,6 +13,7 @@ which use a few of the columns of a tile, and passes over all hidden units.
 Axis letters: N layers, E experts, D rows, F columns, r rank.
 """
 
+import dataclasses
 import math
 from typing import Any
 
@@ -93,6 +94,18 @@ def join(
   return {**params, KEY: jax.tree_util.tree_map_with_path(scaled, adapter)}
 
 
+def in_a_loop(model: config_lib.ModelConfig) -> config_lib.ModelConfig:
+  """The model with one layer's sums at a time, if nothing goes back through it.
+
+  Of layers that are written out XLA may make all sums before the first layer
+  uses its own: on a CPU it does.
+
+  Args:
+    model: whose layers may be written out (--model.scan_layers=false).
+  """
+  return dataclasses.replace(model, scan_layers='true')
+
+
 def merge(tree: Any, adapter: dict[str, Any]) -> Any:
   """The tree with A @ B added to each matrix that has factors.
 
@@ -121,9 +134,3 @@ def add(w: Any, a: Any, b: Any) -> Any:
   """W + A @ B, [..., D, F] in the type of W; the sum is float32 at least."""
   wide = jnp.promote_types(w.dtype, np.float32)
   return (w.astype(wide) + a @ b).astype(w.dtype)
-
-
-def whole(params: dict[str, Any]) -> dict[str, Any]:
-  """Parameters of `join` with the adapter merged into them; others as is."""
-  rest = {key: part for key, part in params.items() if key != KEY}
-  return merge(rest, params[KEY]) if KEY in params else rest

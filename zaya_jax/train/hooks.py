@@ -18,13 +18,11 @@ from zaya_jax.config.recipe import segments
 from zaya_jax.data import corpus as corpus_lib
 from zaya_jax.data import history, position
 from zaya_jax.data.ledger import book as book_lib
-from zaya_jax.hub import packing
 from zaya_jax.hub.adapters import adapter
 from zaya_jax.inference import generate, score
-from zaya_jax.inference import model as model_lib
 from zaya_jax.inference.adapted import moved, preferred
 from zaya_jax.metrics import profile as profile_lib
-from zaya_jax.model import layers, lora
+from zaya_jax.model import lora
 from zaya_jax.parallel import partition
 from zaya_jax.report import overview
 from zaya_jax.runtime import beats, processes
@@ -105,9 +103,11 @@ class Hooks:
     self._base, self._profile = base, profile
     self._saved, self._fast, self._guard = saved, fast, guard
     self._report, self._page, self._book = report, page, book
-    self._dpo_step = jax.jit(preferred.make_eval_step(config))
+    model = lora.in_a_loop(config.model) if base else config.model
+    self._scored = dataclasses.replace(config, model=model)
+    self._dpo_step = jax.jit(preferred.make_eval_step(self._scored))
     self._eval_step = jax.jit(
-      score.make_eval_step(config.model, config.mesh.context_mode)
+      score.make_eval_step(model, config.mesh.context_mode)
     )
 
   def in_order(self) -> list[Hook]:
@@ -223,7 +223,7 @@ class Hooks:
         weights = now.state.weights(self._config.lora.scale)
         arrays = self._mesh, weights, now.state.buffers
         batches = self._corpus.val_batches(folders[0])
-        self._report.note(moved.write(self._config, *arrays, batches))
+        self._report.note(moved.write(self._scored, *arrays, batches))
 
   def _score(self, state, folder):
     """What one folder gives, under the names of metrics.jsonl."""
@@ -256,33 +256,11 @@ class Hooks:
     elif processes.process() == 0:
       with self._report.aside('sampling'):
         seed = _sample_seed(now.state.rng, now.step)
-        text = self._generate(arrays, seed)
+        tokenizer = self._corpus.tokenizer
+        text = generate.sample(self._config, tokenizer, *arrays, seed)
       end = '\n' * self._config.generate.chat  # Of the user's turn.
       self._report.sample(now.step, self._config.prompt + end, text)
     processes.barrier('sampled')
-
-  def _generate(self, arrays, seed):
-    tokenizer, how = self._corpus.tokenizer, self._config.generate
-    # By way of the host: no device of the mesh gets more than it has.
-    params, buffers = jax.tree.map(np.asarray, arrays)
-    wide = layers.compute_dtype(self._config.model)
-    params = packing.widened(params, wide)  # Of --quant.
-    model = model_lib.Model(
-      config=self._config.model,
-      params=lora.whole(params),
-      buffers=buffers,
-      tokenizer=tokenizer,
-      stop_ids=tokenizer.stop_ids,
-    )
-    (text,) = model.generate(
-      [generate.row(model, {'prompt': self._config.prompt}, how.chat)],
-      max_tokens=how.max_tokens,
-      temperature=how.temperature,
-      top_p=how.top_p,
-      no_repeat=how.no_repeat,
-      seed=seed,
-    )
-    return text
 
   def _write_page(self, _):
     with self._report.aside('writing the page'):

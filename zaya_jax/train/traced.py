@@ -24,6 +24,15 @@ def trace(
   Raises:
     dispatch.UnsupportedError: if an engine that --ops.* names cannot run.
   """
+  step = jax.jit(step_lib.make_train_step(config), donate_argnums=0)
+  with jax.set_mesh(device_mesh):
+    return step.trace(*arguments(config, device_mesh))
+
+
+def arguments(
+  config: config_lib.Config, device_mesh: jax.sharding.Mesh
+) -> tuple[state_lib.TrainState, dict[str, jax.ShapeDtypeStruct]]:
+  """What the step of a run is given: shapes and places of state and batch."""
   shape = (config.data.batch_size, config.data.seq_len)
   rows = mesh_lib.sharding(device_mesh, 'batch', 'length')
   names = ('tokens', 'targets', 'segment_ids', 'positions')
@@ -31,11 +40,10 @@ def trace(
     **{n: jax.ShapeDtypeStruct(shape, jnp.int32, sharding=rows) for n in names},
     'weights': jax.ShapeDtypeStruct(shape, jnp.float32, sharding=rows),
   }
-  step = jax.jit(step_lib.make_train_step(config), donate_argnums=0)
   with jax.set_mesh(device_mesh):
     state = jax.eval_shape(jax.jit(state_lib.make_init(config)))
     state = arrays.on_mesh(state, device_mesh)
-    if config.lora.rank:
-      base = state_lib.abstract_base(config, device_mesh)
-      state = dataclasses.replace(state, base=base)
-    return step.trace(state, batch)
+  if config.lora.rank:
+    base = state_lib.abstract_base(config, device_mesh)
+    state = dataclasses.replace(state, base=base)
+  return state, batch

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.support import quick, tiny
+from tests.support import whole as whole_lib
 from zaya_jax import config as config_lib
 from zaya_jax.model import lora, shapes, zaya
 from zaya_jax.train import gradients
@@ -46,7 +47,7 @@ def found(case):
   base, buffers, adapter, batch = case
   of = jax.jit(gradients.each_and_sum, static_argnums=0)
   hers = of(config(lora=LORA), adapter, buffers, batch, base)[:2]
-  whole = lora.whole(lora.join(base, adapter, LORA.scale))
+  whole = whole_lib.summed(lora.join(base, adapter, LORA.scale))
   return hers, of(config(), whole, buffers, batch)[:2]
 
 
@@ -84,7 +85,7 @@ def summed(case, path, scale=1.5):
 @pytest.mark.parametrize('path', [Q, UP])
 def test_sum_is_the_closed_form(case, path):
   base, _, adapter, _ = case
-  whole = lora.whole(lora.join(base, adapter, LORA.scale))
+  whole = whole_lib.summed(lora.join(base, adapter, LORA.scale))
   error = np.abs(leaf(whole, path) - summed(case, path)).max()
   assert error < 1e-6
   assert np.abs(leaf(whole, path) - summed(case, path, 1.0)).max() > 1e-2
@@ -142,7 +143,7 @@ def test_backward_pass_makes_the_sums_anew(remat):
     return zaya.bind(model, params, buffers).features(tokens).x.sum()
 
   pull = jax.jit(lambda adapter: jax.vjp(total, adapter)[1])(adapter)
-  whole = lora.whole(lora.join(base, adapter, LORA.scale))
+  whole = whole_lib.summed(lora.join(base, adapter, LORA.scale))
   wanted = leaf(base if remat == 'cheap' else whole, UP)
   saved = [np.asarray(x) for x in jax.tree.leaves(pull)]
   saved = [x for x in saved if x.shape == wanted.shape[1:]]

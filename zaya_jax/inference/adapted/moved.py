@@ -41,7 +41,7 @@ def write(
     buffers: of both.
     batches: of held-out text.
   """
-  step = jax.jit(_make_step(config))
+  step = jax.jit(make_step(config))
   loads = np.array(score.sums(step, device_mesh, params, buffers, batches))
   found = compare(*loads)
   if processes.process() == 0:
@@ -90,7 +90,7 @@ def compare(base_NX: np.ndarray, tuned_NX: np.ndarray) -> dict[str, Any]:
   }
 
 
-def _make_step(config):
+def make_step(config):
   """(params, buffers, batch) -> [2, N, X] tokens by class: base, tuned."""
 
   def local(params, buffers, batch):

@@ -35,7 +35,7 @@ _STEPS = 16  # Of a program, on accelerators; divides _BUCKET.
 
 # A small model on a CPU has written its text before XLA has optimized it.
 _SMALL = 2**22  # Parameters.
-_UNOPTIMIZED: dict[str, str | bool] = {'xla_backend_optimization_level': '0'}
+UNOPTIMIZED: dict[str, str | bool] = {'xla_backend_optimization_level': '0'}
 
 # Compiled for all decoders: training makes one anew for every sample.
 _programs: dict[Any, Any] = {}
@@ -106,9 +106,8 @@ class Decoder:
       steps=1 if dispatch.platform() == 'cpu' else _STEPS,
       mesh=mesh_lib.make_context_mesh(context) if context > 1 else None,
     )
-    size = sum(leaf.size for leaf in jax.tree.leaves(params))
-    quick = dispatch.platform() == 'cpu' and size < _SMALL
-    self._options = _UNOPTIMIZED if quick else None
+    self._options = compiler_options(params)
+    quick = self._options is not None
     self.weights = _prepare(quick)(config, params, buffers)
     if self.about.mesh:
       everywhere = mesh_lib.sharding(self.about.mesh)
@@ -139,11 +138,7 @@ class Decoder:
     """
     self.speed = speed = Speed(prompt_tokens=sum(map(len, rows)))
     key = jax.random.key(seed)
-    sample = {}  # Only what is needed is compiled.
-    if temperature > 0:
-      sample['temperature'] = jnp.float32(temperature)
-      if top_p < 1:
-        sample['top_p'] = jnp.float32(top_p)
+    sample = sample_of(temperature, top_p)
     start = time.perf_counter()
     # The last token of a prompt is the first that a step is given.
     last_B = np.array([row[-1] for row in rows], np.int32)
@@ -245,8 +240,25 @@ def _kinds(tree):
 
 @functools.cache
 def _prepare(quick):
-  options = _UNOPTIMIZED if quick else None
+  options = UNOPTIMIZED if quick else None
   return jax.jit(network.prepare, static_argnums=0, compiler_options=options)
+
+
+def compiler_options(params: Any) -> dict[str, str | bool] | None:
+  """XLA's for decoding with these parameters; None: its own."""
+  size = sum(leaf.size for leaf in jax.tree.leaves(params))
+  quick = dispatch.platform() == 'cpu' and size < _SMALL
+  return UNOPTIMIZED if quick else None
+
+
+def sample_of(temperature: float, top_p: float) -> dict[str, jax.Array]:
+  """How `sampling.choose` samples; only what is needed is compiled."""
+  if temperature <= 0:
+    return {}
+  sample = {'temperature': jnp.float32(temperature)}
+  if top_p < 1:
+    sample['top_p'] = jnp.float32(top_p)
+  return sample
 
 
 def left_pad(

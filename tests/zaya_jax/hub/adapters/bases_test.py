@@ -166,10 +166,3 @@ def test_folder_of_few_bits_is_trained_on(home, capsys):
     '--mode=generate', f'--source={home}/moved', '--prompt=a',
     '--generate.max_tokens=2',
   ) == 0  # fmt: skip
-
-
-@pytest.mark.long
-def test_samples_are_of_the_rounded_sum(home, capsys):
-  sample = ['--log.sample_every=1', '--prompt=Say 3 twice.', '--num_steps=1']
-  assert tune(home, 'sampled', *sample, '--generate.max_tokens=4') == 0
-  assert (home / 'sampled' / 'samples').is_dir()

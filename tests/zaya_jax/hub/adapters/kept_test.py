@@ -10,7 +10,7 @@ import pytest
 from flax import traverse_util
 
 from ops.experts import packed
-from tests.support import quick, tiny
+from tests.support import quick, tiny, whole
 from zaya_jax import config as config_lib
 from zaya_jax.hub import packing
 from zaya_jax.model import lora, shapes, zaya
@@ -75,7 +75,7 @@ def largest(a, b):
 def test_the_loss_in_bfloat16_is_near(kind):
   """XLA on a CPU may leave a rounding out, and a token then goes elsewhere."""
   few = narrow(case()[0], kind)
-  wide = packing.widened(few, np.float32)
+  wide = whole.widened(few, np.float32)
   mine, theirs = (found(w, dtype='bfloat16')[0] for w in (few, wide))
   assert abs(mine - theirs) < 0.05 * theirs
 
@@ -87,7 +87,7 @@ def test_the_loss_in_bfloat16_is_near(kind):
 )
 def test_gradients_are_those_of_the_rounded_base_made_wide(kind, changes):
   few = narrow(case()[0], kind)
-  wide = packing.widened(few, np.float32)
+  wide = whole.widened(few, np.float32)
   mine, theirs = found(few, **changes), found(wide, **changes)
   assert mine[0] == theirs[0]
   # One program fuses what another does not.
@@ -106,7 +106,7 @@ def test_gradients_are_those_of_the_rounded_base_made_wide(kind, changes):
 def test_embedding_may_have_8_bits():
   few = narrow(case()[0], 'int4', ('embedding', 'experts'))
   assert isinstance(few['embed'], packed.Packed)
-  wide = packing.widened(few, np.float32)
+  wide = whole.widened(few, np.float32)
   assert largest(found(few), found(wide)) < 2e-6
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.support import tiny
+from tests.support import whole as whole_lib
 from zaya_jax import config as config_lib
 from zaya_jax.model import lora, zaya
 from zaya_jax.model.losses import preferences
@@ -118,7 +119,7 @@ def logits_of(adapted):
   """Log-probabilities [B, L, V] float64 of each token, by whole logits."""
   base, buffers, adapter = arrays()
   if adapted:
-    base = lora.whole(lora.join(base, adapter, LORA.scale))
+    base = whole_lib.summed(lora.join(base, adapter, LORA.scale))
   rows = batch()
   run = jax.jit(
     lambda params: zaya.bind(MODEL, params, buffers)(
