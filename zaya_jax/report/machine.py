@@ -84,11 +84,15 @@ def _lines(noun, section, curves) -> figures.Figure:
   ]
   titles = {'x_title': 'bytes', 'y_title': section.unit}
   choice = {'label': '', 'traces': traces, 'log': True, 'log_x': True, **titles}
-  words = (_CAPTIONS.get(noun, ''), *section.notes)
+  words = (
+    _CAPTIONS.get(noun, ''),
+    *section.notes,
+    'Both axes are logarithmic.',
+  )
   return figures.Figure(
     id=noun,
     title=noun,
-    caption=' '.join((*filter(None, words), 'Both axes are logarithmic.')),
+    caption=' '.join(filter(None, words)) if traces else '',
     kind='lines',
     choices=[choice] if traces else [],
     missing=' '.join(section.notes) or 'Nothing was measured.',

@@ -65,7 +65,8 @@ function logarithmic(values) {
 // Sizes in bytes are read in powers of two.
 function binary(values) {
   const most = Math.max(...values), least = Math.min(...values), ticks = [];
-  for (let v = 1; v <= most; v *= 32) if (v * 32 > least) ticks.push(v);
+  const step = most > 2048 * least ? 32 : 4;
+  for (let v = 1; v <= most; v *= step) if (v * step > least) ticks.push(v);
   const label = (v) => {
     const k = Math.floor(Math.log2(v) / 10);
     return `${v / 2 ** (10 * k)} ${['B', 'KiB', 'MiB', 'GiB', 'TiB'][k]}`;
