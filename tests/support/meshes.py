@@ -45,7 +45,11 @@ BATCH = tiny.batch(MODEL, rows=8, length=32)
 
 
 def config_of(
-  accumulation: int = 1, balance: str = 'adam', rank: int = 0, **sizes: Any
+  accumulation: int = 1,
+  balance: str = 'adam',
+  rank: int = 0,
+  beta: float = 0.0,
+  **sizes: Any,
 ) -> config_lib.Config:
   """The settings of the tiny run under a mesh.
 
@@ -61,6 +65,7 @@ def config_of(
       warmup_steps=4, accumulation=accumulation, balance=balance
     ),
     lora=config_lib.LoraConfig(rank=rank, alpha=3.0),
+    dpo=config_lib.DpoConfig(beta=beta),
     mesh=config_lib.MeshConfig(**{'replica': 1, **sizes}),
   )
 
@@ -73,7 +78,8 @@ def mesh_of(config: config_lib.Config) -> jax.sharding.Mesh:
 def first_state(config: config_lib.Config) -> state_lib.TrainState:
   """Step 0 with the parameters of `tiny`, placed on the mesh of the run.
 
-  With a rank these are the base, and no factor of the adapter is 0.
+  With a rank these are the base, and no factor of the adapter is 0. With a beta
+  the reference is near them.
   """
   mesh = mesh_of(config)
   with jax.set_mesh(mesh):
@@ -84,10 +90,16 @@ def first_state(config: config_lib.Config) -> state_lib.TrainState:
   if config.lora.rank:
     rng = np.random.default_rng(0)
     draw = lambda a: (0.1 * rng.normal(size=a.shape)).astype(a.dtype)
-    base = state_lib.abstract_base(config, mesh)
-    place = dataclasses.replace(place, base=base)
+    frozen = state_lib.abstract_frozen(config, mesh)
+    place = dataclasses.replace(place, **frozen)
     state = dataclasses.replace(state, base=params)
     params = jax.tree.map(draw, state.params)
+  elif config.dpo.beta:
+    place = dataclasses.replace(
+      place, **state_lib.abstract_frozen(config, mesh)
+    )
+    near = jax.tree.map(lambda a: (1.02 * a).astype(a.dtype), params)
+    state = dataclasses.replace(state, reference=near)
   state = dataclasses.replace(state, params=params, buffers=buffers)
   return jax.device_put(state, jax.tree.map(lambda s: s.sharding, place))
 

@@ -242,13 +242,13 @@ class LoraConfig(fields.Section, prefix='lora.'):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DpoConfig(fields.Section, prefix='dpo.'):
-  """Preferences (DPO): which of two answers an adapter is to make likelier."""
+  """Preferences (DPO): which of two answers is to get likelier."""
 
   beta: float = field(
     0.0,
     'Trains on pairs of answers, chosen and rejected, in place of texts; how '
-    'strongly the adapter is held to its base: rewards are beta * log(p / '
-    'p of the base). 0.1 is common; 0: no preferences.',
+    'strongly the model is held to the one of --restore: rewards are beta * '
+    'log(p / p of that one). 0.1 is common; 0: no preferences.',
     minimum=0.0,
   )
   label_smoothing: float = field(

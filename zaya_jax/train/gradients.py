@@ -36,6 +36,7 @@ def each_and_sum(
   buffers: dict[str, Any],
   batch: Batch,
   base: dict[str, Any] | None = None,
+  reference: dict[str, Any] | None = None,
 ) -> tuple[
   jax.Array, dict[str, Any], router.Load, jax.Array, dict[str, jax.Array]
 ]:
@@ -52,17 +53,18 @@ def each_and_sum(
   more parts all are gathered before the first and summed after the last.
 
   Where there is a base, `params` are an adapter of it. No gradients of experts
-  outlive their layer then, so they need no sinks. With --dpo.beta that base is
-  the reference, the loss is the mean over pairs, and the last are others.
+  outlive their layer then, so they need no sinks. With --dpo.beta that base, or
+  else `reference`, is compared with, and the loss is the mean over pairs.
   """
   shapes = jax.tree.map(
-    lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), (params, base)
+    lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), (params, base, reference)
   )
 
-  def local(params, buffers, batch, base):
+  def local(params, buffers, batch, base, reference):
     tokens = jnp.maximum(mesh.total(_counting(config, batch)), 1.0)
     wide = (params, shapes[0]) if base is None else (base, shapes[1])
     cast = _cast(config, *wide)
+    reference = reference and _cast(config, reference, shapes[2])
 
     def loss_fn(params, part, first=None, add=0):
       sinks = None
@@ -70,25 +72,24 @@ def each_and_sum(
         params = lora.join(cast, params, config.lora.scale)
       elif first:
         params, sinks = _with_sinks(params, cast, first, add)
-      cost, load, told = _cost(config, params, buffers, part, sinks)
-      return cost / tokens, (load, told)
+      given = params, reference, buffers, part, sinks
+      cost, *more = _cost(config, *given)
+      return cost / tokens, tuple(more)
 
     grad_fn = jax.value_and_grad(loss_fn, has_aux=True)
     sink = base is None and working.takes_sinks(config.model, cast)
     parts, learns = config.optim.parts, cast if base is None else params
     loss, load, told, grads = _accumulate(grad_fn, learns, batch, parts, sink)
     grads = partition.sum_gradients(grads, shapes[0])
-    load = load._replace(sample=_from_all(load.sample))
-    load = load._replace(tokens=mesh.total(load.tokens))
     told = {name: mesh.total(a) / tokens for name, a in told.items()}
-    return mesh.total(loss), grads, load, loss[None], told
+    return mesh.total(loss), grads, _summed(load), loss[None], told
 
-  each = P(tuple(mesh.sizes()))
+  each, frozen = P(tuple(mesh.sizes())), (base, reference)
   return mesh.on_each(
     local,
-    in_specs=(mesh.specs_of(params), P(), _ROWS, mesh.specs_of(base)),
+    in_specs=(mesh.specs_of(params), P(), _ROWS, *mesh.specs_of(frozen)),
     out_specs=(P(), partition.part_specs(params), P(), each, P()),
-  )(params, buffers, batch, base)
+  )(params, buffers, batch, *frozen)
 
 
 def _counting(config, batch):
@@ -98,12 +99,13 @@ def _counting(config, batch):
   return jnp.sum(counts, dtype=jnp.float32)
 
 
-def _cost(config, params, buffers, batch, sinks):
+def _cost(config, params, reference, buffers, batch, sinks):
   """Sums over a batch, or a part of it: loss, load, what is told."""
   every = sample_lib.every(config.optim, config.data)
   if config.dpo.beta:
-    return preferences.of_adapter(
-      config.model, config.dpo, params, buffers, batch, every
+    how = config.model, config.dpo
+    return preferences.compare(
+      *how, params, reference, buffers, batch, sinks, every
     )
   model = zaya.bind(config.model, params, buffers)
   nats, load = losses.next_token(
@@ -173,6 +175,12 @@ def _accumulate(grad_fn, params, batch, parts, sink):
   )
   sample = jnp.concatenate(list(sample), axis=1)
   return loss, router.Load(tokens=tokens, sample=sample), told, grads
+
+
+def _summed(load):
+  """The load of all devices."""
+  tokens_NX, sample = mesh.total(load.tokens), _from_all(load.sample)
+  return load._replace(tokens=tokens_NX, sample=sample)
 
 
 def _from_all(sample_NSX):

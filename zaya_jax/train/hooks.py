@@ -82,7 +82,7 @@ class Hooks:
     page: of the run.
     book: the ledger.
     profile: traces steps.
-    base: of an adapter.
+    frozen: the model that stays as it is; None: there is none.
   """
 
   def __init__(
@@ -97,13 +97,14 @@ class Hooks:
     page: overview.Live,
     book: book_lib.Book,
     profile: profile_lib.Profile,
-    base: adapter.Base | None = None,
+    frozen: adapter.Base | None = None,
   ):
     self._config, self._mesh, self._corpus = config, mesh, corpus
-    self._base, self._profile = base, profile
+    self._frozen, self._profile = frozen, profile
     self._saved, self._fast, self._guard = saved, fast, guard
     self._report, self._page, self._book = report, page, book
-    model = lora.in_a_loop(config.model) if base else config.model
+    adapts, model = config.lora.rank > 0, config.model
+    model = lora.in_a_loop(model) if adapts else model
     self._scored = dataclasses.replace(config, model=model)
     self._dpo_step = jax.jit(preferred.make_eval_step(self._scored))
     self._eval_step = jax.jit(
@@ -197,8 +198,8 @@ class Hooks:
       tokens=now.tokens,
       metrics={'train/loss': self._report.train_loss},
     )
-    if self._base:
-      about[adapter.META] = self._base.as_json()
+    if kept := self._frozen:
+      about[kept.role] = kept.as_json()
     if course := self._config.course:
       about['phase'] = segments.current(self._config).phase
       about['recipe'] = history.record(course)
@@ -218,7 +219,7 @@ class Hooks:
       if len(folders) > 1:
         values[f'val/bpb/{folder.name}'] = one['val/bpb']
     self._report.evaluation(now.step, values)
-    if now.last and self._base:
+    if now.last and self._config.lora.rank:
       with self._report.aside('comparing'), jax.set_mesh(self._mesh):
         weights = now.state.weights(self._config.lora.scale)
         arrays = self._mesh, weights, now.state.buffers
@@ -229,13 +230,18 @@ class Hooks:
     """What one folder gives, under the names of metrics.jsonl."""
     batches = lambda: self._corpus.val_batches(folder)
     weights = state.weights(self._config.lora.scale)
-    arrays = self._mesh, weights, state.buffers
-    nats, tokens = score.score(self._eval_step, *arrays, batches())
+    mesh, buffers = self._mesh, state.buffers
+    nats, tokens = score.score(
+      self._eval_step, mesh, weights, buffers, batches()
+    )
     loss, text = nats / tokens, folder.text
     values = {'val/loss': loss}
     values['val/bpb'] = score.bits_per_byte(loss, text.bytes_per_token)
     if self._config.dpo.beta:
-      values |= preferred.held_out(self._dpo_step, *arrays, batches())
+      both = weights, state.reference
+      values |= preferred.held_out(
+        self._dpo_step, mesh, both, buffers, batches()
+      )
     if text.zlib_bits_per_byte:
       values['val/zlib_bpb'] = text.zlib_bits_per_byte
     return values

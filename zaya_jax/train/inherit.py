@@ -63,8 +63,10 @@ def settings(config: config_lib.Config) -> config_lib.Config:
   model = dataclasses.replace(model, **_said(config)).computed_as(config.model)
   given = config.given | open_  # Nothing is left open.
   optim = config.optim
-  if config.lora.rank:  # The bias is the base's, and no adapter could hold it.
-    optim = dataclasses.replace(optim, balance_lr=0.0)
+  # The bias is the base's, and no adapter could hold it. What is compared has
+  # one bias in common.
+  if config.lora.rank or config.dpo.beta:
+    optim = dataclasses.replace(optim, balance_lr=0.0, balance_centered=False)
   return dataclasses.replace(
     config, model=model, data=data, optim=optim, given=given
   )

@@ -117,7 +117,7 @@ def _train_segment(
     book = _open_ledger(config, corpus, start, report)
     hooks = hooks_lib.Hooks(
       *(config, mesh, corpus, saved, start.fast, guard, report, page, book),
-      *(profile_lib.Profile(config, report), start.base),
+      *(profile_lib.Profile(config, report), start.frozen),
     )
     loop = loop_lib.Loop(
       config, mesh, corpus.loader, compiler, guard, hooks, saved, report, book

@@ -20,7 +20,6 @@ from zaya_jax.data import history, position
 from zaya_jax.data.ledger import book as book_lib
 from zaya_jax.hub import folder as hub_folder
 from zaya_jax.hub import names as hub_names
-from zaya_jax.hub import packing
 from zaya_jax.hub.adapters import adapter, bases
 from zaya_jax.optim import spikes
 from zaya_jax.runtime import beats, processes, run_files, supervised
@@ -41,7 +40,7 @@ class Start:
     fast: where copies of states go; None: nowhere.
     row: the position in the data that the state was saved with.
     ledger: what its meta knows of the ledger; None: nothing.
-    base: of an adapter; None: all parameters are trained.
+    frozen: the model that stays as it is; None: there is none.
   """
 
   config: config_lib.Config
@@ -52,7 +51,7 @@ class Start:
   fast: fast_lib.FastTier | None = None
   row: int = 0
   ledger: dict[str, Any] | None = None
-  base: adapter.Base | None = None
+  frozen: adapter.Base | None = None
 
 
 def restore_or_init(
@@ -94,12 +93,11 @@ def restore_or_init(
     state, corpus.loader.state = copy.state, about['data_index']
   else:
     state, corpus.loader.state, about = saved.restore(newest, abstract)
-  row, base = about['data_index'], adapter.of(about)
-  if base:
-    params, base = bases.again(config, mesh, base)
-    state = dataclasses.replace(state, base=params)
+  row = about['data_index']
+  kept_as_is, frozen = bases.again(config, mesh, about)
+  state = dataclasses.replace(state, **kept_as_is)
   state = _begin_segment(config, state, row, init, mesh)
-  place = {'row': row, 'ledger': about.get(book_lib.META)}
+  place = {'row': row, 'ledger': about.get(book_lib.META), 'frozen': frozen}
   resumed = f'resumed at step {newest} (data index {row:,})'
   resumed += f' from {copy.where}' if copy else ''
   if skipped := supervised.batches_to_skip(newest):
@@ -112,7 +110,6 @@ def restore_or_init(
     tokens=about['tokens'],
     notes=(resumed, *(f'changed: {change}' for change in changes), *kept),
     fast=fast,
-    base=base,
     **place,
   )
 
@@ -122,9 +119,9 @@ def _first(config, mesh, init, corpus, fast) -> Start:
   state = _initialize(init, mesh)
   if not config.restore:
     return Start(config=config, state=state, fast=fast)
-  state, base, notes = _with_params_of(config, state, corpus, mesh)
+  state, frozen, notes = _with_params_of(config, state, corpus, mesh)
   return Start(
-    config=config, state=state, notes=tuple(notes), fast=fast, base=base
+    config=config, state=state, notes=tuple(notes), fast=fast, frozen=frozen
   )
 
 
@@ -239,16 +236,9 @@ def _with_params_of(
   if not base:  # Else they have been looked at.
     with jax.set_mesh(mesh):
       arrays.check_finite(source, found)
-  said = f'parameters of {source}'
-  if base:
-    said += f', frozen (fingerprint {base.fingerprint}'
-    said += f', rounded to {base.choice})' if base.choice else ')'
-    said += (
-      ', and so is the balancing bias; an adapter of rank '
-      f'{config.lora.rank} is trained'
-    )
-    if line := packing.note(found['base']):
-      said += f' ({line.removeprefix("note: ").removesuffix(".")})'
+    if config.dpo.beta:
+      found['reference'], base = bases.reference(config, mesh, directory)
+  said = f'parameters of {source}{bases.note(config, base, found)}'
   notes = [said, *(f'changed: {x}' for x in changes)]
   tokenizer = hub_folder.read_tokenizer(run_dir, model)
   if tokenizer and tokenizer.sha256 != corpus.tokenizer.sha256:

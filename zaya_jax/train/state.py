@@ -37,6 +37,8 @@ class TrainState:
     rng: uint32 data of a jax.random key, for samples.
     base: of a run with --lora.rank, whose `params` are an adapter: parameters
       that stay as they are, in no checkpoint; None: there are none.
+    reference: of a run with --dpo.beta that trains all parameters: those that
+      it began with, in no checkpoint either; None: there are none.
   """
 
   step: jax.Array
@@ -50,6 +52,7 @@ class TrainState:
   held: jax.Array
   rng: jax.Array
   base: dict[str, Any] | None = None
+  reference: dict[str, Any] | None = None
 
   def weights(self, scale: float) -> dict[str, Any]:
     """Parameters as `zaya.bind` takes them.
@@ -61,9 +64,14 @@ class TrainState:
       return self.params
     return lora.join(self.base, self.params, scale)
 
+  @property
+  def frozen(self) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+    """The base and the reference."""
+    return self.base, self.reference
+
   def own(self) -> 'TrainState':
-    """What a checkpoint holds: all but the base."""
-    return dataclasses.replace(self, base=None)
+    """What a checkpoint holds: all but what stays as it is."""
+    return dataclasses.replace(self, base=None, reference=None)
 
 
 def check(config: config_lib.Config, device_mesh: jax.sharding.Mesh) -> None:
@@ -78,7 +86,7 @@ def check(config: config_lib.Config, device_mesh: jax.sharding.Mesh) -> None:
 
 
 def make_init(config: config_lib.Config) -> Callable[[], TrainState]:
-  """A function that makes the state of step 0, without the base of an adapter.
+  """A function that makes the state of step 0, without what stays as it is.
 
   Run it under jit.
   """
@@ -106,10 +114,23 @@ def make_init(config: config_lib.Config) -> Callable[[], TrainState]:
   return init
 
 
-def abstract_base(
+def abstract_frozen(
   config: config_lib.Config, device_mesh: jax.sharding.Mesh
 ) -> dict[str, Any]:
-  """Shapes and places of the base of an adapter, for a program without it."""
+  """Shapes and places of what stays as it is, for a program without it.
+
+  Returns:
+    'base' or 'reference' of the state, as the run has them; or nothing.
+  """
+  if config.lora.rank:
+    return {'base': _abstract_model(config, device_mesh)}
+  if config.dpo.beta:
+    return {'reference': _abstract_model(config, device_mesh)}
+  return {}
+
+
+def _abstract_model(config, device_mesh):
+  """Parameters that are not trained."""
 
   def one(path, shape):
     kind = shapes.kind_in_run(config, path)

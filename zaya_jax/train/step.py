@@ -97,7 +97,7 @@ def make_train_step(
 
   def train_step(state: state_lib.TrainState, batch: gradients.Batch):
     loss, grads, load, losses_D, told = gradients.each_and_sum(
-      config, state.params, state.buffers, batch, state.base
+      *(config, state.params, state.buffers, batch), *state.frozen
     )
     grad_norm = optax.tree.norm(grads)
     now_2 = jnp.stack([loss, grad_norm])

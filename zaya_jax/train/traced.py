@@ -43,7 +43,5 @@ def arguments(
   with jax.set_mesh(device_mesh):
     state = jax.eval_shape(jax.jit(state_lib.make_init(config)))
     state = arrays.on_mesh(state, device_mesh)
-  if config.lora.rank:
-    base = state_lib.abstract_base(config, device_mesh)
-    state = dataclasses.replace(state, base=base)
-  return state, batch
+  frozen = state_lib.abstract_frozen(config, device_mesh)
+  return dataclasses.replace(state, **frozen), batch

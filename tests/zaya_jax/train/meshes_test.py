@@ -78,6 +78,28 @@ def test_adapter_is_trained_as_on_one_device(name):
   jax.tree.map(np.testing.assert_array_equal, start.base, last.base)
 
 
+@functools.cache
+def preferred_alone():
+  return meshes.run(meshes.config_of(beta=0.5), steps=2)
+
+
+PREFERRED = {'zero_2_expert_4': 1, 'fsdp_8': 1, 'fsdp_2_expert_2': 2}
+
+
+@pytest.mark.parametrize('name', quick.only(list(PREFERRED), 'zero_2_expert_4'))
+def test_preferences_are_trained_as_on_one_device(name):
+  """Of all parameters: the reference is divided as they are, and stays."""
+  how = {'accumulation': PREFERRED[name], **meshes.SHAPES[name]}
+  config = meshes.config_of(beta=0.5, **how)
+  losses, first, last = meshes.run(config, steps=2)
+  expected, first_of_one, _ = preferred_alone()
+  np.testing.assert_allclose(losses, expected, rtol=LOSS)
+  assert losses[1] < losses[0]
+  assert worst(first, first_of_one) < LEAF
+  start = jax.device_get(meshes.first_state(config))
+  jax.tree.map(np.testing.assert_array_equal, start.reference, last.reference)
+
+
 @pytest.mark.long
 def test_divided_tokens_move_the_bias_as_on_one_device():
   sizes = {'balance': 'quantile', **meshes.SHAPES['all_but_zero']}

@@ -50,7 +50,7 @@ def check_lora(config: run.Config) -> None:
 
 
 def check_dpo(config: run.Config) -> None:
-  """Whether there is a base to compare with, and rows lie whole."""
+  """Whether there is a model to compare with, and rows lie whole."""
   said = f'--dpo.beta={config.dpo.beta:g}'
   if not config.dpo.beta:
     for name in ('label_smoothing', 'nll_weight'):
@@ -60,10 +60,17 @@ def check_dpo(config: run.Config) -> None:
           'leave both out.'
         )
     return
-  if not config.lora.rank:
+  if not config.restore:
     raise fields.UsageError(
-      f'{said} compares an adapter with its base, and --lora.rank=0 trains all '
-      'parameters; set --lora.rank.'
+      f'{said} compares with the model that training begins with, and '
+      '--restore= names none; name a run directory, a checkpoint or a Hugging '
+      'Face folder.'
+    )
+  if config.recipe:
+    raise fields.UsageError(
+      f'{said} and --recipe={config.recipe} do not go together: a recipe has '
+      'no one model to compare with; train preferences for --num_steps, '
+      '--tokens or --epochs.'
     )
   if config.mesh.context > 1:
     raise fields.UsageError(

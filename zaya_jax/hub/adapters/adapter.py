@@ -25,24 +25,28 @@ from zaya_jax.hub.quantized import choice as choice_lib
 from zaya_jax.model import lora, shapes
 
 META = 'base'  # In the meta of a checkpoint that holds an adapter.
+# In that of one whose parameters are compared with those of a model.
+REFERENCE = 'reference'
 _SHOWN = 16  # Digits of a fingerprint.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Base:
-  """The model that an adapter is trained on, or was.
+  """A model that a run keeps as it is: of its adapter, or its reference.
 
   Attributes:
     source: its absolute path.
     fingerprint: of the values of its parameters, before they are rounded.
     quant: of --quant; the adapter is one of the model that was rounded so.
     targets: of --quant.targets, if it is.
+    role: `META` or `REFERENCE`.
   """
 
   source: str
   fingerprint: str
   quant: str = 'none'
   targets: tuple[str, ...] = ()
+  role: str = META
 
   @property
   def choice(self) -> choice_lib.Choice:
@@ -53,12 +57,22 @@ class Base:
     """For the meta of a checkpoint."""
     return dataclasses.asdict(self)
 
+  def __str__(self) -> str:
+    """For the user."""
+    of = 'adapter' if self.role == META else 'run with --dpo.beta'
+    return f'The {self.role} of the {of}'
 
-def of(about: Mapping[str, Any]) -> Base | None:
-  """The base that the meta of a checkpoint names; None: it is a model."""
-  if not about.get(META):
+
+def of(about: Mapping[str, Any], role: str = META) -> Base | None:
+  """The base that the meta of a checkpoint names; None: it is a model.
+
+  Args:
+    about: the meta.
+    role: `REFERENCE`: the model that it is compared with, if there is one.
+  """
+  if not about.get(role):
     return None
-  given = dict(about[META])
+  given = dict(about[role])
   return Base(**given | {'targets': tuple(given.get('targets', ()))})
 
 
@@ -126,10 +140,10 @@ def open_model(path: str, base: str = '') -> leaves_lib.Source:
 
 
 def open_base(base: Base, path: str = '') -> leaves_lib.Source:
-  """The base of an adapter, whose values are not compared yet.
+  """The base of an adapter, or a reference; its values are not compared yet.
 
   Args:
-    base: as the checkpoint of the adapter names it.
+    base: as a checkpoint names it.
     path: where it is now, or a run with an adapter of it; empty: where it was.
 
   Raises:
@@ -138,9 +152,8 @@ def open_base(base: Base, path: str = '') -> leaves_lib.Source:
   path = path or base.source
   if not os.path.isdir(path):
     raise errors.CheckpointError(
-      f'The base of the adapter was {base.source} (fingerprint '
-      f'{base.fingerprint}), and there is no folder {path}; name where it is '
-      'with --restore.',
+      f'{base} was {base.source} (fingerprint {base.fingerprint}), and there '
+      f'is no folder {path}; name where it is with --restore.',
       errors.USAGE,
     )
   found = leaves_lib.find(path)
@@ -156,9 +169,9 @@ def check(base: Base, path: str, fingerprint: str) -> None:
   """
   if fingerprint != base.fingerprint:
     raise errors.CheckpointError(
-      f'The adapter belongs to {base.source} (fingerprint {base.fingerprint}), '
-      f'and {path} holds other parameters (fingerprint {fingerprint}); name '
-      'its own base with --restore.',
+      f'{base} is {base.source} (fingerprint {base.fingerprint}), and {path} '
+      f'holds other parameters (fingerprint {fingerprint}); name the one of '
+      'before with --restore.',
       errors.USAGE,
     )
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The frozen parameters beside an adapter, on the devices of a run."""
+"""Frozen parameters on the devices of a run: of an adapter, or a reference."""
 
 import os
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -63,25 +64,90 @@ def begin(
   return Begun(params, buffers, factors, _named(config, found, print_))
 
 
-def again(
-  config: config_lib.Config, mesh: jax.sharding.Mesh, base: adapter.Base
+def reference(
+  config: config_lib.Config, mesh: jax.sharding.Mesh, path: str
 ) -> tuple[Any, adapter.Base]:
-  """The base of a run that goes on: from `--restore`, where it may have moved.
+  """The model of `--restore` to compare with, which stays as it is.
+
+  Args:
+    config: of the run.
+    mesh: of its devices.
+    path: of the folder, or of the one checkpoint that the run begins with.
 
   Returns:
-    Parameters on the mesh, and the base with the place where it is now.
+    Its parameters on the mesh, and what checkpoints call it.
+
+  Raises:
+    UsageError: if it is another model than that of the flags.
+    CheckpointError: if it cannot be read, or holds NaN or Inf.
+  """
+  found = leaves_lib.find(path)
+  params, _, print_ = _put(config, mesh, found)
+  return params, _named(config, found, print_, adapter.REFERENCE)
+
+
+def again(
+  config: config_lib.Config, mesh: jax.sharding.Mesh, about: Mapping[str, Any]
+) -> tuple[dict[str, Any], adapter.Base | None]:
+  """What is frozen of a run that goes on: `--restore` says where it is now.
+
+  Args:
+    config: of the run.
+    mesh: of its devices.
+    about: the meta of the checkpoint to go on from.
+
+  Returns:
+    'base' or 'reference' of the state, on the mesh, and the model with the
+    place where it is now; nothing and None where all is in the checkpoint.
 
   Raises:
     CheckpointError: if it is not there, or has other values than before.
+    UsageError: if the run did not keep to it until now.
   """
+  role = adapter.META if config.lora.rank else adapter.REFERENCE
+  base = adapter.of(about, role)
+  if config.dpo.beta and not base:
+    raise config_lib.UsageError(
+      f'--dpo.beta={config.dpo.beta:g} compares with the model that a run '
+      f'began with, and --run_dir={config.run_dir} holds a checkpoint of one '
+      'without it; begin from its parameters in another --run_dir with '
+      f'--restore={config.run_dir}.'
+    )
+  if not base or role == adapter.REFERENCE and not config.dpo.beta:
+    return {}, None
   _check_rounding(config, config.run_dir, base)
   found = adapter.open_base(base, config.restore)
   params, _, print_ = _put(config, mesh, found)
   adapter.check(base, found.path, print_)
-  return params, _named(config, found, print_)
+  return {role: params}, _named(config, found, print_, role)
 
 
-def _named(config, found, print_) -> adapter.Base:
+def note(
+  config: config_lib.Config, base: adapter.Base | None, state: dict[str, Any]
+) -> str:
+  """Of the parameters of --restore: what stays as it is, what is trained.
+
+  Args:
+    config: of the run.
+    base: of `begin` or `reference`; None: all is trained.
+    state: 'base', if there is one.
+  """
+  if not base:
+    return ''
+  if base.role == adapter.REFERENCE:
+    return (
+      f', all of which are trained; a frozen copy (fingerprint '
+      f'{base.fingerprint}) is the reference, and the balancing bias stays'
+    )
+  rounded = f', rounded to {base.choice}' if base.choice else ''
+  line = packing.note(state['base']).removeprefix('note: ').removesuffix('.')
+  return (
+    f', frozen (fingerprint {base.fingerprint}{rounded}), and so is the '
+    f'balancing bias; an adapter of rank {config.lora.rank} is trained'
+  ) + (f' ({line})' if line else '')
+
+
+def _named(config, found, print_, role=adapter.META) -> adapter.Base:
   source = os.path.abspath(found.path)  # One checkpoint, not the newest.
   choice = choice_lib.given(config)
   return adapter.Base(
@@ -89,6 +155,7 @@ def _named(config, found, print_) -> adapter.Base:
     fingerprint=print_,
     quant=choice.kind,
     targets=choice.targets if choice else (),
+    role=role,
   )
 
 

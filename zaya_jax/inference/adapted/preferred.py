@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How an adapter does on pairs of answers that are held out."""
+"""How a model does on pairs of answers that are held out."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -22,25 +22,29 @@ _ROWS = mesh.spec('batch', 'length')
 
 
 def make_eval_step(config: config_lib.Config) -> Callable[..., Any]:
-  """(params, buffers, batch) -> sums over pairs, as `NAMES`, and their count.
+  """(both, buffers, batch) -> sums over pairs, as `NAMES`, and their count.
+
+  Of `both` the first are parameters, the second those of the reference; None:
+  they are the first without their adapter.
 
   Args:
     config: of the run.
   """
 
-  def local(params, buffers, batch):
-    cost, _, told = preferences.of_adapter(
-      config.model, config.dpo, params, buffers, batch
+  def local(both, buffers, batch):
+    params, reference = both
+    cost, _, told = preferences.compare(
+      config.model, config.dpo, params, reference, buffers, batch
     )
     count = jnp.sum(preferences.exist(batch))
     return mesh.total((cost, *(told[n] for n in preferences.TOLD), count))
 
-  def eval_step(params, buffers, batch):
+  def eval_step(both, buffers, batch):
     return mesh.on_each(
       local,
-      in_specs=(mesh.specs_of(params), P(), _ROWS),
+      in_specs=(mesh.specs_of(both), P(), _ROWS),
       out_specs=(P(),) * (len(NAMES) + 1),
-    )(params, buffers, batch)
+    )(both, buffers, batch)
 
   return eval_step
 
@@ -48,11 +52,11 @@ def make_eval_step(config: config_lib.Config) -> Callable[..., Any]:
 def held_out(
   eval_step: Callable[..., Any],
   device_mesh: jax.sharding.Mesh,
-  params: Any,
+  both: tuple[Any, Any],
   buffers: Any,
   batches: Iterable[dict[str, np.ndarray]],
 ) -> dict[str, float]:
   """Means over pairs, by `NAMES`; arguments as of `score.sums`."""
-  *sums, count = score.sums(eval_step, device_mesh, params, buffers, batches)
+  *sums, count = score.sums(eval_step, device_mesh, both, buffers, batches)
   means = (total / max(count, 1.0) for total in sums)
   return dict(zip(NAMES, means, strict=True))

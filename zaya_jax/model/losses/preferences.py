@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 
 from zaya_jax import config as config_lib
-from zaya_jax.model import lora, router, zaya
+from zaya_jax.model import lora, router, working, zaya
 
 _MAX_LOGITS = 2**26  # At once: 256 MiB.
 # What is told of pairs, under the names of metrics.jsonl: sums over pairs.
@@ -50,19 +50,26 @@ def exist(batch: Batch) -> jax.Array:
   return _there(_by_answer(batch, batch['weights']))
 
 
-def log_probs(model: zaya.Zaya, batch: Batch, sample_every: int = 0) -> Pairs:
+def log_probs(
+  model: zaya.Zaya,
+  batch: Batch,
+  sinks: working.Sinks | None = None,
+  sample_every: int = 0,
+) -> Pairs:
   """How likely each answer is: the sum over its tokens, in nats.
 
   Args:
     model: the network.
     batch: tokens, targets, segment_ids, positions [B, L] int32 and weights
       [B, L] float32.
-    sample_every: of `Zaya.features`.
+    sinks: of `Zaya.features`.
+    sample_every: likewise.
   """
   out = model.features(
     batch['tokens'],
     segment_ids=batch['segment_ids'],
     positions=batch['positions'],
+    sinks=sinks,
     sample_every=sample_every,
   )
   nats_BL = _nats(model, out.x, batch['targets'])
@@ -101,12 +108,14 @@ def loss(
   return add(cost_BP), dict(zip(TOLD, map(add, each), strict=True))
 
 
-def of_adapter(
+def compare(
   model: config_lib.ModelConfig,
   dpo: config_lib.DpoConfig,
   params: dict[str, Any],
+  reference: dict[str, Any] | None,
   buffers: dict[str, Any],
   batch: Batch,
+  sinks: working.Sinks | None = None,
   sample_every: int = 0,
 ) -> tuple[jax.Array, router.Load, dict[str, jax.Array]]:
   """What pairs cost, the load, and `TOLD`: sums over the pairs of a batch.
@@ -114,16 +123,21 @@ def of_adapter(
   Args:
     model: of the network.
     dpo: as of `loss`.
-    params: of `lora.join`; without the adapter they are the reference.
+    params: of what is trained, of `lora.join` too.
+    reference: parameters that stay as they are; None: `params` without their
+      adapter.
     buffers: of both.
     batch: as of `log_probs`.
+    sinks: likewise.
     sample_every: likewise.
   """
-  policy = log_probs(zaya.bind(model, params, buffers), batch, sample_every)
-  base = {key: part for key, part in params.items() if key != lora.KEY}
-  reference = log_probs(zaya.bind(model, base, buffers), batch)
+  if reference is None:
+    reference = {key: part for key, part in params.items() if key != lora.KEY}
+  trained = zaya.bind(model, params, buffers)
+  policy = log_probs(trained, batch, sinks, sample_every)
+  before = log_probs(zaya.bind(model, reference, buffers), batch)
   tokens_BP2 = _by_answer(batch, batch['weights'])
-  cost, told = loss(policy.log_probs, reference.log_probs, tokens_BP2, dpo)
+  cost, told = loss(policy.log_probs, before.log_probs, tokens_BP2, dpo)
   return cost, policy.load, told
 
 

@@ -181,6 +181,25 @@ def leaves(
   return found + [_leaf(n, s, False, layout) for n, s in adapters.items()]
 
 
+def reference(
+  config: config_lib.Config, layout: Layout, width: int = 4
+) -> list[Leaf]:
+  """The frozen copy of all parameters that --dpo.beta compares them with.
+
+  An adapter has none: its base is compared with.
+
+  Args:
+    config: of the run.
+    layout: of the step.
+    width: bytes of an element in matrix products.
+  """
+  if not config.dpo.beta or config.lora.rank:
+    return []
+  frozen = lambda name: width if name in shapes.MULTIPLIED else 4
+  model = shapes.parameters(config.model).items()
+  return [_leaf(n, shape, False, layout, frozen(n)) for n, shape in model]
+
+
 def _leaf(name, shape, muon, layout, frozen=0) -> Leaf:
   before = placement.param_dims(name, shape, layout.sizes)
   after = placement.part_dims(name, shape, layout.sizes)

@@ -88,6 +88,7 @@ def plan(
     remat: instead of --model.remat.
   """
   model, found = config.model, division.leaves(config, layout, width)
+  frozen = division.reference(config, layout, width)
   kept = layer_activations(model, width) * layout.tokens
   saved = {
     'none': kept,
@@ -110,9 +111,13 @@ def plan(
     found, layout, width, has_sinks(config, layout, remat)
   )
   return Memory(
-    parameters=sum(leaf.part_bytes for leaf in found),
+    parameters=sum(leaf.part_bytes for leaf in [*found, *frozen]),
     optimizer=sum(optimizer_bytes(config, layout)),
-    weights=sum(_weight(leaf, layout, width) for leaf in found),
+    # Of what nothing goes back through, a layer gathers its own, but of parts.
+    weights=sum(
+      _weight(leaf, layout, width)
+      for leaf in [*found, *(frozen if layout.parts > 1 else [])]
+    ),
     # The last are made as activations go.
     gradients=early + max(0.0, late - held - logits - temporary),
     activations=held,

@@ -157,7 +157,9 @@ def test_other_base_is_refused(home, capsys):
       args += [f'--data.input={home}/chats.jsonl']
     assert run_main(*args) == 2
     told = capsys.readouterr().err
-    assert f'belongs to {home}/hf' in told and str(other) in told
+    assert (
+      f'The base of the adapter is {home}/hf' in told and str(other) in told
+    )
   assert not (home / 'x').exists()
 
 

@@ -138,6 +138,8 @@ def evaluated(which, config, batch, mesh, weights, buffers):
       dataclasses.replace(config, dpo=config_lib.DpoConfig(beta=0.1))
     ),
   }[which]()
+  if which == 'preferred':
+    weights = weights, None
   with jax.set_mesh(mesh):
     return jax.jit(made).trace(weights, buffers, batch).lower().compile()
 

@@ -115,11 +115,21 @@ def arrays():
 
 
 @functools.cache
-def logits_of(adapted):
+def others():
+  """Parameters that differ from the base in every array."""
+  draw = np.random.default_rng(5)
+  noise = lambda a: np.asarray(0.1 * draw.normal(size=a.shape), 'f4')
+  return jax.tree.map(lambda a: a + noise(a), arrays()[0])
+
+
+@functools.cache
+def logits_of(which):
   """Log-probabilities [B, L, V] float64 of each token, by whole logits."""
   base, buffers, adapter = arrays()
-  if adapted:
+  if which == 'adapted':
     base = whole_lib.summed(lora.join(base, adapter, LORA.scale))
+  elif which == 'others':
+    base = others()
   rows = batch()
   run = jax.jit(
     lambda params: zaya.bind(MODEL, params, buffers)(
@@ -133,9 +143,9 @@ def logits_of(adapted):
   return logits - top - np.log(np.exp(logits - top).sum(-1, keepdims=True))
 
 
-def by_hand(adapted):
+def by_hand(which):
   """[3, 2] log-probabilities of the answers, one token at a time."""
-  rows, log_p, found = batch(), logits_of(adapted), []
+  rows, log_p, found = batch(), logits_of(which), []
   for row, sizes in enumerate(ROWS):
     at = 0
     for size, answer in sizes:
@@ -161,8 +171,27 @@ def found(accumulation=1, beta=0.7):
   return loss, grads, told
 
 
-def test_step_costs_the_mean_over_pairs():
-  policy, reference = by_hand(True), by_hand(False)
+@functools.cache
+def found_of_all(accumulation=1, reference='base'):
+  """The same of all parameters, `others`, with the base as their reference."""
+  base, buffers, _ = arrays()
+  config = config_lib.Config(
+    model=MODEL,
+    data=config_lib.DataConfig(seq_len=LENGTH, batch_size=2),
+    optim=config_lib.OptimConfig(accumulation=accumulation),
+    dpo=dpo(),
+  )
+  of = jax.jit(gradients.each_and_sum, static_argnums=0)
+  held = base if reference == 'base' else others()
+  loss, grads, _, _, told = of(config, others(), buffers, batch(), None, held)
+  return loss, grads, told
+
+
+@pytest.mark.parametrize(
+  'found, trained', [(found, 'adapted'), (found_of_all, 'others')]
+)
+def test_step_costs_the_mean_over_pairs(found, trained):
+  policy, reference = by_hand(trained), by_hand('base')
   loss, _, told = found()
   wanted = closed_form(policy, reference, 0.7).mean()
   np.testing.assert_allclose(loss, wanted, rtol=1e-4)
@@ -177,8 +206,18 @@ def test_step_costs_the_mean_over_pairs():
     assert abs(wrong.mean() - loss) > 1e-2
 
 
-@pytest.mark.long
-def test_parts_of_a_step_sum_to_the_whole():
+def test_reference_that_is_trained_too_is_told_apart():
+  """It would say log 2 whatever was learned."""
+  loss, _, told = found_of_all(reference='others')
+  np.testing.assert_allclose(loss, np.log(2), rtol=1e-6)
+  assert abs(told['dpo/margin']) < 1e-5
+  assert abs(found_of_all()[0] - loss) > 1e-2
+
+
+@pytest.mark.parametrize(
+  'found', [pytest.param(found, marks=pytest.mark.long), found_of_all]
+)
+def test_parts_of_a_step_sum_to_the_whole(found):
   """One row has two pairs, the other one: each pair counts as much."""
   whole, parts = found(), found(accumulation=2)
   np.testing.assert_allclose(whole[0], parts[0], rtol=1e-5)
@@ -190,16 +229,29 @@ def test_gradient_is_that_of_the_loss():
   """Along a direction, by differences in the log-probabilities of float64."""
   base, buffers, adapter = arrays()
   loss, grads, _ = found()
-  norm = np.sqrt(sum(float((g**2).sum()) for g in jax.tree.leaves(grads)))
-  h = 2e-2 / norm
 
-  def at(step):
-    moved = jax.tree.map(lambda a, g: a + step * g / norm, adapter, grads)
+  def cost(moved):
     params = lora.join(base, moved, LORA.scale)
-    run = jax.jit(
-      lambda p: preferences.of_adapter(MODEL, dpo(), p, buffers, batch())[0]
-    )
-    return float(run(params)) / 3
+    return preferences.compare(MODEL, dpo(), params, None, buffers, batch())[0]
 
-  slope = (at(h) - at(-h)) / (2 * h)
+  check_slope(cost, adapter, grads)
+
+
+def test_gradient_of_all_parameters_is_that_of_the_loss():
+  base, buffers, _ = arrays()
+  how = base, buffers, batch()
+  cost = lambda moved: preferences.compare(MODEL, dpo(), moved, *how)[0]
+  check_slope(cost, others(), found_of_all()[1])
+
+
+def check_slope(cost, at, grads):
+  """Whether the mean cost of a pair rises along its gradient as that says."""
+  norm = np.sqrt(sum(float((g**2).sum()) for g in jax.tree.leaves(grads)))
+  h, run = 2e-2 / norm, jax.jit(cost)
+
+  def after(step):
+    moved = jax.tree.map(lambda a, g: a + step * g / norm, at, grads)
+    return float(run(moved)) / 3
+
+  slope = (after(h) - after(-h)) / (2 * h)
   assert abs(slope - norm) < 0.02 * norm

@@ -57,7 +57,7 @@ def test_adapter_has_a_base_without_moments(devices):
   layout = division.make(config)
   plan = memory.plan(config, layout, 4)
   device_mesh, state = _state(config, devices)
-  base = state_lib.abstract_base(config, device_mesh)
+  base = state_lib.abstract_frozen(config, device_mesh)['base']
   factors = _bytes(state.params)
   assert plan.parameters == factors + _bytes(base)
   held = _bytes((state.opt_state, state.balance_state))
@@ -67,6 +67,38 @@ def test_adapter_has_a_base_without_moments(devices):
   assert 0 <= _bytes(state) - saved < 500  # Counters; factors are whole.
   if devices == 1:
     assert plan.gradients == factors
+
+
+@pytest.mark.parametrize('devices', [1, 8])
+def test_reference_is_there_besides(devices):
+  """Divided as parameters are; it has no moments, and is not saved."""
+  words = f'--plan.devices={devices}', '--dpo.beta=0.1'
+  config, without = _parse(*words), _parse(*words[:1])
+  layout = division.make(config)
+  device_mesh, state = _state(config, devices)
+  frozen = state_lib.abstract_frozen(config, device_mesh)['reference']
+  found, before = (memory.plan(c, layout, 4) for c in (config, without))
+  assert found.parameters == _bytes(state.params) + _bytes(frozen)
+  assert before.parameters == _bytes(state.params)
+  assert found.optimizer == before.optimizer
+  assert found.total - before.total == _bytes(frozen)
+  saved = memory.checkpoint_bytes(config, layout)
+  assert saved == memory.checkpoint_bytes(without, layout)
+
+
+def test_reference_is_gathered_for_all_parts():
+  parts = [
+    _parse(
+      *('--plan.devices=8', '--data.batch_size=16', '--optim.accumulation=2'),
+      f'--dpo.beta={beta}',
+    )
+    for beta in (0.1, 0)
+  ]
+  found, before = (memory.plan(c, division.make(c), 4) for c in parts)
+  leaves = division.reference(parts[0], division.make(parts[0]))
+  gathered = sum(leaf.seen * leaf.frozen for leaf in leaves if leaf.cut)
+  assert gathered > 0
+  assert found.weights - before.weights == gathered
 
 
 def test_base_is_in_the_type_of_products():
