@@ -198,13 +198,18 @@ def test_whole_contact_on_a_cpu(tmp_path):
   words = '--flagfile=configs/zaya1_8b.flags', f'--run_dir={tmp_path}'
   done = subprocess.run(
     [sys.executable, '-m', 'zaya_jax.main', '--mode=contact', *words]
-    + ['--contact.minutes=30'],
+    + ['--contact.minutes=10'],
     env={k: v for k, v in os.environ.items() if k != 'XLA_FLAGS'},
     capture_output=True,
     text=True,
   )
-  assert done.returncode == 0, done.stderr
+  # How many kernels there is time for is the machine's affair.
+  assert done.returncode in (0, 75), done.stderr
   found = json.loads((tmp_path / 'contact.json').read_text())['stages']
   names = 'preflight device kernels engines machine plan training'.split()
   assert [*found] == names
-  assert {entry['outcome'] for entry in found.values()} == {'right'}
+  late = {name for name in names if found[name]['outcome'] == 'late'}
+  right = {name for name in names if found[name]['outcome'] == 'right'}
+  assert late <= {'kernels', 'engines', 'machine'}
+  assert right | late == set(names)
+  assert (done.returncode == 75) == bool(late)
