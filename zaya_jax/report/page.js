@@ -1,7 +1,7 @@
 // Shows the figures of the page from the JSON in it. Every text reaches the
 // page as text, by textContent.
 (() => {
-  const {figures} = JSON.parse(document.getElementById('data').textContent);
+  const {figures} = JSON.parse(document.getElementById('page-data').textContent);
   const state = new URLSearchParams(location.hash.slice(1));
   const MOST_ROWS = 2000;
   const logX = document.getElementById('log-x');

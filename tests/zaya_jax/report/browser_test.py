@@ -265,7 +265,7 @@ def test_run_with_nothing_in_it_has_a_page(browser, tmp_path, content):
     (run / 'metrics.jsonl').write_text(content)
   browser.open(_write(run).as_uri())
   assert browser.run("document.querySelectorAll('.main-svg').length") == 0
-  assert browser.run("document.querySelectorAll('section .note').length") == 11
+  assert browser.run("document.querySelectorAll('section .note').length") == 12
   assert browser.faults == []
 
 

@@ -2,6 +2,7 @@
 """The page beside training, and the page of several runs."""
 
 import os
+import re
 import shutil
 
 import pytest
@@ -97,3 +98,15 @@ def test_page_that_is_not_wanted_is_not_written(tmp_path):
   with _live(tmp_path, report=False) as live:
     live.write()
   assert list(tmp_path.iterdir()) == []
+
+
+def test_each_part_of_the_page_has_a_name_of_its_own(tmp_path):
+  """The script finds its data, and figures their places, by these names."""
+  run = run_files.write(tmp_path / 'run', layers=2)
+  made = overview.make(overview.read([str(run)]))
+  names = re.findall(
+    r'\sid="([^"]*)"', page.render(made).partition('<script type')[0]
+  )
+  names += re.findall(r'<script [^>]*id="([^"]*)"', page.render(made))
+  assert 'data' in names and 'page-data' in names
+  assert len(set(names)) == len(names)
