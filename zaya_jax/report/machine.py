@@ -8,7 +8,6 @@ from zaya_jax.bench.machine import file
 from zaya_jax.bench.sweep import record
 from zaya_jax.report import figures, page
 
-_SCALES = {'GB/s': 1e9, 'TFLOP/s': 1e12}
 _SHAPE = re.compile(r'(\d+)x(\d+)x(\d+) ')  # Of a product of the grid: M, N, K.
 _CAPTIONS = {
   'collectives': 'Bus bandwidth by the size of a message. A flat top is the '
@@ -72,7 +71,7 @@ def of_section(noun: str, section: file.Section) -> list[figures.Figure]:
 
 def _lines(noun, section, curves) -> figures.Figure:
   """Rates by size, a curve for each case and number of devices."""
-  scale = _SCALES[section.unit]
+  scale = section.scale
   traces = [
     {
       'name': f'{case} x {devices}',
@@ -101,7 +100,7 @@ def _lines(noun, section, curves) -> figures.Figure:
 
 def _maps(section) -> figures.Figure | None:
   """A map of M and N for each K of the grid; None: no grid was measured."""
-  scale = _SCALES[section.unit]
+  scale = section.scale
   rates = {
     tuple(map(int, found.groups())): float(f'{p.rate / scale:.4g}')
     for p in section.points
@@ -136,7 +135,7 @@ def _maps(section) -> figures.Figure | None:
 
 def _points(noun, section, points) -> figures.Figure:
   """Single points as a table, the best first."""
-  scale = _SCALES[section.unit]
+  scale = section.scale
   best = max(p.rate for p in points)
   rows = [
     [

@@ -50,6 +50,11 @@ class Section:
   notes: tuple[str, ...] = ()
   missing: tuple[str, ...] = ()
 
+  @property
+  def scale(self) -> float:
+    """How many of a rate's bytes or FLOPs a second are one of its unit."""
+    return {'GB/s': 1e9, 'TFLOP/s': 1e12}[self.unit]
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Machine:

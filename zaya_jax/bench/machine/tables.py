@@ -11,7 +11,6 @@ import rich.table
 from zaya_jax.bench.machine import file
 from zaya_jax.bench.sweep import record, saturation
 
-_SCALES = {'GB/s': 1e9, 'TFLOP/s': 1e12}
 _CACHED = ('memory',)  # Sections whose small sizes show the speed of a cache.
 _CURVES = (
   'case', 'on', 'smallest', 'takes', 'largest', 'takes', 'best', '90 % from',
@@ -31,7 +30,7 @@ def show(noun: str, section: file.Section) -> None:
   curves = [record.curve(section.points, *pair) for pair in pairs]
   cached = noun in _CACHED
   lines = [_curve(c, section, cached) for c in curves if len(c) > 1]
-  singles = [_point(c[0], section.unit) for c in curves if len(c) == 1]
+  singles = [_point(c[0], section) for c in curves if len(c) == 1]
   heads = [*_CURVES]
   if cached:
     heads[heads.index('best')] = 'at the largest'
@@ -66,7 +65,7 @@ def best(noun: str, section: file.Section) -> float:
 def _curve(curve, section, cached) -> tuple[str, ...]:
   first, last = curve[0], curve[-1]
   rates = {p.size: p.rate for p in curve}
-  limit = saturation.limit(rates, cached) / _SCALES[section.unit]
+  limit = saturation.limit(rates, cached) / section.scale
   name = f'{first.case} x {first.devices}'
   # Without its end a search knows a bracket alone.
   coarse = '~' if name in section.missing else ''
@@ -82,18 +81,18 @@ def _curve(curve, section, cached) -> tuple[str, ...]:
   )
 
 
-def _point(point, unit) -> tuple[str, ...]:
+def _point(point, section) -> tuple[str, ...]:
   return (
     point.case,
     str(point.devices),
     duration(point.seconds),
     f'{duration(point.low)} to {duration(point.high)}',
-    f'{point.rate / _SCALES[unit]:.4g} {unit}',
+    f'{point.rate / section.scale:.4g} {section.unit}',
   )
 
 
 def _typical(section) -> str:
-  rates = [p.rate / _SCALES[section.unit] for p in section.points]
+  rates = [p.rate / section.scale for p in section.points]
   return (
     f'best {max(rates):.4g} {section.unit}, typical (the median) '
     f'{statistics.median(rates):.4g} {section.unit}'

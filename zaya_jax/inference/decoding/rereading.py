@@ -45,12 +45,12 @@ def tokens(
     params: as `zaya.bind` takes them, of `lora.join` too.
     buffers: of the model.
     vocab_size: ids below this are tokens; the rest only pads the embedding.
-    rows: ids of each prompt, [L] int, not empty.
-    max_tokens: tokens to add.
-    temperature: 0: the likeliest token.
-    top_p: samples from the likeliest tokens of this total probability.
-    no_repeat: no sequence of this many tokens comes twice; 0: any may.
-    seed: of the samples.
+    rows: of `decoder.Decoder.tokens`.
+    max_tokens: likewise, and so are the others.
+    temperature: likewise.
+    top_p: likewise.
+    no_repeat: likewise.
+    seed: likewise.
   """
   sample = decoder.sample_of(temperature, top_p)
   longest = max(map(len, rows))

@@ -150,8 +150,7 @@ def machine(root: pathlib.Path, ended: Sequence[child.Ended]) -> Verdict:
   for noun, section in found.sections.items():
     if section.points:
       best = tables.best(noun, section)
-      scale = 1e12 if section.unit == 'TFLOP/s' else 1e9
-      said.append(f'{noun} {best / scale:.4g} {section.unit}')
+      said.append(f'{noun} {best / section.scale:.4g} {section.unit}')
   words = f'best rates: {", ".join(said)}'
   if missing := sum(len(part.missing) for part in found.sections.values()):
     words += f'; the time did not suffice for {missing} curves'
