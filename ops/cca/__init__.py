@@ -9,7 +9,11 @@ from ops.triton import backend
 
 ENGINES = (
   dispatch.Engine(
-    'hopper', hopper.cca_prologue, hopper.unsupported, platforms=('cuda',)
+    'hopper',
+    hopper.cca_prologue,
+    hopper.unsupported,
+    platforms=('cuda',),
+    slower=hopper.slower,
   ),
   backend.engine(triton.cca_prologue, triton.unsupported, dispatch.wide),
   dispatch.Engine('xla', reference.cca_prologue),

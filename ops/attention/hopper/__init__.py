@@ -32,13 +32,16 @@ def unsupported(q_BLHC, k_BSKC, v_BSKC, **options) -> str | None:
     return reason
   if types not in (['bfloat16'], ['float16']):
     return f'it takes bfloat16 or float16, not {types}'
-  if channels != shared.CHANNELS:
-    return f'it takes {shared.CHANNELS} channels a head, not {channels}'
+  if channels not in shared.CHANNELS:
+    known = ' or '.join(map(str, shared.CHANNELS))
+    return f'it takes {known} channels a head, not {channels}'
   return api.unsupported(q_BLHC, k_BSKC, options.get('offset', 0))
 
 
 def slower(q_BLHC: jax.Array, *_, **__) -> str | None:
   """Where other engines may be faster."""
+  if reason := warp_groups.unmeasured(q_BLHC.shape[-1]):
+    return reason
   if _saves(q_BLHC):
     return None
   return 'not measured where scores are computed anew for their gradients'

@@ -16,11 +16,9 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from ops.attention import api
 from ops.attention.hopper import shared
-from ops.attention.hopper.shared import CHANNELS
 from ops.hopper import warp_groups
 from ops.hopper.warp_groups import GROUPS, HALF, ROWS
 
-_SCALE = CHANNELS**-0.5 * warp_groups.LOG2_E
 _STAGES = 2  # Blocks of keys and of values in flight.
 
 
@@ -34,12 +32,12 @@ def forward(inputs: dict[str, jax.Array], turns: int) -> dict[str, jax.Array]:
     turns: query heads that a program looks at, one after another.
   """
   q = inputs['q']
-  batch, length, heads, _ = q.shape
+  batch, length, heads, channels = q.shape
   results = {
     'out': jax.ShapeDtypeStruct(q.shape, q.dtype),
     'lse': jax.ShapeDtypeStruct((batch, heads, length), jnp.float32),
   }
-  scratch = _scratch(q.dtype, 'k_segments' in inputs)
+  scratch = _scratch(q.dtype, channels, 'k_segments' in inputs)
 
   def body(at, refs, out_refs, scratch):
     first_head = at.kv * (heads // inputs['k'].shape[2] // turns) + at.share
@@ -73,14 +71,14 @@ def forward(inputs: dict[str, jax.Array], turns: int) -> dict[str, jax.Array]:
   )
 
 
-def _scratch(dtype, segments):
+def _scratch(dtype, channels, segments):
   """Shared memory of a program, and its barriers."""
   many = functools.partial(plgpu.Barrier, num_barriers=_STAGES)
   scratch = {
-    'q': shared.tiles(dtype, ROWS, CHANNELS),
-    'k': shared.tiles(dtype, _STAGES, ROWS, CHANNELS),
-    'v': shared.tiles(dtype, _STAGES, ROWS, CHANNELS),
-    'out': shared.tiles(dtype, GROUPS, HALF, CHANNELS),
+    'q': shared.tiles(dtype, ROWS, channels),
+    'k': shared.tiles(dtype, _STAGES, ROWS, channels),
+    'v': shared.tiles(dtype, _STAGES, ROWS, channels),
+    'out': shared.tiles(dtype, GROUPS, HALF, channels),
     'lse': plgpu.SMEM((GROUPS, HALF), jnp.float32),
     'q_full': plgpu.Barrier(),
     'q_empty': plgpu.Barrier(num_arrivals=GROUPS),
@@ -130,7 +128,7 @@ def _load_head(at, refs, scratch, first_head, head, count):
 
 def _compute_head(at, out_refs, scratch, own, head, count):
   """Half a block's results of a head."""
-  sums = plgpu.ACC((HALF, CHANNELS), jnp.float32)
+  sums = plgpu.ACC((HALF, at.channels), jnp.float32)
   walk = functools.partial(_weighted_sum, at, scratch, own, count)
   plgpu.barrier_wait(scratch['q_full'])
   out, top, total = pl.run_scoped(walk, sums)
@@ -157,6 +155,7 @@ def _weighted_sum(at, scratch, own, count, out_ref):
   values before: weights are computed while the latter is.
   """
   q_ref = scratch['q'].at[pl.ds(at.group * HALF, HALF)]
+  scale = at.scale() * warp_groups.LOG2_E
   slot_of = lambda n: shared.slot_of(count + n - at.start, _STAGES)
 
   def scores_of(n, before):
@@ -182,9 +181,9 @@ def _weighted_sum(at, scratch, own, count, out_ref):
 
   def weigh(scores, top, total):
     """Weights, greatest score, sum, and what sums so far shrink by."""
-    new_top = jnp.maximum(top, jnp.max(scores, axis=1) * _SCALE)
+    new_top = jnp.maximum(top, jnp.max(scores, axis=1) * scale)
     spread_top = warp_groups.spread(new_top, scores.shape, 0)
-    weights = jnp.exp2(scores * _SCALE - spread_top)
+    weights = jnp.exp2(scores * scale - spread_top)
     shrink = jnp.exp2(top - new_top)
     total = total * shrink + jnp.sum(weights, axis=1)
     return weights.astype(scratch['v'].dtype), new_top, total, shrink

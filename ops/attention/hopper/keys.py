@@ -15,12 +15,10 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from ops.attention.hopper import shared
-from ops.attention.hopper.shared import CHANNELS
 from ops.hopper import warp_groups
 from ops.hopper.warp_groups import GROUPS, HALF, ROWS
 
 _STAGES = 3  # Blocks of HALF queries in flight.
-_SCALE = CHANNELS**-0.5
 
 
 # Kernels of the same shape are made once: each takes a second to compile.
@@ -34,17 +32,17 @@ def of_keys(
   each key; pairs that are not looked at are not written.
   """
   k = inputs['k']
-  batch, length, heads, _ = inputs['q'].shape
+  batch, length, heads, channels = inputs['q'].shape
   results = {n: jax.ShapeDtypeStruct(k.shape, k.dtype) for n in 'kv'}
   share = heads // k.shape[2]
   many = functools.partial(plgpu.Barrier, num_barriers=_STAGES)
   numbers = plgpu.SMEM((_STAGES, HALF), jnp.float32)
   segments = 'q_segments' in inputs
   scratch = {
-    'k': shared.tiles(k.dtype, ROWS, CHANNELS),
-    'v': shared.tiles(k.dtype, ROWS, CHANNELS),
-    'q': shared.tiles(k.dtype, _STAGES, HALF, CHANNELS),
-    'd_out': shared.tiles(k.dtype, _STAGES, HALF, CHANNELS),
+    'k': shared.tiles(k.dtype, ROWS, channels),
+    'v': shared.tiles(k.dtype, ROWS, channels),
+    'q': shared.tiles(k.dtype, _STAGES, HALF, channels),
+    'd_out': shared.tiles(k.dtype, _STAGES, HALF, channels),
     'lse': numbers,
     'delta': numbers,
     'kv_full': plgpu.Barrier(num_arrivals=2),
@@ -70,8 +68,8 @@ def of_keys(
       plgpu.set_max_registers(warp_groups.COMPUTING, action='increase')
       pl.run_scoped(
         functools.partial(_of_keys, at, out_refs, scratch, share),
-        plgpu.ACC((HALF, CHANNELS), jnp.float32),
-        plgpu.ACC((HALF, CHANNELS), jnp.float32),
+        plgpu.ACC((HALF, channels), jnp.float32),
+        plgpu.ACC((HALF, channels), jnp.float32),
       )
 
   return shared.launch(
@@ -153,7 +151,7 @@ def _of_keys(at, out_refs, scratch, share, d_k_ref, d_v_ref):
       block = lax.div(n, np.int32(2))
       scores = at.mask(scores, block, n * HALF, own, segments)
       weights = jnp.exp2(
-        scores * (_SCALE * warp_groups.LOG2_E) - by_column('lse', slot)
+        scores * (at.scale() * warp_groups.LOG2_E) - by_column('lse', slot)
       )
       plgpu.wgmma(d_v_ref, weights.astype(dtype), d_out_ref)
       slopes = plgpu.wgmma_accumulator_load(slopes_ref, wait_n=1)
@@ -180,7 +178,7 @@ def _of_keys(at, out_refs, scratch, share, d_k_ref, d_v_ref):
     plgpu.barrier_arrive(scratch['empty'].at[last])
 
   # Nobody else reads this half.
-  for name, ref, value in (('k', k_ref, d_k * _SCALE), ('v', v_ref, d_v)):
+  for name, ref, value in (('k', k_ref, d_k * at.scale()), ('v', v_ref, d_v)):
     ref[...] = value.astype(dtype)
     plgpu.commit_smem()
     plgpu.copy_smem_to_gmem(ref, out_refs[name].at[at.b, rows, at.kv])

@@ -14,28 +14,26 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from ops.attention.hopper import shared
-from ops.attention.hopper.shared import CHANNELS
 from ops.hopper import warp_groups
 from ops.hopper.warp_groups import GROUPS, HALF, ROWS
 
 _COLUMNS = 64  # Keys of a step.
 _STAGES = 4  # Such blocks in flight.
 _SAVED_STAGES = 3  # Blocks of ROWS keys in flight, where scores were saved.
-_SCALE = CHANNELS**-0.5
 
 
 # Kernels of the same shape are made once: each takes a second to compile.
 @functools.partial(jax.jit, static_argnames='turns')
 def of_queries(inputs: dict[str, jax.Array], turns: int) -> jax.Array:
   """Gradient of the queries; see `forward`."""
-  q = inputs['q']
+  q, channels = inputs['q'], inputs['q'].shape[-1]
   many = functools.partial(plgpu.Barrier, num_barriers=_STAGES)
   segments = 'k_segments' in inputs
   scratch = {
-    'q': shared.tiles(q.dtype, GROUPS, HALF, CHANNELS),
-    'd_out': shared.tiles(q.dtype, GROUPS, HALF, CHANNELS),
-    'k': shared.tiles(q.dtype, _STAGES, _COLUMNS, CHANNELS),
-    'v': shared.tiles(q.dtype, _STAGES, _COLUMNS, CHANNELS),
+    'q': shared.tiles(q.dtype, GROUPS, HALF, channels),
+    'd_out': shared.tiles(q.dtype, GROUPS, HALF, channels),
+    'k': shared.tiles(q.dtype, _STAGES, _COLUMNS, channels),
+    'v': shared.tiles(q.dtype, _STAGES, _COLUMNS, channels),
     'full': plgpu.Barrier(num_arrivals=2, num_barriers=GROUPS),
     'k_full': many(num_arrivals=1 + segments),
     'v_full': many(),
@@ -121,7 +119,7 @@ def _of_queries(at, refs, out_refs, scratch, own, head, count):
       if segments is not None:
         warp_groups.finish_reads()
       weights = jnp.exp2(
-        scores * (_SCALE * warp_groups.LOG2_E)
+        scores * (at.scale() * warp_groups.LOG2_E)
         - warp_groups.spread(lse, shape, 0)
       )
       slopes = plgpu.wgmma_accumulator_load(slopes_ref, wait_n=0)
@@ -137,7 +135,7 @@ def _of_queries(at, refs, out_refs, scratch, own, head, count):
     lax.fori_loop(first, at.stop * parts, body, None)
     return d_q_ref[...]
 
-  d_q = pl.run_scoped(scope, plgpu.ACC((HALF, CHANNELS), jnp.float32))
+  d_q = pl.run_scoped(scope, plgpu.ACC((HALF, at.channels), jnp.float32))
   number = count + at.stop * parts - first
 
   @pl.when(number > count)
@@ -145,7 +143,7 @@ def _of_queries(at, refs, out_refs, scratch, own, head, count):
     last = shared.slot_of(number - 1, _STAGES)
     plgpu.barrier_arrive(scratch['empty'].at[last])
 
-  q_ref[...] = (d_q * _SCALE).astype(q_ref.dtype)
+  q_ref[...] = (d_q * at.scale()).astype(q_ref.dtype)
   plgpu.commit_smem()
   plgpu.copy_smem_to_gmem(q_ref, out_refs['q'].at[at.b, rows, head])
   return number
@@ -156,14 +154,14 @@ def of_queries_saved(
   inputs: dict[str, jax.Array], d_scores: jax.Array, turns: int
 ) -> jax.Array:
   """Gradient of the queries, of what `of_keys` saved."""
-  q = inputs['q']
+  q, channels = inputs['q'], inputs['q'].shape[-1]
   names = 'q', 'k', 'q_bounds', 'q_order'
   inputs = {n: inputs[n] for n in names} | {'d_scores': d_scores}
   many = functools.partial(plgpu.Barrier, num_barriers=_SAVED_STAGES)
   scratch = {
     'd_scores': shared.tiles(q.dtype, _SAVED_STAGES, ROWS, ROWS),
-    'k': shared.tiles(q.dtype, _SAVED_STAGES, ROWS, CHANNELS),
-    'd_q': shared.tiles(q.dtype, GROUPS, HALF, CHANNELS),
+    'k': shared.tiles(q.dtype, _SAVED_STAGES, ROWS, channels),
+    'd_q': shared.tiles(q.dtype, GROUPS, HALF, channels),
     'full': many(num_arrivals=2),
     'empty': many(num_arrivals=GROUPS),
   }
@@ -224,10 +222,12 @@ def _of_saved(at, out_refs, scratch, head, count):
     pl.when(number > count)(lambda: release(number - 1))
     return d_q_ref[...], number
 
-  d_q, number = pl.run_scoped(scope, plgpu.ACC((HALF, CHANNELS), jnp.float32))
+  d_q, number = pl.run_scoped(
+    scope, plgpu.ACC((HALF, at.channels), jnp.float32)
+  )
   ref = scratch['d_q'].at[at.group]
   plgpu.wait_smem_to_gmem(0, wait_read_only=True)
-  ref[...] = (d_q * _SCALE).astype(ref.dtype)
+  ref[...] = (d_q * at.scale()).astype(ref.dtype)
   plgpu.commit_smem()
   rows = pl.ds(at.first_row(), HALF)
   plgpu.copy_smem_to_gmem(ref, out_refs['q'].at[at.b, rows, head])

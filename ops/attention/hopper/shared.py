@@ -26,7 +26,7 @@ from ops.hopper.warp_groups import (
   spread,
 )
 
-CHANNELS = 128
+CHANNELS = 64, 128  # Of a head: one row of shared memory, or two.
 
 
 def full(shape, value, layout=plgpu.Layout.WGMMA):
@@ -56,6 +56,7 @@ class Program:
   Attributes:
     b: index of the sequence.
     kv: of the key head.
+    channels: of a head.
     block: of its rows.
     group: of the warp group: 0 and 1 compute, 2 loads.
     start: first block of the other side.
@@ -64,6 +65,7 @@ class Program:
 
   def __init__(self, side, inputs, blocks, share):
     self.group = lax.axis_index('group')
+    self.channels = inputs['q'].shape[-1]
     self.kv, self.share = divide(lax.axis_index('head'), share)
     place = inputs[f'{side}_order'][lax.axis_index('place')]
     self.b, self.block = divide(place, blocks)
@@ -75,6 +77,10 @@ class Program:
     self._side, self._inputs = side, inputs
     if 'alone' in inputs:
       self._alone = inputs['alone'][self.b, self.block] == 1
+
+  def scale(self):
+    """Of scores."""
+    return self.channels**-0.5
 
   def own(self):
     """Segment of each row of this warp group, or None."""

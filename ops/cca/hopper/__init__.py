@@ -33,10 +33,11 @@ def unsupported(projected_BLP, kernel_GCX, bias, t, cos_BLR, *_):
     return reason
   if str(projected_BLP.dtype) not in ('bfloat16', 'float16'):
     return f'it takes bfloat16 or float16, not {projected_BLP.dtype}'
-  if channels != shared.CHANNELS or rotated != forward.ROTATED:
+  if channels not in shared.CHANNELS or rotated != forward.rotated(channels):
+    known = ' or '.join(map(str, shared.CHANNELS))
     return (
-      f'it takes {shared.CHANNELS} channels a head, {forward.ROTATED} '
-      f'of them rotated, not {channels} and {rotated}'
+      f'it takes {known} channels a head, half of them rotated, not {channels} '
+      f'and {rotated}'
     )
   if lags not in (2, 3):  # Sums of more do not fit in the registers.
     return f'it takes 2 or 3 lags, not {lags}'
@@ -45,6 +46,11 @@ def unsupported(projected_BLP, kernel_GCX, bias, t, cos_BLR, *_):
   if projected_BLP.size >= 2**31:
     return f'{projected_BLP.size} numbers are more than 32 bits can count'
   return None
+
+
+def slower(_, kernel_GCX, *__, **___) -> str | None:
+  """Where other engines may be faster."""
+  return warp_groups.unmeasured(kernel_GCX.shape[1])
 
 
 def cca_prologue(*inputs: Any) -> tuple[jax.Array, ...]:

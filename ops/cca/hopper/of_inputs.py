@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from ops.cca.hopper import runs, shared
-from ops.cca.hopper.shared import CHUNK, CHUNKS
+from ops.cca.hopper.shared import CHUNK, chunks
 from ops.hopper.warp_groups import GROUPS, HALF, PATTERN
 
 
@@ -23,7 +23,7 @@ def of_inputs(inputs: dict[str, jax.Array], kv_heads: int) -> jax.Array:
   batch, length, groups, channels = x.shape
   shape = batch, length, groups + kv_heads, channels
   results = {'dx': jax.ShapeDtypeStruct(shape, x.dtype)}
-  shape = GROUPS, len(CHUNKS), HALF, CHUNK
+  shape = GROUPS, channels // CHUNK, HALF, CHUNK
   scratch = {'out': plgpu.SMEM(shape, x.dtype, transforms=PATTERN)}
   block = functools.partial(_of_inputs, 0.5 * kv_heads / (groups - kv_heads))
   return runs.launch(
@@ -44,7 +44,7 @@ def _of_inputs(share, refs, scratch, run, group, n, number):
     ref[...] = value.astype(ref.dtype)
   plgpu.commit_smem()
   target_ref = refs['dx'].at[at.b, at.half(group), run.head]
-  for i, chunk in enumerate(CHUNKS):
+  for i, chunk in enumerate(chunks(target_ref.shape[-1])):
     plgpu.copy_smem_to_gmem(
       scratch['out'].at[group, i], target_ref.at[:, chunk]
     )

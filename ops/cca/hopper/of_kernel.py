@@ -2,7 +2,8 @@
 """CCA's prologue for Hopper GPUs: the gradient of the convolution's kernel.
 
 A program sums over a run of blocks, for all lags: the tokens of a block are
-fetched once, their gradients at each lag.
+fetched once, their gradients at each lag. Of its two warp groups each has half
+of the channels; where they are one chunk, half of the tokens of each block.
 """
 
 import functools
@@ -15,23 +16,21 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from ops.cca.hopper import shared
-from ops.cca.hopper.shared import CHANNELS, CHUNK, CHUNKS
+from ops.cca.hopper.shared import CHUNK, chunks
 from ops.hopper.warp_groups import GROUPS, HALF, ROWS
-
-_TILES = 6  # Of 32 KB, beside results on their way out.
 
 
 # Kernels of the same shape are made once: each takes a second to compile.
 @functools.partial(jax.jit, static_argnames=('lags', 'runs'))
 def of_kernel(inputs: dict[str, jax.Array], lags: int, runs: int) -> jax.Array:
-  """Its gradient [runs, G, C, lags * C] float32, of each run."""
-  batch, length, groups, _ = inputs['x'].shape
-  blocks = batch * length // ROWS
-  shape = runs, groups, CHANNELS, lags * CHANNELS
+  """Its gradient [parts, G, C, lags * C] float32, to be summed over parts."""
+  batch, length, groups, channels = inputs['x'].shape
+  blocks, each = batch * length // ROWS, len(chunks(channels))
+  shape = runs * (GROUPS // each), groups, channels, lags * channels
   pattern = plgpu.TilingTransform((8, 32)), plgpu.SwizzleTransform(128)
   part = (GROUPS, HALF, CHUNK)
   scratch = {
-    **shared.ring_scratch(_TILES, inputs['x'].dtype),
+    **shared.ring_scratch(channels, inputs['x'].dtype),
     'hidden': plgpu.Barrier(num_arrivals=GROUPS),
     'out': plgpu.SMEM(part, jnp.float32, transforms=pattern),
   }
@@ -46,7 +45,7 @@ def of_kernel(inputs: dict[str, jax.Array], lags: int, runs: int) -> jax.Array:
   def compute(refs, scratch, group):
     scope = functools.partial(_sum, refs, scratch, group, ends(), lags)
     sums = plgpu.ACC((HALF, CHUNK), jnp.float32)
-    pl.run_scoped(scope, *[sums] * (lags * len(CHUNKS)))
+    pl.run_scoped(scope, *[sums] * (lags * each))
 
   found = shared.launch(
     load,
@@ -77,13 +76,22 @@ def _load(refs, scratch, ends, lags):
 
 def _sum(refs, scratch, group, ends, lags, *sums_refs):
   """Half of the rows of the matrices, of a run."""
-  ring, each = shared.ring_of(scratch), len(CHUNKS)
-  tiles = lags + 1
+  ring, tiles = shared.ring_of(scratch), lags + 1
+  each = len(sums_refs) // lags
+  half = pl.ds(group * HALF, HALF)
+  part, rows = lax.axis_index('run'), half
+  if each < GROUPS:
+    part, rows = part * GROUPS + group, pl.ds(0, CHUNK)
+
+  def mine(tile_ref):
+    """The tokens of a tile that this group sums over."""
+    return tile_ref if each == GROUPS else tile_ref.at[:, half]
 
   def step(n, number):
     at = shared.Block(refs, n)
     # Channels are rows of the result.
-    z_ref = ring.wait(number).at[group].transpose((1, 0))
+    z_ref = mine(ring.wait(number))
+    z_ref = z_ref.at[group if each == GROUPS else 0].transpose((1, 0))
     for lag in range(lags):
       tile_ref = ring.wait(number + 1 + lag)
       if lag and (cut := at.cut(lag)) is not None:
@@ -91,7 +99,7 @@ def _sum(refs, scratch, group, ends, lags, *sums_refs):
           functools.partial(_hide, at, scratch, group, tile_ref, lag)
         )
       for i in range(each):
-        plgpu.wgmma(sums_refs[lag * each + i], z_ref, tile_ref.at[i])
+        plgpu.wgmma(sums_refs[lag * each + i], z_ref, mine(tile_ref).at[i])
       plgpu.wgmma_wait(each)
       if lag:
         ring.release(number + lag)
@@ -108,10 +116,7 @@ def _sum(refs, scratch, group, ends, lags, *sums_refs):
   plgpu.wgmma_wait(0)
   ring.release(number - tiles)
   ring.release(number - 1)
-  rows = pl.ds(group * HALF, HALF)
-  target_ref = refs['parts'].at[
-    lax.axis_index('run'), lax.axis_index('head'), rows
-  ]
+  target_ref = refs['parts'].at[part, lax.axis_index('head'), rows]
   out_ref = scratch['out'].at[group]
   for i, sums_ref in enumerate(sums_refs):
     value = sums_ref[...]

@@ -14,13 +14,9 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from ops.cca.hopper import shared
-from ops.cca.hopper.shared import CHANNELS, CHUNK, CHUNKS
+from ops.cca.hopper.shared import CHUNK, chunks
 from ops.hopper import warp_groups
 from ops.hopper.warp_groups import HALF, PATTERN
-
-# Of 32 KB: what fits beside results on their way out; a lag's matrix takes as
-# much.
-_TILES = 6
 
 
 class Run(NamedTuple):
@@ -81,12 +77,14 @@ def launch(block, name, inputs, results, scratch, *, back):
     scratch: of `block`.
     back: whether tokens meet those after them, and the transposed matrices.
   """
-  x, lags = inputs['x'], inputs['kernel'].shape[2] // CHANNELS
-  matrices = (lags, CHANNELS, CHANNELS)
+  x, (_, channels, mixed) = inputs['x'], inputs['kernel'].shape
+  lags = mixed // channels
   scratch = scratch | {
-    'matrices': plgpu.SMEM(matrices, x.dtype, transforms=PATTERN),
+    'matrices': plgpu.SMEM(
+      (lags, channels, channels), x.dtype, transforms=PATTERN
+    ),
     'fetched': plgpu.Barrier(num_arrivals=lags),
-    **shared.ring_scratch(_TILES - lags, x.dtype),
+    **shared.ring_scratch(channels, x.dtype, matrices=lags),
   }
 
   def run_of(refs):
@@ -109,7 +107,8 @@ def launch(block, name, inputs, results, scratch, *, back):
 def _load(refs, scratch, run, lags, back):
   """Has the matrices of a run and its tiles fetched, the oldest lag first."""
   for lag in range(lags):
-    columns = pl.ds(lag * CHANNELS, CHANNELS)
+    channels = scratch['matrices'].shape[-1]
+    columns = pl.ds(lag * channels, channels)
     plgpu.copy_gmem_to_smem(
       refs['kernel'].at[run.head, :, columns],
       scratch['matrices'].at[lag],
@@ -143,7 +142,8 @@ def convolved(at, scratch, group, number, *, back):
     back: see `launch`.
   """
   ring, matrices = shared.ring_of(scratch), scratch['matrices']
-  lags = matrices.shape[0]
+  lags, channels, _ = matrices.shape
+  columns = chunks(channels)
 
   def scope(sums_ref):
     for i, lag in enumerate(reversed(range(lags))):
@@ -151,23 +151,23 @@ def convolved(at, scratch, group, number, *, back):
       if lag and (cut := at.cut(lag)) is not None:
         pl.when(cut)(functools.partial(at.hide, group, tile_ref, lag))
       mine_ref = tile_ref.at[:, pl.ds(group * HALF, HALF)]
-      for j, chunk in enumerate(CHUNKS):
+      for j, chunk in enumerate(columns):
         matrix_ref = matrices.at[lag, chunk]
         if back:
           matrix_ref = matrices.at[lag, :, chunk].transpose((1, 0))
         plgpu.wgmma(sums_ref, mine_ref.at[j], matrix_ref)
       if i:  # The products of the lag before are done.
-        plgpu.wgmma_wait(len(CHUNKS))
+        plgpu.wgmma_wait(len(columns))
         ring.release(number + i - 1)
     own = [
-      0.5 * mine_ref.at[j][...].astype(jnp.float32) for j in range(len(CHUNKS))
+      0.5 * mine_ref.at[j][...].astype(jnp.float32) for j in range(len(columns))
     ]
     sums = sums_ref[...]
     warp_groups.finish_reads()
     ring.release(number + lags - 1)
     return [sums[:, j * CHUNK : (j + 1) * CHUNK] + x for j, x in enumerate(own)]
 
-  return pl.run_scoped(scope, plgpu.ACC((HALF, CHANNELS), jnp.float32))
+  return pl.run_scoped(scope, plgpu.ACC((HALF, channels), jnp.float32))
 
 
 def add_partners(scratch, run, group, number, weight, values):
@@ -176,7 +176,7 @@ def add_partners(scratch, run, group, number, weight, values):
 
   def add(i, values):
     tile_ref = ring.wait(number + i).at[:, pl.ds(group * HALF, HALF)]
-    more = [tile_ref.at[j][...] for j in range(len(CHUNKS))]
+    more = [tile_ref.at[j][...] for j in range(len(values))]
     warp_groups.finish_reads()
     ring.release(number + i)
     return tuple(

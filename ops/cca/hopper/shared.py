@@ -19,18 +19,24 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from ops.hopper import warp_groups
 from ops.hopper.warp_groups import GROUPS, HALF, PATTERN, ROWS
 
-CHANNELS = 128
+CHANNELS = 64, 128  # Of a head: one chunk or two.
 CHUNK = 64  # Channels of a row of shared memory.
-CHUNKS = tuple(pl.ds(i, CHUNK) for i in range(0, CHANNELS, CHUNK))
+# What stages take, and matrices, beside results on their way out.
+_BYTES = 6 * 2**15
 # What products read is made of tiles of 8 rows, which copies begin with. With
 # tiles of one row a copy may begin anywhere; of CHUNK columns, the bytes are
 # the same.
 _ANY_ROW = (plgpu.TilingTransform((1, CHUNK)), plgpu.SwizzleTransform(128))
 
 
-def stages(count, dtype):
+def chunks(channels):
+  """The channels of each row of shared memory."""
+  return tuple(pl.ds(i, CHUNK) for i in range(0, channels, CHUNK))
+
+
+def stages(count, channels, dtype):
   """Memory of a `Ring`: the same bytes for copies and for products."""
-  shape = count, len(CHUNKS), ROWS, CHUNK
+  shape = count, channels // CHUNK, ROWS, CHUNK
   views = (plgpu.SMEM(shape, dtype, transforms=t) for t in (_ANY_ROW, PATTERN))
   return plgpu.RefUnion(*views)
 
@@ -41,11 +47,16 @@ def views(memory):
   return for_copies, for_products
 
 
-def ring_scratch(count, dtype):
-  """Scratch of a `Ring` of that many stages, by the name of its argument."""
+def ring_scratch(channels, dtype, matrices=0):
+  """Scratch of a `Ring`, by the name of its argument.
+
+  Of as many stages as fit beside so many matrices of [channels, channels].
+  """
+  count = (_BYTES // (2 * channels) - matrices * channels) // ROWS
+  arrivals = channels // CHUNK
   return {
-    'memory': stages(count, dtype),
-    'full': plgpu.Barrier(num_arrivals=len(CHUNKS), num_barriers=count),
+    'memory': stages(count, channels, dtype),
+    'full': plgpu.Barrier(num_arrivals=arrivals, num_barriers=count),
     'empty': plgpu.Barrier(num_arrivals=GROUPS, num_barriers=count),
   }
 
@@ -67,14 +78,14 @@ class Ring(NamedTuple):
     return lax.rem(number, np.int32(self.empty.shape[0]))
 
   def fill(self, number, tokens_ref):
-    """Has the tile `number` loaded: [ROWS, CHANNELS] of global memory."""
+    """Has the tile `number` loaded: [ROWS, channels] of global memory."""
     slot = self._slot(number)
 
     @pl.when(number >= self.empty.shape[0])
     def _():
       plgpu.barrier_wait(self.empty.at[slot])
 
-    for i, chunk in enumerate(CHUNKS):
+    for i, chunk in enumerate(chunks(tokens_ref.shape[-1])):
       plgpu.copy_gmem_to_smem(
         tokens_ref.at[:, chunk],
         views(self.memory)[0].at[slot, i],
@@ -113,7 +124,7 @@ class Block:
     self._refs = refs
 
   def tokens(self, name, head, shift=0):
-    """[ROWS, CHANNELS] of a head, from `shift` tokens later on.
+    """[ROWS, channels] of a head, from `shift` tokens later on.
 
     The copy engine takes what is outside of the row for zero.
     """
@@ -135,7 +146,7 @@ class Block:
     mine_ref = tile_ref.at[:, pl.ds(group * HALF, HALF)]
     hidden = self._refs['hidden'].at[lag - 1, self.b, self.half(group)]
     hidden = warp_groups.spread(warp_groups.load(hidden), (HALF, CHUNK), 0)
-    for i in range(len(CHUNKS)):
+    for i in range(tile_ref.shape[0]):
       value = mine_ref.at[i][...].astype(jnp.float32)
       value = jnp.where(hidden == 1, 0.0, value)
       mine_ref.at[i][...] = value.astype(tile_ref.dtype)

@@ -61,10 +61,10 @@ def _wgmma(interpret, *, a_allocation_key_as_array, **options):
   return options['token']
 
 
-def _inputs(length, segments=None, window=None):
+def _inputs(length, segments=None, window=None, channels=128):
   rng = np.random.default_rng(0)
   draw = lambda heads: jnp.asarray(
-    rng.standard_normal((2, length, heads, 128)), jnp.bfloat16
+    rng.standard_normal((2, length, heads, channels)), jnp.bfloat16
   )
   options = {'window': None if window is None else jnp.int32(window)}
   if segments is not None:
@@ -103,25 +103,28 @@ CASES = {
 
 @interpreter.needs_transposes
 @pytest.mark.parametrize(('most', 'enough'), [(0, 1), (2**30, 512)])
-@pytest.mark.parametrize('name', CASES)
+@pytest.mark.parametrize(
+  ('name', 'channels'), [*((n, 128) for n in CASES), ('documents', 64)]
+)
 def test_value_and_gradients_interpreted(
-  interpreted, monkeypatch, name, most, enough
+  interpreted, monkeypatch, name, channels, most, enough
 ):
   monkeypatch.setattr(hopper, '_MOST_SAVED', most)
   monkeypatch.setattr(hopper, '_ENOUGH', enough)
-  inputs, options = _inputs(*CASES[name])
+  inputs, options = _inputs(*CASES[name], channels)
   found = _value_and_gradients(hopper.attention, inputs, options)
   assert not any(_differ(found, _wanted(inputs, options)))
   # One key more or less, and values of other rows.
   length, segments, window = CASES[name]
   segments = cases.documents(99, length - 99) if segments is None else None
-  other = _inputs(length, segments, window)
+  other = _inputs(length, segments, window, channels)
   assert all(_differ(found, _wanted(*other)))
 
 
+@pytest.mark.parametrize('channels', shared.CHANNELS)
 @pytest.mark.parametrize('name', CASES)
-def test_value_and_gradients_lower(name):
-  inputs, options = _inputs(*CASES[name])
+def test_value_and_gradients_lower(name, channels):
+  inputs, options = _inputs(*CASES[name], channels)
 
   def run(inputs, options):
     return _value_and_gradients(hopper.attention, inputs, options)
@@ -172,3 +175,11 @@ def test_ranges_of_keys_hold_those_of_queries():
   # As they are given, they do not.
   (queries,), (keys,) = given
   assert held(queries, 3, 1) and not held(keys, 1, 3)
+
+
+def test_auto_waits_for_times_of_narrow_heads():
+  shape = lambda channels: jax.ShapeDtypeStruct(
+    (2, 256, 2, channels), 'bfloat16'
+  )
+  assert hopper.slower(shape(128)) is None
+  assert hopper.slower(shape(64)) == 'not timed at heads of 64'

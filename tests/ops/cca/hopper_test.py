@@ -39,8 +39,9 @@ def interpreted(monkeypatch):
   interpreter.assert_no_races()
 
 
-def _stages(count, dtype):
-  return plgpu.SMEM((count, 2, shared.ROWS, shared.CHUNK), dtype)
+def _stages(count, channels, dtype):
+  shape = count, channels // shared.CHUNK, shared.ROWS, shared.CHUNK
+  return plgpu.SMEM(shape, dtype)
 
 
 def _pad_before(monkeypatch):
@@ -71,21 +72,23 @@ def _pad_before(monkeypatch):
   monkeypatch.setattr(utils, 'clip_range_to_shape', clip_starts)
 
 
-def _inputs(batch, length, segments, lags=3):
+def _inputs(batch, length, segments, lags=3, channels=128):
   rng = np.random.default_rng(1)
   draw = lambda *s: rng.standard_normal(s).astype(np.float32)
   groups = HEADS + KV_HEADS
   half = lambda *s: jnp.asarray(draw(batch, length, *s), jnp.bfloat16)
-  angle = np.tile(draw(batch, length, 32), 2)
+  angle = np.tile(draw(batch, length, channels // 4), 2)
   if segments is not None:
     segments = jnp.asarray(
       np.broadcast_to(segments, (batch, length)), jnp.int32
     )
   inputs = (
-    half((groups + KV_HEADS) * 128),
+    half((groups + KV_HEADS) * channels),
     # What products take.
-    (draw(groups, 128, lags * 128) / 11).astype(jnp.bfloat16),
-    *(draw(groups * 128), 1 + draw(KV_HEADS)),
+    (draw(groups, channels, lags * channels) / channels**0.5).astype(
+      jnp.bfloat16
+    ),
+    *(draw(groups * channels), 1 + draw(KV_HEADS)),
     *(np.cos(angle), np.sin(angle), segments, None),
   )
   inputs = [None if x is None else jnp.asarray(x) for x in inputs]
@@ -128,27 +131,37 @@ CASES = {
 
 
 @interpreter.needs_transposes
-@pytest.mark.parametrize('name', CASES)
-def test_value_and_gradients_interpreted(interpreted, name):
+@pytest.mark.parametrize(
+  ('name', 'channels'), [*((n, 128) for n in CASES), ('documents', 64)]
+)
+def test_value_and_gradients_interpreted(interpreted, name, channels):
   batch, length, segments = CASES[name]
-  inputs = _inputs(batch, length, segments)
+  inputs = _inputs(batch, length, segments, channels=channels)
   found = _value_and_gradients(hopper.cca_prologue, inputs)
   assert max(_errors(found, _wanted(*inputs))) < 0.01
   # One token more does not see those before it.
   segments = np.zeros((1, length)) if segments is None else segments.copy()
   segments[:, 100:] += 1
-  other = _errors(found, _wanted(*_inputs(batch, length, segments)))
+  other = _inputs(batch, length, segments, channels=channels)
+  other = _errors(found, _wanted(*other))
   del other[-1]  # One number: the temperature's gradient may stay as it was.
   assert min(other) > 0.01
 
 
 @pytest.mark.parametrize(
-  ('name', 'lags'), [('causal', 2), ('causal', 3), ('documents', 3)]
+  ('name', 'lags', 'channels'),
+  [
+    ('causal', 2, 128),
+    ('causal', 3, 128),
+    ('documents', 3, 128),
+    ('documents', 2, 64),
+    ('causal', 3, 64),
+  ],
 )
-def test_value_and_gradients_lower(monkeypatch, name, lags):
+def test_value_and_gradients_lower(monkeypatch, name, lags, channels):
   monkeypatch.setattr(triton, 'unnormalize', plain_cca.unnormalize)
   monkeypatch.setattr(triton, 'of_values', plain_cca.of_values)
-  inputs = _inputs(*CASES[name], lags=lags)
+  inputs = _inputs(*CASES[name], lags=lags, channels=channels)
   run = lambda *inputs: _value_and_gradients(hopper.cca_prologue, inputs)
   lowered = gpus.lower(jax.jit(run).trace(*inputs), 'cuda')
   for kernel in ('forward', 'of_inputs', 'of_kernel'):
@@ -204,3 +217,9 @@ def test_what_it_cannot_take_is_said(monkeypatch, change, reason):
 
   assert why_not() is None
   assert reason in why_not(**change)
+
+
+def test_auto_waits_for_times_of_narrow_heads():
+  kernel = lambda channels: jnp.zeros((3, channels, 3 * channels))
+  assert hopper.slower(None, kernel(128)) is None
+  assert hopper.slower(None, kernel(64)) == 'not timed at heads of 64'
