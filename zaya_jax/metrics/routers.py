@@ -18,6 +18,7 @@ class Watch:
 
   def __init__(self, config: config_lib.Config):
     self._optim, self._dense = config.optim, config.model.num_experts == 1
+    self._adapts = bool(config.lora.rank or config.dpo.beta)
     self._bad = self._good = 0
     self._told = False
 
@@ -47,6 +48,12 @@ class Watch:
 
   def _advice(self) -> str:
     """What helps, by what balances now."""
+    lower = f'lower --optim.lr={self._optim.lr:g}'
+    if self._adapts:
+      return (
+        'the balancing bias stays that of the model of --restore: '
+        f'{lower}, unless the text is meant to use few experts'
+      )
     if self._optim.balance_lr == 0:
       return (
         'the balancing bias is frozen: drop --optim.balance_lr=0, unless the '
@@ -59,7 +66,6 @@ class Watch:
         'does: take --optim.balance=quantile'
       )
     return (
-      f'lower --optim.lr={self._optim.lr:g} or lengthen '
-      f'--optim.warmup_steps={self._optim.warmup_steps}: the router moves '
-      'faster than its balance follows'
+      f'{lower} or lengthen --optim.warmup_steps={self._optim.warmup_steps}: '
+      'the router moves faster than its balance follows'
     )

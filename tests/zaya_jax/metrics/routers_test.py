@@ -7,10 +7,12 @@ from zaya_jax import config as config_lib
 from zaya_jax.metrics import routers
 
 
-def watch(experts=16, **optim):
+def watch(experts=16, sections=None, **optim):
   model = config_lib.ModelConfig(num_experts=experts)
   optim = config_lib.OptimConfig(**optim)
-  return routers.Watch(config_lib.Config(model=model, optim=optim))
+  return routers.Watch(
+    config_lib.Config(model=model, optim=optim, **(sections or {}))
+  )
 
 
 def look(watched, entropies, first=210, least=0.5):
@@ -55,6 +57,19 @@ def test_when_it_rings(entropies, first, least, rings):
 def test_advice_fits_the_rule(optim, advice):
   (line,) = look(watch(**optim), [0.1] * 4).values()
   assert advice in line
+
+
+@pytest.mark.parametrize(
+  'section',
+  [
+    {'lora': config_lib.LoraConfig(rank=4)},
+    {'dpo': config_lib.DpoConfig(beta=0.1)},
+  ],
+)
+def test_a_bias_that_cannot_move_is_no_advice(section):
+  said = look(watch(sections=section, balance_lr=0.0), [0.1] * 4)
+  (line,) = said.values()
+  assert 'lower --optim.lr=' in line and 'balance_lr' not in line
 
 
 def test_a_dense_model_has_nothing_to_balance():
