@@ -4,10 +4,11 @@
     python -m benchmarks.memcheck [--op=attention,cca] [--tool=memcheck]
 
 A process for each awkward case and each engine that takes it computes values
-and gradients in bfloat16, each array in memory of its own. One process more has
-a kernel that stores right behind its result: the tool has to find it. The exit
-status is 1 if it does not, if a kernel has an error, if a process did not come
-to its end or an engine ran nothing.
+and gradients in bfloat16, each array in memory of its own; of the experts also
+those that several layers write into one stack. One process more has a kernel
+that stores right behind its result: the tool has to find it. The exit status is
+1 if it does not, if a kernel has an error, if a process did not come to its end
+or an engine ran nothing.
 
 This is where a kernel touches memory that is not its own; what it computes is
 compared with float64 in tests/ops/contract_test.py.
@@ -43,6 +44,8 @@ ENVIRONMENT = {
   'XLA_FLAGS': '--xla_gpu_autotune_level=0 --xla_gpu_enable_command_buffer= ',
 }
 PLANTED = ('planted', 'triton', 'behind')
+# Of the experts, beside their cases: gradients go into stacks of all layers.
+STACKS = 'stacks'
 # The tool itself sometimes ends in a segmentation fault (2025.3).
 _TRIES = 8
 _RAN = 'ran '  # How a process names a case that it has run.
@@ -135,6 +138,15 @@ def run_case(op: str, engine: str, name: str) -> None:
     _store_behind()
     print(f'{_RAN}{name}', flush=True)
     return
+  if (op, name) == ('experts', STACKS):
+    with (
+      dispatch.use(experts=engine),
+      contextlib.suppress(dispatch.UnsupportedError),
+    ):
+      for add in (False, True):
+        into_stacks(add)
+      print(f'{_RAN}{name}', flush=True)
+    return
   operation = registry.operation(op)
   (case,) = (case for case in operation.cases if case.name == name)
   args, kwargs = case.arguments(np.random.default_rng(0), jnp.dtype('bfloat16'))
@@ -152,6 +164,61 @@ def run_case(op: str, engine: str, name: str) -> None:
   ):
     jax.block_until_ready(both(args))
     print(f'{_RAN}{name}', flush=True)
+
+
+def into_stacks(add: bool) -> None:
+  """Gradients of three layers, written into stacks or added to what is there.
+
+  Raises:
+    AssertionError: if they are not those that each layer's matrices get.
+  """
+  import jax
+  import jax.numpy as jnp
+  import numpy as np
+
+  import ops
+  from ops.experts import sink
+
+  layers, experts, width, tokens = 3, 4, 64, 300
+  rng = np.random.default_rng(0)
+  draw = lambda *shape: jnp.asarray(
+    rng.standard_normal(shape) / width**0.5, jnp.bfloat16
+  )
+  x_TD = draw(tokens, width)
+  choice_NT = rng.integers(0, experts + 1, (layers, tokens)).astype(np.int32)
+  stacks = sink.Stacks(
+    draw(layers, experts, width, 2 * width), draw(layers, experts, width, width)
+  )
+
+  def loss(x_TD, stacks, into=None, first=None):
+    for i in range(layers):
+      inputs = x_TD, choice_NT[i], stacks.gate_up[i], stacks.down[i]
+      if into is None:
+        x_TD += ops.expert_mlp(*inputs)
+        continue
+      place = sink.Sink(into, jnp.asarray([i, add], jnp.int32))
+      y_TD, into = ops.expert_mlp(*inputs, place)
+      x_TD += y_TD
+    if into is not None:
+      x_TD = sink.begin(x_TD, into, first)
+    return jnp.sum(x_TD.astype(jnp.float32) ** 2)
+
+  # Only sums in float32 are added to.
+  dtype = jnp.float32 if add else jnp.bfloat16
+  as_type = lambda tree: jax.tree.map(lambda a: a.astype(dtype), tree)
+  first = as_type(
+    stacks if add else jax.tree.map(lambda a: a * jnp.nan, stacks)
+  )
+  found = jax.jit(jax.grad(loss, 2))(x_TD, stacks, as_type(stacks), first)
+  wanted = jax.jit(jax.grad(loss, 1))(x_TD, stacks)
+  for got, want, before in zip(found, wanted, first, strict=True):
+    want = want.astype(jnp.float32) + (before if add else 0)
+    np.testing.assert_allclose(
+      got.astype(jnp.float32),
+      want,
+      rtol=0,
+      atol=0.02 * float(jnp.abs(want).max()),
+    )
 
 
 def _store_behind() -> None:
@@ -208,6 +275,11 @@ def main() -> None:
     for engine in _engines(op)
     for case in registry.operation(op).cases
     if engine.name in args.engines and not case.zaya
+  ]
+  each += [
+    (op, engine, STACKS)
+    for op, engine in dict.fromkeys(row[:2] for row in each)
+    if op == 'experts'
   ]
   with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
     run = functools.partial(find, tool=args.tool, limit_s=args.limit_s)
