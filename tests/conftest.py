@@ -42,13 +42,17 @@ os.environ['XLA_FLAGS'] = ' '.join(
     *xla.fast_compile(),
   ]
 )
-# What took a second to compile is kept for later tests of this process, and for
-# those that they start; programs of the user are not to be found here.
-programs = tempfile.mkdtemp(prefix='zaya_programs_')
-atexit.register(shutil.rmtree, programs, ignore_errors=True)
-os.environ['JAX_COMPILATION_CACHE_DIR'] = programs
+# What took a moment to compile is kept for later tests and for programs that
+# they start, of both processes of xdist; those of the user are not found here.
+if 'PYTEST_XDIST_WORKER' not in os.environ:
+  programs = tempfile.mkdtemp(prefix='zaya_programs_')
+  atexit.register(shutil.rmtree, programs, ignore_errors=True)
+  os.environ['JAX_COMPILATION_CACHE_DIR'] = programs
+os.environ['JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS'] = '0.1'
 # What runs of tests leave in the home of their user goes with them.
-os.environ['XDG_STATE_HOME'] = os.path.join(programs, 'state')
+os.environ['XDG_STATE_HOME'] = os.path.join(
+  os.environ['JAX_COMPILATION_CACHE_DIR'], 'state'
+)
 # Nobody reads where in the source an operation of a test's program was made.
 os.environ['JAX_TRACEBACK_IN_LOCATIONS_LIMIT'] = '0'
 # A silent broadcast of [L, D] against [B, L, D] is a bug here.

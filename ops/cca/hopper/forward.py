@@ -62,7 +62,7 @@ def _rows(shape, dtype):
 def _forward(heads, refs, scratch, run, group, n, number):
   """Half a block of queries or keys."""
   at = shared.Block(refs, n)
-  lags, channels, _ = scratch['matrices'].shape
+  lags, channels = scratch['matrices'].shape[:2]
   turned = rotated(channels)
   half = at.half(group)
   cos, sin = (
