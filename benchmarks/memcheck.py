@@ -131,6 +131,7 @@ def run_case(op: str, engine: str, name: str) -> None:
   import jax.numpy as jnp
   import numpy as np
 
+  from benchmarks import stacks
   from ops import case as case_lib
   from ops import dispatch
 
@@ -144,7 +145,7 @@ def run_case(op: str, engine: str, name: str) -> None:
       contextlib.suppress(dispatch.UnsupportedError),
     ):
       for add in (False, True):
-        into_stacks(add)
+        stacks.compare(add)
       print(f'{_RAN}{name}', flush=True)
     return
   operation = registry.operation(op)
@@ -164,61 +165,6 @@ def run_case(op: str, engine: str, name: str) -> None:
   ):
     jax.block_until_ready(both(args))
     print(f'{_RAN}{name}', flush=True)
-
-
-def into_stacks(add: bool) -> None:
-  """Gradients of three layers, written into stacks or added to what is there.
-
-  Raises:
-    AssertionError: if they are not those that each layer's matrices get.
-  """
-  import jax
-  import jax.numpy as jnp
-  import numpy as np
-
-  import ops
-  from ops.experts import sink
-
-  layers, experts, width, tokens = 3, 4, 64, 300
-  rng = np.random.default_rng(0)
-  draw = lambda *shape: jnp.asarray(
-    rng.standard_normal(shape) / width**0.5, jnp.bfloat16
-  )
-  x_TD = draw(tokens, width)
-  choice_NT = rng.integers(0, experts + 1, (layers, tokens)).astype(np.int32)
-  stacks = sink.Stacks(
-    draw(layers, experts, width, 2 * width), draw(layers, experts, width, width)
-  )
-
-  def loss(x_TD, stacks, into=None, first=None):
-    for i in range(layers):
-      inputs = x_TD, choice_NT[i], stacks.gate_up[i], stacks.down[i]
-      if into is None:
-        x_TD += ops.expert_mlp(*inputs)
-        continue
-      place = sink.Sink(into, jnp.asarray([i, add], jnp.int32))
-      y_TD, into = ops.expert_mlp(*inputs, place)
-      x_TD += y_TD
-    if into is not None:
-      x_TD = sink.begin(x_TD, into, first)
-    return jnp.sum(x_TD.astype(jnp.float32) ** 2)
-
-  # Only sums in float32 are added to.
-  dtype = jnp.float32 if add else jnp.bfloat16
-  as_type = lambda tree: jax.tree.map(lambda a: a.astype(dtype), tree)
-  first = as_type(
-    stacks if add else jax.tree.map(lambda a: a * jnp.nan, stacks)
-  )
-  found = jax.jit(jax.grad(loss, 2))(x_TD, stacks, as_type(stacks), first)
-  wanted = jax.jit(jax.grad(loss, 1))(x_TD, stacks)
-  for got, want, before in zip(found, wanted, first, strict=True):
-    want = want.astype(jnp.float32) + (before if add else 0)
-    np.testing.assert_allclose(
-      got.astype(jnp.float32),
-      want,
-      rtol=0,
-      atol=0.02 * float(jnp.abs(want).max()),
-    )
 
 
 def _store_behind() -> None:

@@ -12,7 +12,9 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 
+import pytest
 from absl import flags
 
 from tests.support import xla
@@ -21,6 +23,8 @@ if 'jax' in sys.modules:
   raise RuntimeError(
     'jax was imported before tests/conftest.py could set it up.'
   )
+
+began = time.monotonic()
 
 # A shell without job control starts what runs in the background with SIGINT
 # ignored, and so would every program that a test starts.
@@ -63,6 +67,21 @@ flags.FLAGS.mark_as_parsed()
 
 # Whose files take longest: a minute each. One that came last would end alone.
 LONGEST = ('model', 'ops', 'parallel', 'train')
+
+
+def pytest_addoption(parser):
+  parser.addoption(
+    '--minutes',
+    type=int,
+    default=10**6,
+    help='tests that would begin later than this are skipped',
+  )
+
+
+def pytest_runtest_setup(item):
+  minutes = item.config.getoption('--minutes')
+  if time.monotonic() > began + 60 * minutes:
+    pytest.skip(f'it would begin after --minutes={minutes}')
 
 
 def pytest_collection_modifyitems(items):

@@ -4,8 +4,6 @@
 import pytest
 
 from benchmarks import memcheck
-from ops import dispatch
-from ops.experts import sink
 
 SUMMARY = '========= ERROR SUMMARY: {} errors\n'
 
@@ -62,15 +60,6 @@ def test_case_is_run_by_an_engine_that_takes_it(engine, ran, capsys):
 def test_stacks_of_layers_are_a_case_of_the_experts(engine, capsys):
   memcheck.run_case('experts', engine, memcheck.STACKS)
   assert capsys.readouterr().out == 'ran stacks\n'
-
-
-@pytest.mark.parametrize('add', [False, True])
-def test_a_layer_in_the_wrong_place_is_told(monkeypatch, add):
-  put = sink.put
-  moved = lambda stack, at, part: put(stack, at.at[0].set(1), part)
-  monkeypatch.setattr(sink, 'put', moved)
-  with dispatch.use(experts='xla'), pytest.raises(AssertionError):
-    memcheck.into_stacks(add)
 
 
 def test_engine_that_there_is_not_is_refused(monkeypatch, capsys):

@@ -155,7 +155,6 @@ def _weighted_sum(at, scratch, own, count, out_ref):
   values before: weights are computed while the latter is.
   """
   q_ref = scratch['q'].at[pl.ds(at.group * HALF, HALF)]
-  scale = at.scale() * warp_groups.LOG2_E
   slot_of = lambda n: shared.slot_of(count + n - at.start, _STAGES)
 
   def scores_of(n, before):
@@ -181,9 +180,9 @@ def _weighted_sum(at, scratch, own, count, out_ref):
 
   def weigh(scores, top, total):
     """Weights, greatest score, sum, and what sums so far shrink by."""
-    new_top = jnp.maximum(top, jnp.max(scores, axis=1) * scale)
+    new_top = jnp.maximum(top, jnp.max(scores, axis=1) * at.exponent)
     spread_top = warp_groups.spread(new_top, scores.shape, 0)
-    weights = jnp.exp2(scores * scale - spread_top)
+    weights = jnp.exp2(scores * at.exponent - spread_top)
     shrink = jnp.exp2(top - new_top)
     total = total * shrink + jnp.sum(weights, axis=1)
     return weights.astype(scratch['v'].dtype), new_top, total, shrink

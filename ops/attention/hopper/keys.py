@@ -150,9 +150,7 @@ def _of_keys(at, out_refs, scratch, share, d_k_ref, d_v_ref):
       n, _ = warp_groups.divide(i, share)
       block = lax.div(n, np.int32(2))
       scores = at.mask(scores, block, n * HALF, own, segments)
-      weights = jnp.exp2(
-        scores * (at.scale() * warp_groups.LOG2_E) - by_column('lse', slot)
-      )
+      weights = jnp.exp2(scores * at.exponent - by_column('lse', slot))
       plgpu.wgmma(d_v_ref, weights.astype(dtype), d_out_ref)
       slopes = plgpu.wgmma_accumulator_load(slopes_ref, wait_n=1)
       d_scores = weights * (slopes - by_column('delta', slot))
@@ -178,7 +176,7 @@ def _of_keys(at, out_refs, scratch, share, d_k_ref, d_v_ref):
     plgpu.barrier_arrive(scratch['empty'].at[last])
 
   # Nobody else reads this half.
-  for name, ref, value in (('k', k_ref, d_k * at.scale()), ('v', v_ref, d_v)):
+  for name, ref, value in (('k', k_ref, d_k * at.scale), ('v', v_ref, d_v)):
     ref[...] = value.astype(dtype)
     plgpu.commit_smem()
     plgpu.copy_smem_to_gmem(ref, out_refs[name].at[at.b, rows, at.kv])

@@ -119,8 +119,7 @@ def _of_queries(at, refs, out_refs, scratch, own, head, count):
       if segments is not None:
         warp_groups.finish_reads()
       weights = jnp.exp2(
-        scores * (at.scale() * warp_groups.LOG2_E)
-        - warp_groups.spread(lse, shape, 0)
+        scores * at.exponent - warp_groups.spread(lse, shape, 0)
       )
       slopes = plgpu.wgmma_accumulator_load(slopes_ref, wait_n=0)
       d_scores = weights * (slopes - warp_groups.spread(delta, shape, 0))
@@ -143,7 +142,7 @@ def _of_queries(at, refs, out_refs, scratch, own, head, count):
     last = shared.slot_of(number - 1, _STAGES)
     plgpu.barrier_arrive(scratch['empty'].at[last])
 
-  q_ref[...] = (d_q * at.scale()).astype(q_ref.dtype)
+  q_ref[...] = (d_q * at.scale).astype(q_ref.dtype)
   plgpu.commit_smem()
   plgpu.copy_smem_to_gmem(q_ref, out_refs['q'].at[at.b, rows, head])
   return number
@@ -227,7 +226,7 @@ def _of_saved(at, out_refs, scratch, head, count):
   )
   ref = scratch['d_q'].at[at.group]
   plgpu.wait_smem_to_gmem(0, wait_read_only=True)
-  ref[...] = (d_q * at.scale()).astype(ref.dtype)
+  ref[...] = (d_q * at.scale).astype(ref.dtype)
   plgpu.commit_smem()
   rows = pl.ds(at.first_row(), HALF)
   plgpu.copy_smem_to_gmem(ref, out_refs['q'].at[at.b, rows, head])

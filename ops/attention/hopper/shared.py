@@ -19,6 +19,7 @@ from ops.hopper.warp_groups import (
   BY_ROW,
   GROUPS,
   HALF,
+  LOG2_E,
   PATTERN,
   ROWS,
   divide,
@@ -57,6 +58,8 @@ class Program:
     b: index of the sequence.
     kv: of the key head.
     channels: of a head.
+    scale: of scores.
+    exponent: likewise, for exponentials to the base 2.
     block: of its rows.
     group: of the warp group: 0 and 1 compute, 2 loads.
     start: first block of the other side.
@@ -66,6 +69,8 @@ class Program:
   def __init__(self, side, inputs, blocks, share):
     self.group = lax.axis_index('group')
     self.channels = inputs['q'].shape[-1]
+    self.scale = self.channels**-0.5
+    self.exponent = self.scale * LOG2_E
     self.kv, self.share = divide(lax.axis_index('head'), share)
     place = inputs[f'{side}_order'][lax.axis_index('place')]
     self.b, self.block = divide(place, blocks)
@@ -77,10 +82,6 @@ class Program:
     self._side, self._inputs = side, inputs
     if 'alone' in inputs:
       self._alone = inputs['alone'][self.b, self.block] == 1
-
-  def scale(self):
-    """Of scores."""
-    return self.channels**-0.5
 
   def own(self):
     """Segment of each row of this warp group, or None."""
