@@ -70,6 +70,16 @@ def _gradients_of_fwd(x_BLD, w_DF):
 
 def _gradients_of_bwd(saved, dy_BLF):
   x_BLD, w_DF = saved
+  return gradients(x_BLD, w_DF, dy_BLF)
+
+
+gradients_of.defvjp(_gradients_of_fwd, _gradients_of_bwd)
+
+
+def gradients(
+  x_BLD: jax.Array, w_DF: jax.Array, dy_BLF: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+  """Those of float32 `x` and `w` where that of `x @ w` is `dy`."""
   x_high, x_low = parts(x_BLD)
   high, low = parts(dy_BLF)
   dw_DF = d_weights(
@@ -77,9 +87,6 @@ def _gradients_of_bwd(saved, dy_BLF):
     jnp.concatenate([high, low], axis=-1),
   )
   return _back(high, low, w_DF, x_BLD.dtype), dw_DF
-
-
-gradients_of.defvjp(_gradients_of_fwd, _gradients_of_bwd)
 
 
 def d_weights(x_BLD: jax.Array, dy_BLF: jax.Array) -> jax.Array:
