@@ -8,6 +8,7 @@ import typing
 import pytest
 from absl import flags as absl_flags
 
+from ops import registry
 from zaya_jax import config
 from zaya_jax.config import fields, flags
 
@@ -295,3 +296,10 @@ def test_preset_replays_to_the_byte(tmp_path, path):
   again = read_file(_file(tmp_path, text))
   assert again == read
   assert again.to_flagfile() == text
+
+
+@pytest.mark.parametrize('name', registry.FUNCTIONS)
+def test_every_engine_can_be_named(name):
+  choices = typing.get_args(typing.get_type_hints(config.OpsConfig)[name])
+  engines = [engine.name for engine in registry.operation(name).engines]
+  assert list(choices) == ['auto', *engines]
