@@ -106,8 +106,8 @@ def launch(block, name, inputs, results, scratch, *, back):
 
 def _load(refs, scratch, run, lags, back):
   """Has the matrices of a run and its tiles fetched, the oldest lag first."""
+  channels = scratch['matrices'].shape[-1]
   for lag in range(lags):
-    channels = scratch['matrices'].shape[-1]
     columns = pl.ds(lag * channels, channels)
     plgpu.copy_gmem_to_smem(
       refs['kernel'].at[run.head, :, columns],
