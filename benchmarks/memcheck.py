@@ -127,27 +127,32 @@ def _engines(op):
 
 def run_case(op: str, engine: str, name: str) -> None:
   """What happens under the tool."""
-  import jax
-  import jax.numpy as jnp
-  import numpy as np
-
   from benchmarks import stacks
-  from ops import case as case_lib
   from ops import dispatch
 
   if (op, engine, name) == PLANTED:
     _store_behind()
     print(f'{_RAN}{name}', flush=True)
     return
-  if (op, name) == ('experts', STACKS):
-    with (
-      dispatch.use(experts=engine),
-      contextlib.suppress(dispatch.UnsupportedError),
-    ):
+  with (
+    dispatch.use(**{op: engine}),
+    contextlib.suppress(dispatch.UnsupportedError),
+  ):
+    if (op, name) == ('experts', STACKS):
       for add in (False, True):
         stacks.compare(add)
-      print(f'{_RAN}{name}', flush=True)
-    return
+    else:
+      _run(op, name)
+    print(f'{_RAN}{name}', flush=True)
+
+
+def _run(op, name):
+  import jax
+  import jax.numpy as jnp
+  import numpy as np
+
+  from ops import case as case_lib
+
   operation = registry.operation(op)
   (case,) = (case for case in operation.cases if case.name == name)
   args, kwargs = case.arguments(np.random.default_rng(0), jnp.dtype('bfloat16'))
@@ -159,12 +164,7 @@ def run_case(op: str, engine: str, name: str) -> None:
     out, vjp = case_lib.vjp(run, case.gradients, args)
     return out, vjp(out) if case.gradients else ()
 
-  with (
-    dispatch.use(**{op: engine}),
-    contextlib.suppress(dispatch.UnsupportedError),
-  ):
-    jax.block_until_ready(both(args))
-    print(f'{_RAN}{name}', flush=True)
+  jax.block_until_ready(both(args))
 
 
 def _store_behind() -> None:

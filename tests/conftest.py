@@ -55,7 +55,7 @@ if 'PYTEST_XDIST_WORKER' not in os.environ:
 os.environ['JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS'] = '0.1'
 # What runs of tests leave in the home of their user goes with them.
 os.environ['XDG_STATE_HOME'] = os.path.join(
-  os.environ['JAX_COMPILATION_CACHE_DIR'], 'state'
+  os.environ['JAX_COMPILATION_CACHE_DIR'], f'state_{os.getpid()}'
 )
 # Nobody reads where in the source an operation of a test's program was made.
 os.environ['JAX_TRACEBACK_IN_LOCATIONS_LIMIT'] = '0'

@@ -7,6 +7,8 @@ both rests is below the last bit; the others are one product of three times as
 many terms, which matrix units have done before others have done a third of it.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 
@@ -30,18 +32,14 @@ def slower(*_, **__) -> str | None:
 
 def router(h_BLD, previous_BLR, down, down_bias, eda, norm, *rest, eps):
   """See `ops.router`."""
-  fc1, fc1_bias, fc2, fc2_bias, out, balance = rest
   own_BLR = two_parts.linear(h_BLD, down) + down_bias[None, None]
   state_BLR = reference.mix(own_BLR, eda, previous_BLR)
-  # No row of `a` is longer than `most`; nor is one behind a GELU.
-  a_BLR = reference.rms_norm(state_BLR, norm, eps)
-  most = norm.size**0.5 * jnp.max(jnp.abs(norm))
-  for w, bias in ((fc1, fc1_bias), (fc2, fc2_bias)):
-    a_BLR = reference.gelu(product(a_BLR, w, most) + bias[None, None])
-    most = _length(w) * most + _length(bias)
-  probs_BLX = reference.softmax(product(a_BLR, out, most))
-  choice_BL, weight_BL = reference.choose(probs_BLX, balance)
-  return choice_BL, weight_BL, probs_BLX, state_BLR
+  # No row of what is multiplied is longer; a GELU makes none longer.
+  most = [norm.size**0.5 * jnp.max(jnp.abs(norm))]
+  for w, bias in (rest[:2], rest[2:4]):
+    most.append(_length(w) * most[-1] + _length(bias))
+  products = [functools.partial(product, most=bound) for bound in most]
+  return reference.behind(state_BLR, norm, *rest, eps=eps, products=products)
 
 
 @jax.custom_vjp
@@ -59,8 +57,8 @@ def product(x_BLD: jax.Array, w_DF: jax.Array, most: jax.Array) -> jax.Array:
   up_x, up_w = (
     _RANGE - api.exponent(x) for x in (most, jnp.max(jnp.abs(w_DF)))
   )
-  x_high, x_low = _parts(x_BLD * api.power_of_two(up_x))
-  w_high, w_low = _parts(w_DF * api.power_of_two(up_w))
+  x_high, x_low = two_parts.parts(x_BLD * api.power_of_two(up_x), jnp.float16)
+  w_high, w_low = two_parts.parts(w_DF * api.power_of_two(up_w), jnp.float16)
   # The small ones first: their sum is exact for longer.
   y_BLF = two_parts.dot(
     'BLD,DF->BLF',
@@ -81,13 +79,6 @@ def _product_bwd(saved, dy_BLF):
 
 
 product.defvjp(_product_fwd, _product_bwd)
-
-
-def _parts(x):
-  """Float32 as its rounding to float16 and that of what it leaves."""
-  # Or XLA may take it that rounding there and back leaves what was.
-  rounded = jax.lax.reduce_precision(x, exponent_bits=5, mantissa_bits=10)
-  return rounded.astype(jnp.float16), (x - rounded).astype(jnp.float16)
 
 
 def _length(x):

@@ -4,22 +4,41 @@
 Axis letters as in `ops.router`.
 """
 
+from collections.abc import Callable, Sequence
+
 import jax
 import jax.numpy as jnp
 
 
 def router(h_BLD, previous_BLR, down, down_bias, eda, norm, *rest, eps):
   """See `ops.router`."""
-  fc1, fc1_bias, fc2, fc2_bias, out, balance = rest
   # At least float32; float64 where a test asks for it.
   h_BLD = h_BLD.astype(jnp.promote_types(h_BLD.dtype, jnp.float32))
   own_BLR = _exact(h_BLD, down) + down_bias[None, None]
   state_BLR = mix(own_BLR, eda, previous_BLR)
-  a_BLR = rms_norm(state_BLR, norm, eps)
-  a_BLR = gelu(_exact(a_BLR, fc1) + fc1_bias[None, None])
-  a_BLR = gelu(_exact(a_BLR, fc2) + fc2_bias[None, None])
-  probs_BLX = softmax(_exact(a_BLR, out))
-  choice_BL, weight_BL = choose(probs_BLX, balance)
+  return behind(state_BLR, norm, *rest, eps=eps, products=[_exact] * 3)
+
+
+def behind(
+  state_BLR: jax.Array,
+  norm_R: jax.Array,
+  fc1_RR: jax.Array,
+  fc1_bias_R: jax.Array,
+  fc2_RR: jax.Array,
+  fc2_bias_R: jax.Array,
+  out_RX: jax.Array,
+  balance_X: jax.Array,
+  *,
+  eps: float,
+  products: Sequence[Callable[[jax.Array, jax.Array], jax.Array]],
+) -> tuple[jax.Array, ...]:
+  """What `ops.router` makes of the state; `products` with its matrices."""
+  first, second, third = products
+  a_BLR = rms_norm(state_BLR, norm_R, eps)
+  a_BLR = gelu(first(a_BLR, fc1_RR) + fc1_bias_R[None, None])
+  a_BLR = gelu(second(a_BLR, fc2_RR) + fc2_bias_R[None, None])
+  probs_BLX = softmax(third(a_BLR, out_RX))
+  choice_BL, weight_BL = choose(probs_BLX, balance_X)
   return choice_BL, weight_BL, probs_BLX, state_BLR
 
 

@@ -10,7 +10,6 @@ from ops.router import reference, two_parts
 
 def router(h_BLD, previous_BLR, down, down_bias, eda, norm, *rest, eps):
   """See `ops.router`."""
-  fc1, fc1_bias, fc2, fc2_bias, out, balance = rest
   inner = _exact
   if h_BLD.dtype == jnp.bfloat16:
     inner = two_parts.gradients_of
@@ -19,12 +18,8 @@ def router(h_BLD, previous_BLR, down, down_bias, eda, norm, *rest, eps):
     own_BLR = _exact(h_BLD.astype(jnp.float32), down)
   own_BLR += down_bias[None, None]
   state_BLR = reference.mix(own_BLR, eda, previous_BLR)
-  a_BLR = reference.rms_norm(state_BLR, norm, eps)
-  a_BLR = reference.gelu(inner(a_BLR, fc1) + fc1_bias[None, None])
-  a_BLR = reference.gelu(inner(a_BLR, fc2) + fc2_bias[None, None])
-  probs_BLX = reference.softmax(_exact(a_BLR, out))
-  choice_BL, weight_BL = reference.choose(probs_BLX, balance)
-  return choice_BL, weight_BL, probs_BLX, state_BLR
+  products = inner, inner, _exact
+  return reference.behind(state_BLR, norm, *rest, eps=eps, products=products)
 
 
 def _exact(x_BLD, w_DF):

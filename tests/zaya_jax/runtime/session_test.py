@@ -109,6 +109,15 @@ def wait_for(found, process, out):
     time.sleep(0.05)
 
 
+def code_of(process, out):
+  """How it ends; one that hangs is told with what all have said."""
+  try:
+    return process.wait(PATIENCE_S)
+  except subprocess.TimeoutExpired:
+    said = [path.read_text() for path in sorted(out.glob('[0-9]'))]
+    pytest.fail('it does not end:\n' + '\n---\n'.join(said))
+
+
 def says(path, words):
   return lambda: path.exists() and words in path.read_text()
 
@@ -143,7 +152,7 @@ def interrupted(tmp_path_factory):
   process = job(out, run_dir)
   wait_for(says(out / '0', ' 1/100000'), process, out)
   stop(out, 1, signal.SIGTERM)
-  assert process.wait(PATIENCE_S) == 75
+  assert code_of(process, out) == 75
   step = newest(run_dir)
   for log in ('log.txt', 'logs/process_00001.log'):
     text = (run_dir / log).read_text()
@@ -154,7 +163,7 @@ def interrupted(tmp_path_factory):
   wait_for(lambda: newest(run_dir) > step, process, out)
   assert f'resumed at step {step}' in (out / '0').read_text()
   stop(out, 1, signal.SIGKILL)
-  assert process.wait(PATIENCE_S) == 128 + 9
+  assert code_of(process, out) == 128 + 9
   assert 'error: another process is gone' in (out / '0').read_text()
 
   last = (newest(run_dir) // EVERY + 1) * EVERY
@@ -174,7 +183,7 @@ def undisturbed(interrupted, tmp_path_factory):
   resource.prlimit(
     int((out / '1.pid').read_text()), resource.RLIMIT_FSIZE, (2**14, 2**14)
   )
-  assert process.wait(PATIENCE_S) == 3
+  assert code_of(process, out) == 3
   return run_dir, (out / '0').read_text()
 
 
@@ -230,7 +239,7 @@ def test_meshes_across_processes_train_as_one_process(tmp_path):
 def test_other_settings_are_refused_by_the_name_of_the_flag(tmp_path):
   out = tmp_path / 'out'
   process = job(out, tmp_path / 'run', FAKE_FLAGS_1='--optim.lr=0.5')
-  assert process.wait(PATIENCE_S) == 2
+  assert code_of(process, out) == 2
   words = 'process 1 was started with --optim.lr=0.5 and process 0 with'
   assert words in (out / '0').read_text()
   assert words in (out / '1').read_text()
@@ -267,7 +276,7 @@ def test_missing_process_is_one_sentence_and_resumable(tmp_path, tasks, place):
   wait = '--distributed.initialization_timeout_s=1'
   command = (meeting.__name__, f'--run_dir={tmp_path}/run', wait)
   process = start(out, *command, *place.split(), tasks=tasks)
-  assert process.wait(PATIENCE_S) == 75
+  assert code_of(process, out) == 75
   text = (out / f'{tasks - 1}').read_text()
   assert text.count('did not meet the others at localhost:') == 1
   assert 'Traceback' not in text
