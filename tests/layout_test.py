@@ -74,8 +74,8 @@ LINES_OF_A_FILE = {
 }
 LINES_OF_A_FUNCTION = {
   'ops/attention/hopper/forward.py:_weighted_sum': 69,
-  'ops/attention/hopper/keys.py:_of_keys': 68,
-  'ops/attention/hopper/queries.py:_of_queries': 69,
+  'ops/attention/hopper/keys.py:_of_keys': 66,
+  'ops/attention/hopper/queries.py:_of_queries': 68,
   'ops/hopper/persistent.py:launch': 76,
   'zaya_jax/parallel/context/tree.py:partial': 67,
 }
