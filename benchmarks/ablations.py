@@ -2,23 +2,27 @@
 """The reports' ablations redone: each a setting, no code of its own.
 
     python -m benchmarks.ablations --preset=small --steps=1000 --minutes=9
-    python -m benchmarks.ablations --preset=small --seconds=120 --only=attention
+    python -m benchmarks.ablations --preset=small --seconds=40 --only=attention
     python -m benchmarks.ablations --table
 
-A variant is the preset with some flags. It is tried with each of `--lrs`, the
-same multiples of the preset's learning rate for all, on the first seed; its
-best rate then trains the other seeds. With `--steps` all see the same tokens,
-with `--seconds` all have the same time. Scored are bits per byte of the text
+A variant is the preset with some flags. It is tried with each of `--lrs`,
+multiples of the preset's learning rate, on the first seed, and with further
+ones while the best is at the edge; the best then trains the other seeds. With
+`--steps` all see the same tokens. With `--seconds` all have the same time: a
+short run, alone on its GPU, says how many steps fit. The schedule is that of a
+race, a trapezoid of the rate down to 0. Scored are bits per byte of the text
 that the run holds out, and the entropy of its routers by step.
 
 Each run is a line of `--output` as soon as it is done. Whoever calls again goes
-on behind the last line; `--minutes` starts no run that might not end in time.
-`--table` prints what is there: means over seeds with 95% intervals (Student's
-t), the difference to the preset by seed, and what the reports say.
+on behind the last line; `--minutes` starts no run that might not end in time,
+`--devices` and `--jobs` make several at once. `--table` prints what is there:
+means over seeds with 95% intervals (Student's t), the difference to the preset
+by seed, and what the reports say.
 """
 
 import argparse
 import json
+import math
 import pathlib
 import subprocess
 import sys
@@ -27,101 +31,91 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks import ablations_table, record
+from benchmarks import ablations_table, race_ours, record, sweep
 from benchmarks import ablations_variants as variants
 from zaya_jax import config as config_lib
+from zaya_jax.config import exit_codes
 
 Row = dict[str, Any]
+
+_LOG = 10  # Steps between points of a curve.
 
 
 def main() -> None:
   """Runs what is missing, or prints the table."""
   args, more = _parser().parse_known_args()
-  rows = read(args.output)
+  rows = sweep.read(args.output)
   if args.table:
     print('\n'.join(ablations_table.table(rows)))
     return
   if bool(args.steps) == bool(args.seconds):
     _parser().error('give --steps or --seconds: one of both is held equal.')
-  end = time.monotonic() + 60 * args.minutes if args.minutes else None
+  end = time.monotonic() + 60 * args.minutes if args.minutes else math.inf
   facts = record.circumstances('benchmarks.ablations', ('jax', 'jaxlib'))
-  while (run := missing(args, rows)) is not None:
-    longest = max((row['wall_s'] for row in rows if _same(row, run)), default=0)
-    if end and time.monotonic() + 1.2 * longest > end:
-      print('not enough time for the next run: call again')
-      return
-    rows.append(train(args, run, more) | facts)
-    with args.output.open('a') as file:
-      file.write(json.dumps(rows[-1]) + '\n')
-    print(_line(rows[-1]), flush=True)
+
+  def make(run: Row, place: sweep.Place) -> Row | None:
+    alike = [row['wall_s'] for row in rows if row['budget'] == run['budget']]
+    if time.monotonic() + 1.2 * max(alike, default=0) > end:
+      print('not enough time for the next run: call again', flush=True)
+      return None
+    return train(args, run, more, place) | facts
+
+  enough = True
+  if args.seconds:  # Alone on a device, whatever --jobs says.
+    enough = sweep.work(
+      lambda rows, busy: unknown(args, rows, busy),
+      make, rows, args.output, sweep.places(args, 1), ablations_table.line,
+    )  # fmt: skip
+  if enough:
+    sweep.work(
+      lambda rows, busy: missing(args, rows, busy),
+      make, rows, args.output, sweep.places(args, args.jobs),
+      ablations_table.line,
+    )  # fmt: skip
   print('\n'.join(ablations_table.table(rows)))
 
 
-def read(path: pathlib.Path) -> list[Row]:
-  """The runs that are done; a line that a kill has cut is none."""
-  rows = []
-  for line in path.read_text().splitlines() if path.exists() else ():
-    try:
-      rows.append(json.loads(line))
-    except json.JSONDecodeError:
-      print(f'{path}: a line is cut short; its run is made again')
-  return rows
+def unknown(
+  args: argparse.Namespace, rows: list[Row], under_way: Sequence[Row] = ()
+) -> Row | None:
+  """The next short run: of a variant whose steps have no time yet."""
+  for variant in _variants(args):
+    run = {**_cell(args, ablations_table.SPEED, variant), 'lr': 1.0, 'seed': 0}
+    run['steps'] = race_ours.WARM_UP
+    if run not in under_way and not sweep.of(run, rows):
+      return run
+  return None
 
 
-def missing(args: argparse.Namespace, rows: list[Row]) -> Row | None:
-  """The next run that is not among `rows`; None: all are there.
+def missing(
+  args: argparse.Namespace, rows: list[Row], under_way: Sequence[Row] = ()
+) -> Row | None:
+  """The next run that is not among `rows`; None: none can begin.
 
   Args:
     args: the grid.
-    rows: what is done.
+    rows: what is done, with `--seconds` also the short runs.
+    under_way: runs that are being made.
   """
   factors = [float(lr) for lr in args.lrs.split(',')]
-  budget = f'{args.steps} steps' if args.steps else f'{args.seconds:g} s'
   for variant in _variants(args):
-    cell = {'preset': args.preset, 'budget': budget, 'variant': variant}
-    run = next_of(cell, factors, range(args.seeds), rows)
+    steps, budget = args.steps, f'{args.steps} steps'
+    if args.seconds:
+      budget = f'{args.seconds:g} s'
+      short = sweep.of(_cell(args, ablations_table.SPEED, variant), rows)
+      if not short:  # It failed.
+        continue
+      steps = race_ours.steps_in(args.seconds, short[0]['step_s'])
+    cell = {**_cell(args, budget, variant), 'steps': steps}
+    seeds = range(args.seeds)
+    run = sweep.next_of(cell, factors, seeds, rows, under_way, wider=True)
     if run:
       return run
   return None
 
 
-def next_of(
-  cell: Row, rates: Sequence[float], seeds: Sequence[int], rows: list[Row]
-) -> Row | None:
-  """The next run of a cell that is not among `rows`; None: all are there.
-
-  Args:
-    cell: what its runs have in common.
-    rates: all tried on the first seed; the best trains the others.
-    seeds: at least one.
-    rows: what is done, of any cell.
-  """
-  tuned = _tuned(cell, seeds, rows)
-  for rate in rates:
-    if rate not in tuned:
-      return {**cell, 'lr': rate, 'seed': seeds[0]}
-  best = best_rate(cell, rates, seeds, rows)
-  have = {r['seed'] for r in _of(cell, rows) if r['lr'] == best}
-  left = [seed for seed in seeds if seed not in have]
-  return {**cell, 'lr': best, 'seed': left[0]} if left else None
-
-
-def best_rate(
-  cell: Row, rates: Sequence[float], seeds: Sequence[int], rows: list[Row]
-) -> float:
-  """The best of rates that have all been tried on the first seed."""
-  tuned = _tuned(cell, seeds, rows)
-  return min(rates, key=lambda rate: tuned[rate])
-
-
-def _tuned(cell, seeds, rows) -> dict[float, float]:
-  """By rate, what it came to on the first seed."""
-  done = _of(cell, rows)
-  return {r['lr']: r['bpb'] for r in done if r['seed'] == seeds[0]}
-
-
-def _of(cell, rows) -> list[Row]:
-  return [r for r in rows if all(r[key] == cell[key] for key in cell)]
+def _cell(args, budget, variant) -> Row:
+  return {'preset': args.preset, 'budget': budget, 'variant': variant}
 
 
 def _variants(args) -> list[str]:
@@ -138,33 +132,43 @@ def _preset(args, more=()) -> config_lib.Config:
   return record.preset(args.preset, more)
 
 
-def train(args: argparse.Namespace, run: Row, more: list[str]) -> Row:
-  """Trains and reads what the run has written of itself."""
+def train(
+  args: argparse.Namespace, run: Row, more: list[str], place: sweep.Place
+) -> Row:
+  """Trains and reads what the run has written of itself.
+
+  Raises:
+    SystemExit: with what the run said, if it failed. One that diverged did not:
+      its bpb is None.
+  """
   args.work.mkdir(parents=True, exist_ok=True)
   began = time.monotonic()
   with tempfile.TemporaryDirectory(dir=args.work) as folder:
     command = [sys.executable, '-m', 'zaya_jax.main']
     command += flags_of(args, run, folder, more)
     done = subprocess.run(
-      command, cwd=record.ROOT, stdout=subprocess.PIPE, text=True
-    )
-    if done.returncode:
+      command, cwd=record.ROOT, env=place.env, text=True,
+      stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    if done.returncode not in (exit_codes.DONE, exit_codes.NUMERICS):
       raise SystemExit(f'{done.stdout}\n{command} ended: {done.returncode}')
     text = (pathlib.Path(folder) / 'metrics.jsonl').read_text()
+    about = json.loads((pathlib.Path(folder) / 'config.json').read_text())
   rows = [json.loads(line) for line in text.splitlines()]
   steps = [row for row in rows if 'train/loss' in row]
   scored = [row['val/bpb'] for row in rows if 'val/bpb' in row]
+  late = sorted(row['time/step_s'] for row in steps[len(steps) // 2 :])
   return {
     **run,
-    'bpb': scored[-1],
+    'device': about['devices']['kind'],
+    'bpb': scored[-1] if scored and math.isfinite(scored[-1]) else None,
     'loss': steps[-1]['train/loss'],
-    'steps': steps[-1]['step'],
     'tokens': steps[-1]['tokens'],
-    'tokens_per_s': steps[-1]['throughput/tokens_per_second'],
+    'step_s': late[len(late) // 2],
     'wall_s': time.monotonic() - began,
     'curve': [
       [row['step'], round(row['train/loss'], 4)]
-      + [round(row[f'moe/{name}'], 4) for name in ('entropy', 'load_min')]
+      + [row.get(f'moe/{name}') for name in ('entropy', 'load_min')]
       for row in steps
     ],
   }
@@ -175,38 +179,23 @@ def flags_of(
 ) -> list[str]:
   """The flags of a run: the preset, its variant, its rate, its length."""
   config = _preset(args, more)
-  optim = config.optim
-  length = [f'--num_steps={args.steps}']
-  if args.seconds:
-    length = [f'--hours={args.seconds / 3600}']
   return [
     f'--flagfile={record.ROOT}/configs/{args.preset}.flags',
     f'--data.dir={args.work}/data',
     '--eval.every=0',
     '--checkpoint.every=0',
+    f'--log.every={min(_LOG, run["steps"])}',
     '--log.sample_every=0',
     '--nolog.report',
     '--nolog.tensorboard',
+    *race_ours.trapezoid(run['steps']),
     *more,
-    *length,
+    f'--num_steps={run["steps"]}',
     *(variants.flags(run['variant'], config.model) or ()),
-    f'--optim.lr={optim.lr * run["lr"]:g}',
-    f'--optim.lr_final={optim.lr_final * run["lr"]:g}',
+    f'--optim.lr={config.optim.lr * run["lr"]:g}',
     f'--seed={run["seed"]}',
     f'--run_dir={folder}',
   ]
-
-
-def _same(row, run):
-  return all(row[key] == run[key] for key in ('preset', 'budget'))
-
-
-def _line(row: Row) -> str:
-  return (
-    f'{row["variant"]:<22} lr x{row["lr"]:<5g} seed {row["seed"]}  '
-    f'{row["bpb"]:.4f} bits per byte  entropy {row["curve"][-1][2]:.3f}  '
-    f'{row["steps"]:,} steps  {row["wall_s"]:.0f} s'
-  )
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -216,13 +205,13 @@ def _parser() -> argparse.ArgumentParser:
   parser.add_argument('--preset', default='small')
   parser.add_argument('--steps', type=int, default=0, help='of each run')
   parser.add_argument('--seconds', type=float, default=0, help='of each run')
-  parser.add_argument('--lrs', default='0.5,1,2', help='times the preset')
+  parser.add_argument('--lrs', default='1,2,4', help='times the preset')
   parser.add_argument('--seeds', type=int, default=3)
   parser.add_argument(
     '--only', default='', help=f'some of {", ".join(variants.GROUPS)}'
   )
   parser.add_argument('--variants', default='', help='some of these groups')
-  parser.add_argument('--minutes', type=float, default=0, help='0: no limit')
+  sweep.add_flags(parser)
   parser.add_argument(
     '--work', type=pathlib.Path, default=pathlib.Path('runs/ablations')
   )

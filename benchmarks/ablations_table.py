@@ -10,13 +10,15 @@ from benchmarks import ablations_variants as variants
 
 # Student's t at 97.5% by degrees of freedom.
 _T = {1: 12.71, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365}
+SPEED = 'speed'  # The budget of the short runs that say what a step takes.
 _HEAD = (
   'variant',
   'rate',
   'bits per byte',
   'over the preset',
   'entropy at 100, 400',
-  'tokens',
+  'ms a step',
+  'M tokens',
   'what the reports say',
   'here',
 )
@@ -29,20 +31,38 @@ def table(rows: list[dict[str, Any]]) -> Iterator[str]:
     rows: of `ablations`, one a run.
   """
   for preset, budget in dict.fromkeys((r['preset'], r['budget']) for r in rows):
+    if budget == SPEED:
+      continue
     here = [r for r in rows if (r['preset'], r['budget']) == (preset, budget)]
+    speed = {
+      r['variant']: r['step_s']
+      for r in rows
+      if (r['preset'], r['budget']) == (preset, SPEED)
+    }
     yield f'`{preset}`, {budget} each:'
     yield ''
     yield f'| {" | ".join(_HEAD)} |'
     yield '|' + ' --- |' * len(_HEAD)
     base = best(here, variants.BASE)
     for variant in dict.fromkeys(r['variant'] for r in here):
-      yield f'| {" | ".join(_cells(variant, best(here, variant), base))} |'
+      cells = _cells(variant, best(here, variant), base, speed.get(variant))
+      yield f'| {" | ".join(cells)} |'
     yield ''
+
+
+def line(row: dict[str, Any]) -> str:
+  """A run for people."""
+  bpb = 'diverged' if row['bpb'] is None else f'{row["bpb"]:.4f} bits per byte'
+  return (
+    f'{row["budget"]:<10} {row["variant"]:<20} lr x{row["lr"]:<5g} seed '
+    f'{row["seed"]}  {bpb}  {row["steps"]:,} steps of '
+    f'{1e3 * row["step_s"]:.1f} ms  {row["wall_s"]:.0f} s'
+  )
 
 
 def best(rows: list[dict[str, Any]], variant: str) -> dict[int, dict[str, Any]]:
   """By seed the runs of a variant with its best learning rate on seed 0."""
-  mine = [r for r in rows if r['variant'] == variant]
+  mine = [r for r in rows if r['variant'] == variant and r['bpb'] is not None]
   first = [r for r in mine if r['seed'] == 0]
   if not first:
     return {}
@@ -69,7 +89,7 @@ def verdict(difference: float, half: float, lower: bool | None) -> str:
   return 'agrees' if (difference > 0) == lower else 'disagrees'
 
 
-def _cells(variant, mine, base) -> list[str]:
+def _cells(variant, mine, base, step_s) -> list[str]:
   if not mine:
     return [variant, *['—'] * (len(_HEAD) - 1)]
   mean, half = interval(r['bpb'] for r in mine.values())
@@ -85,7 +105,8 @@ def _cells(variant, mine, base) -> list[str]:
     number(mean, half),
     number(over, spread, '+') if group else '—',
     ', '.join(_entropy(mine.values(), step) for step in (100, 400)),
-    f'{row["tokens"]:,}',
+    f'{1e3 * step_s:.1f}' if step_s else '—',
+    f'{row["tokens"] / 1e6:.1f}',
     group.says if group else '',
     verdict(over, spread, group.lower) if group else '',
   ]
@@ -97,6 +118,7 @@ def number(mean: float, half: float, sign: str = '') -> str:
 
 
 def _entropy(rows, step):
-  """The mean at a step over seeds; — where no run has it."""
-  found = [e for r in rows for s, _, e, _ in r['curve'] if s == step]
+  """The mean at a step over seeds; — where no run has it, or no router."""
+  points = [p for r in rows for p in r['curve'] if p[0] == step]
+  found = [entropy for _, _, entropy, _ in points if entropy is not None]
   return f'{statistics.fmean(found):.3f}' if found else '—'

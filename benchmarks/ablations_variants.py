@@ -32,6 +32,7 @@ GROUPS = {
     True,
     {
       'mha': f'{_GQA} --model.num_kv_heads={{1}}',
+      'gqa 3x': f'{_GQA} --model.num_kv_heads={{3}}',
       'gqa 4x': f'{_GQA} --model.num_kv_heads={{4}}',
     },
   ),

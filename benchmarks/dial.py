@@ -12,7 +12,7 @@ edge); the other seeds with the best and its two neighbours.
 
 Each run is a line of `--output` as soon as it is done. Whoever calls again goes
 on: after `--minutes` the run that is under way saves itself, and the next call
-goes on with it. `--fit` fits what is there (`dial_rate`, `dial_law`), prints
+goes on with it; `--devices` and `--jobs` make several at once. `--fit` fits what is there (`dial_rate`, `dial_law`), prints
 tables and writes `--result`. Flags that are not listed here go to the trainer.
 """
 
@@ -25,9 +25,11 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
-from benchmarks import ablations, dial_law, dial_rate, dial_table, record
+from benchmarks import dial_law, dial_rate, dial_table, record
+from benchmarks import sweep as sweep_lib
 from zaya_jax import config as config_lib
 from zaya_jax.config import exit_codes
 from zaya_jax.config.presets import dial as dial_lib
@@ -35,14 +37,13 @@ from zaya_jax.plan import law as law_lib
 
 Row = dict[str, Any]
 CELL = ('dial', 'longer', 'experts')
-_FURTHEST = 16  # Multiples of the rule's rate lie within this, and one by it.
 
 
 def main() -> None:
   """Runs what is missing, or fits what is there."""
   args, more = _parser().parse_known_args()
   args.work = args.work.resolve()  # Runs have a folder of their own.
-  rows = ablations.read(args.output)
+  rows = sweep_lib.read(args.output)
   if not args.fit:
     sweep(args, more, rows)
     return
@@ -59,52 +60,66 @@ def sweep(args: argparse.Namespace, more: list[str], rows: list[Row]) -> None:
   """Trains what is not among `rows`, until the time is over."""
   end = time.monotonic() + 60 * args.minutes if args.minutes else math.inf
   facts = record.circumstances('benchmarks.dial', ('jax', 'jaxlib'))
-  while (run := missing(args, rows)) is not None:
-    row = train(args, run, more, end - time.monotonic())
+
+  def make(run: Row, place: sweep_lib.Place) -> Row | None:
+    row = train(args, run, more, end - time.monotonic(), place)
     if row is None:
-      print(f'{_name(run)}: not done in time; call again')
-      return
-    rows.append(row | facts)
-    with args.output.open('a', encoding='utf-8') as file:
-      file.write(json.dumps(rows[-1]) + '\n')
-    print(dial_table.line(rows[-1]), flush=True)
+      print(f'{_name(run)}: not done in time; call again', flush=True)
+    return row and row | facts
+
+  sweep_lib.work(
+    lambda rows, busy: missing(args, rows, busy),
+    make, rows, args.output, sweep_lib.places(args, args.jobs), dial_table.line,
+  )  # fmt: skip
 
 
-def missing(args: argparse.Namespace, rows: list[Row]) -> Row | None:
-  """The next run that is not among `rows`; None: all are there."""
+def missing(
+  args: argparse.Namespace, rows: list[Row], under_way: Sequence[Row] = ()
+) -> Row | None:
+  """The next run that is not among `rows`; None: none can begin.
+
+  Args:
+    args: the grid.
+    rows: what is done.
+    under_way: runs that are being made.
+  """
   for n in _numbers(args.dials, int):
     for longer in _numbers(args.longer, float):
       for experts in _numbers(args.experts, int):
         cell = {'dial': n, 'longer': longer, 'experts': experts}
-        done = [r for r in rows if all(r[key] == cell[key] for key in CELL)]
-        found = _missing_of(args, done)
+        busy = [run for run in under_way if cell.items() <= run.items()]
+        found = _missing_of(args, sweep_lib.of(cell, rows), busy)
         if found:
           return cell | found
   return None
 
 
-def _missing_of(args, done) -> Row | None:
+def _missing_of(args, done, busy) -> Row | None:
   """The factor and the seed that come next in a cell."""
   tuned = {r['factor']: _loss(r) for r in done if not r['seed']}
+  begun = {(r['factor'], r['seed']) for r in (*done, *busy)}
   for factor in _numbers(args.factors, float):
-    if factor not in tuned:
+    if (factor, 0) not in begun:
       return {'factor': factor, 'seed': 0}
+  if any(not run['seed'] for run in busy):
+    return None
+  if (further := sweep_lib.beyond(tuned)) is not None:
+    return {'factor': further, 'seed': 0}
   order = sorted(tuned)
   at = order.index(min(order, key=lambda factor: tuned[factor]))
-  for edge, step in ((0, 0.5), (len(order) - 1, 2.0)):
-    further = order[edge] * step
-    if at == edge and 1 / _FURTHEST <= further <= _FURTHEST:
-      return {'factor': further, 'seed': 0}
-  have = {(r['factor'], r['seed']) for r in done}
   for seed in range(1, args.seeds):
     for factor in order[max(0, at - 1) : at + 2]:
-      if (factor, seed) not in have:
+      if (factor, seed) not in begun:
         return {'factor': factor, 'seed': seed}
   return None
 
 
 def train(
-  args: argparse.Namespace, run: Row, more: list[str], seconds: float
+  args: argparse.Namespace,
+  run: Row,
+  more: list[str],
+  seconds: float,
+  place: sweep_lib.Place,
 ) -> Row | None:
   """Trains and reads what the run has written of itself.
 
@@ -113,6 +128,7 @@ def train(
     run: its cell, factor and seed.
     more: flags of the trainer.
     seconds: after which it is asked to stop, and to go on at the next call.
+    place: where.
 
   Returns:
     None if it was stopped; of a run that diverged bpb is None.
@@ -122,7 +138,7 @@ def train(
   command.append(f'--run_dir={folder}')
   folder.parent.mkdir(parents=True, exist_ok=True)
   with subprocess.Popen(
-    command, cwd=record.ROOT, stdout=subprocess.PIPE, text=True
+    command, cwd=record.ROOT, env=place.env, stdout=subprocess.PIPE, text=True
   ) as child:
     try:
       said, _ = child.communicate(timeout=max(1, min(seconds, 1e6)))
@@ -257,7 +273,7 @@ def _parser() -> argparse.ArgumentParser:
   parser.add_argument('--experts', default='0', help="0: a dial's own")
   parser.add_argument('--factors', default='0.5,1,2', help="times the rule's")
   parser.add_argument('--seeds', type=int, default=3)
-  parser.add_argument('--minutes', type=float, default=0, help='0: no limit')
+  sweep_lib.add_flags(parser)
   parser.add_argument(
     '--score_bytes', type=float, default=1e6, help='held out, about'
   )

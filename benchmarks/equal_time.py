@@ -17,14 +17,14 @@ import argparse
 import pathlib
 from collections.abc import Iterator
 
-from benchmarks import ablations, ablations_table, race, record
+from benchmarks import ablations_table, race, record, sweep
 
 
 def main() -> None:
   """Runs what is missing, and prints the table."""
   args, more = _parser().parse_known_args()
   if args.table:
-    rows = ablations.read(args.output)
+    rows = sweep.read(args.output)
   else:
     seconds = dict.fromkeys((race.OURS, *race.PEERS), args.seconds)
     rows = race.run(args, more, 'benchmarks.equal_time', seconds)

@@ -23,7 +23,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from benchmarks import ablations, race_data, race_ours, record
+from benchmarks import race_data, race_ours, record, sweep
 from zaya_jax import config as config_lib
 
 Row = dict[str, Any]
@@ -111,7 +111,7 @@ def run(
   )
   about = record.circumstances(module, ('jax', 'jaxlib'))
   about |= race_data.facts(args.data)
-  rows = ablations.read(args.output)
+  rows = sweep.read(args.output)
   if set(args.only) - {OURS} and not importlib.util.find_spec('torch'):
     raise SystemExit(
       f'--only={",".join(args.only)} needs PyTorch, which {sys.executable} '
@@ -154,10 +154,11 @@ def missing(
     tune_s = args.tune_s or (seconds[name] if target else 0)
     if tune_s and len(rates) > 1:
       short = {**cell, 'seconds': tune_s, 'target': None}
-      trial = ablations.next_of(short, rates, first, rows)
+      trial = sweep.next_of(short, rates, first, rows)
       if not trial:
-        rates = [ablations.best_rate(short, rates, first, rows)]
-    trial = trial or ablations.next_of(cell, rates, args.seeds, rows)
+        tuned = sweep.tuned_of(short, first[0], rows)
+        rates = [min(rates, key=lambda rate: tuned[rate])]
+    trial = trial or sweep.next_of(cell, rates, args.seeds, rows)
     if trial:
       return trial
   return None

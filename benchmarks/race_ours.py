@@ -18,7 +18,7 @@ from zaya_jax.config import exit_codes
 Row = dict[str, Any]
 
 NAME = 'zaya_jax'
-_WARM_UP = 60  # Steps, and what the last of them take.
+WARM_UP = 60  # Steps, and what the last of them take.
 _SPARE = 0.96  # Of the time is planned for: late steps are slower, too.
 # The schedule of a race, as the peer `strong` has it: a trapezoid of the rate.
 _UP, _DOWN = 0.05, 0.45  # Shares of the steps in which it rises and falls.
@@ -44,9 +44,9 @@ def run(
   # The slowest known: the time must do.
   step_s = max((row['step_s'] for row in same), default=0.0)
   if not step_s:
-    warm = _train(args, more, {**trial, 'target': None}, _WARM_UP, every=0)
+    warm = _train(args, more, {**trial, 'target': None}, WARM_UP, every=0)
     step_s = warm['late_step_s']
-  steps = max(1, int(_SPARE * trial['seconds'] / step_s))
+  steps = steps_in(trial['seconds'], step_s)
   every = args.every if args.every < steps else 0
   return _train(args, more, trial, steps, every)
 
@@ -104,8 +104,7 @@ def flags_of(
 ) -> list[str]:
   """Of the trainer: the preset on the shards, scored on all held-out text.
 
-  The schedule of the preset is one for longer runs; here it has the shape of
-  `_UP` and `_DOWN`, and the rate of `trial`. Flags in `more` win.
+  The rate of `trial` has the schedule of a race. Flags in `more` win.
   """
   return [
     f'--flagfile={record.ROOT}/configs/{args.preset}.flags',
@@ -120,14 +119,26 @@ def flags_of(
     '--nolog.report',
     '--nolog.tensorboard',
     f'--optim.lr={trial["lr"]}',
-    '--optim.lr_final=0',
-    '--optim.schedule=wsd',
-    f'--optim.warmup_steps={round(_UP * steps)}',
-    f'--optim.decay_steps={round(_DOWN * steps)}',
+    *trapezoid(steps),
     *more,
     f'--num_steps={steps}',
     f'--seed={trial["seed"]}',
     f'--run_dir={folder}',
+  ]
+
+
+def steps_in(seconds: float, step_s: float) -> int:
+  """How many steps fit, with some time to spare."""
+  return max(1, int(_SPARE * seconds / step_s))
+
+
+def trapezoid(steps: int) -> list[str]:
+  """Flags of the schedule of a race; that of a preset is for longer runs."""
+  return [
+    '--optim.lr_final=0',
+    '--optim.schedule=wsd',
+    f'--optim.warmup_steps={round(_UP * steps)}',
+    f'--optim.decay_steps={round(_DOWN * steps)}',
   ]
 
 

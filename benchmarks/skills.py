@@ -19,7 +19,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks import ablations, record, skill_tasks
+from benchmarks import record, skill_tasks, sweep
 from zaya_jax import config as config_lib
 from zaya_jax.model import flops
 
@@ -42,7 +42,7 @@ def main() -> None:
     )
   about = record.circumstances('benchmarks.skills', ('jax', 'lm-eval'))
   about['tasks'] = json.loads(manifest.read_text())
-  rows = ablations.read(args.output)
+  rows = sweep.read(args.output)
   known = {(row['run'], row['flags'], str(row['tasks'])) for row in rows}
   for run in args.runs:
     key = str(run), ' '.join(more), str(about['tasks'])

@@ -20,7 +20,7 @@ import pathlib
 import statistics
 from collections.abc import Iterable, Iterator
 
-from benchmarks import ablations, ablations_table, race, race_ours, record
+from benchmarks import ablations_table, race, race_ours, record, sweep
 
 PAGE = record.ROOT / 'docs' / 'speedrun.md'
 _BEGIN, _END = '<!-- records: begin -->', '<!-- records: end -->'
@@ -43,7 +43,7 @@ def page(text: str, output: pathlib.Path) -> str:
   """The page with the table of the runs on record."""
   before, _, rest = text.partition(_BEGIN)
   _, _, after = rest.partition(_END)
-  lines = '\n'.join(table(ablations.read(output)))
+  lines = '\n'.join(table(sweep.read(output)))
   return f'{before}{_BEGIN}\n{lines}\n{_END}{after}'
 
 

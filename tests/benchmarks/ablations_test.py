@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from benchmarks import ablations, ablations_table, ablations_variants
+from benchmarks import ablations, ablations_table, ablations_variants, sweep
 from tests.support import tiny
 from zaya_jax import config as config_lib
 
@@ -17,12 +17,20 @@ def arguments(*flags):
 
 def result(run, bpb=2.0):
   curve = [[100, 3.0, 0.9, 0.5], [400, 2.5, 0.99, 0.8]]
-  return {**run, 'bpb': bpb, 'tokens': 7, 'wall_s': 1.0, 'curve': curve}
+  return {
+    **run, 'bpb': bpb, 'tokens': 7e6, 'wall_s': 1.0, 'step_s': 0.01, 'curve': curve
+  }  # fmt: skip
 
 
-def all_runs(args, bpb):
+def at(**best):
+  """A loss whose best rate is known, by variant; of others it is 1."""
+  rate = lambda run: best.get(run['variant'].replace(' ', '_'), 1.0)
+  return lambda run: 2 + abs(math.log2(run['lr'] / rate(run)))
+
+
+def all_runs(args, bpb, rows=()):
   """The runs in the order in which they are made."""
-  rows = []
+  rows = list(rows)
   while run := ablations.missing(args, rows):
     rows.append(result(run, bpb(run)))
   return rows
@@ -30,32 +38,61 @@ def all_runs(args, bpb):
 
 def test_rates_are_tuned_on_one_seed_and_the_best_gets_the_others():
   args = arguments('--only=skip', '--lrs=0.5,1,2', '--seeds=3')
-  best = {'preset': 1.0, 'skip off': 2.0}
-  rows = all_runs(args, lambda run: 2 + (run['lr'] != best[run['variant']]))
+  rows = all_runs(args, at(skip_off=2.0))
   made = [(r['variant'], r['lr'], r['seed']) for r in rows]
-  expected = [
+  tried = {'preset': [0.5, 1.0, 2.0], 'skip off': [0.5, 1.0, 2.0, 4.0]}
+  assert made == [
     (variant, *pair)
-    for variant, lr in best.items()
-    for pair in [(0.5, 0), (1.0, 0), (2.0, 0), (lr, 1), (lr, 2)]
+    for (variant, rates), lr in zip(tried.items(), (1.0, 2.0), strict=True)
+    for pair in [*((rate, 0) for rate in rates), (lr, 1), (lr, 2)]
   ]
-  assert made == expected
   assert ablations_table.best(rows, 'skip off').keys() == {0, 1, 2}
 
 
+def test_at_equal_time_a_faster_variant_has_more_steps():
+  args = ablations._parser().parse_args(
+    ['--seconds=10', '--only=skip', '--lrs=0.5,1,2', '--seeds=1']
+  )
+  rows = []
+  while run := ablations.unknown(args, rows):
+    row = result(run)
+    rows.append({**row, 'step_s': 0.01 if run['variant'] == 'preset' else 0.02})
+  assert [(r['variant'], r['steps']) for r in rows] == [
+    ('preset', 60), ('skip off', 60),
+  ]  # fmt: skip
+  made = all_runs(args, at(), rows)[2:]
+  assert {(r['variant'], r['steps']) for r in made} == {
+    ('preset', 960), ('skip off', 480),
+  }  # fmt: skip
+  # What a short run could not time is not trained.
+  assert {r['variant'] for r in all_runs(args, at(), rows[:1])} == {'preset'}
+
+
+def test_a_run_that_diverged_is_no_best_rate():
+  args = arguments('--only=skip', '--variants=preset', '--lrs=0.5,1,2')
+  bpb = lambda run: None if run['lr'] > 1 else at(preset=2.0)(run)
+  rows = all_runs(args, bpb)
+  assert [(r['lr'], r['seed']) for r in rows] == [
+    (0.5, 0), (1.0, 0), (2.0, 0), (1.0, 1), (1.0, 2),
+  ]  # fmt: skip
+  assert ablations_table.best(rows, 'preset')[0]['lr'] == 1.0
+  assert 'diverged' in ablations_table.line(rows[2])
+
+
 def test_a_line_that_is_cut_is_run_again_and_no_other(tmp_path, capsys):
-  args = arguments('--only=skip', '--lrs=1', '--seeds=2')
-  rows = all_runs(args, lambda run: 2.0)
+  args = arguments('--only=skip', '--lrs=0.5,1,2', '--seeds=2')
+  rows = all_runs(args, at())
   path = tmp_path / 'rows.jsonl'
   lines = [json.dumps(row) for row in rows]
-  path.write_text('\n'.join([*lines[:2], lines[2][:30]]))
-  kept = ablations.read(path)
-  assert kept == rows[:2] and 'cut short' in capsys.readouterr().out
+  path.write_text('\n'.join([*lines[:-1], lines[-1][:30]]))
+  kept = sweep.read(path)
+  assert kept == rows[:-1] and 'cut short' in capsys.readouterr().out
   left = ablations.missing(args, kept)
-  assert (left['variant'], left['seed']) == ('skip off', 0)
+  assert (left['variant'], left['seed']) == ('skip off', 1)
 
 
 def test_another_budget_or_preset_is_another_experiment():
-  rows = all_runs(arguments('--only=skip', '--lrs=1'), lambda run: 2.0)
+  rows = all_runs(arguments('--only=skip', '--lrs=0.5,1,2'), at())
   for other in ('--steps=20', '--preset=medium'):
     args = arguments('--only=skip', '--lrs=1', other)
     assert ablations.missing(args, rows)['variant'] == 'preset'
@@ -67,7 +104,7 @@ def test_every_variant_is_a_configuration(preset):
   names = ablations._variants(args)
   assert names[0] == 'preset' and len(names) > 12
   for variant in names:
-    run = {'variant': variant, 'lr': 0.5, 'seed': 1}
+    run = {'variant': variant, 'lr': 0.5, 'seed': 1, 'steps': 10}
     flags = ablations.flags_of(args, run, 'folder', [])
     config = config_lib.Config.parse(flags)
     assert config.seed == 1 and config.num_steps == 10
@@ -107,11 +144,11 @@ def test_verdict(difference, half, lower, said):
 
 
 def test_table_compares_seed_by_seed():
-  args = arguments('--only=router', '--lrs=1', '--variants=preset,no eda')
+  args = arguments('--only=router', '--variants=preset,no eda')
   # Seeds differ by 0.1, the variant by 0.01 within each: no noise is left.
-  rows = all_runs(
-    args, lambda run: 2 + run['seed'] / 10 + 0.01 * (run['variant'] != 'preset')
-  )
+  more = lambda run: run['seed'] / 10 + 0.01 * (run['variant'] != 'preset')
+  best = at(preset=2.0, no_eda=2.0)
+  rows = all_runs(args, lambda run: best(run) + more(run))
   (line,) = [x for x in ablations_table.table(rows) if x.startswith('| no eda')]
   assert '+0.0100 ± 0.0000' in line and 'agrees' in line
   assert '2.1100 ± 0.2484' in line and '0.900, 0.990' in line

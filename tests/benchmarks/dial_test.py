@@ -10,7 +10,8 @@ import sys
 
 import pytest
 
-from benchmarks import ablations, dial, dial_law, dial_table
+from benchmarks import dial, dial_law, dial_table
+from benchmarks import sweep as sweep_lib
 from zaya_jax import config as config_lib
 from zaya_jax.plan import law as law_lib
 
@@ -86,7 +87,7 @@ def test_a_call_goes_on_behind_the_last_whole_line(tmp_path):
   path = tmp_path / 'rows.jsonl'
   lines = [json.dumps(row) for row in rows]
   path.write_text('\n'.join([*lines[:4], lines[4][:50]]))
-  kept = ablations.read(path)
+  kept = sweep_lib.read(path)
   assert kept == rows[:4]
   left = dial.missing(args, kept)
   assert (left['factor'], left['seed']) == (1.0, 1)

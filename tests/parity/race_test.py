@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from benchmarks import ablations, equal_time, speedrun
+from benchmarks import equal_time, speedrun, sweep
 from tests.support import tiny_case
 
 FLAGS = [
@@ -36,7 +36,7 @@ def run(module, output, monkeypatch, *flags):
   args = [f'--output={output}', '--every=10', *PEERS, *FLAGS, *flags]
   monkeypatch.setattr(sys, 'argv', [module.__name__, *args])
   module.main()
-  return ablations.read(output)
+  return sweep.read(output)
 
 
 @pytest.mark.long
