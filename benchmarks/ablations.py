@@ -21,6 +21,7 @@ by seed, and what the reports say.
 """
 
 import argparse
+import functools
 import json
 import math
 import pathlib
@@ -60,19 +61,21 @@ def main() -> None:
       return None
     return train(args, run, more, place) | facts
 
-  enough = True
-  if args.seconds:  # Alone on a device, whatever --jobs says.
-    enough = sweep.work(
-      lambda rows, busy: unknown(args, rows, busy),
-      make, rows, args.output, sweep.places(args, 1), ablations_table.line,
-    )  # fmt: skip
-  if enough:
-    sweep.work(
-      lambda rows, busy: missing(args, rows, busy),
-      make, rows, args.output, sweep.places(args, args.jobs),
-      ablations_table.line,
-    )  # fmt: skip
+  # What a step takes is seen alone on a device, whatever --jobs says.
+  grids = [(unknown, 1)] if args.seconds else []
+  failed = []
+  for choose, jobs in (*grids, (missing, args.jobs)):
+    choice = functools.partial(choose, args)
+    at = sweep.places(args, jobs)
+    line = ablations_table.line
+    try:
+      if not sweep.work(choice, make, rows, args.output, at, line):
+        break
+    except SystemExit as error:  # Variants that did not fail go on.
+      failed.append(str(error))
   print('\n'.join(ablations_table.table(rows)))
+  if failed:
+    raise SystemExit('\n'.join(failed))
 
 
 def unknown(
