@@ -11,9 +11,10 @@ the rule's learning rate (`--factors`, and more of them while the best is at the
 edge); the other seeds with the best and its two neighbours.
 
 Each run is a line of `--output` as soon as it is done. Whoever calls again goes
-on: after `--minutes` the run that is under way saves itself, and the next call
-goes on with it; `--devices` and `--jobs` make several at once. `--fit` fits what is there (`dial_rate`, `dial_law`), prints
-tables and writes `--result`. Flags that are not listed here go to the trainer.
+on: after `--minutes` the runs that are under way save themselves, and the next
+call goes on with them; `--devices` and `--jobs` make several at once. `--fit`
+fits what is there (`dial_rate`, `dial_law`), prints tables and writes
+`--result`. Flags that are not listed here go to the trainer.
 """
 
 import argparse
