@@ -2,8 +2,11 @@
 """The reports' ablations redone: each a setting, no code of its own.
 
     python -m benchmarks.ablations --preset=small --steps=1000 --minutes=9
-    python -m benchmarks.ablations --preset=small --seconds=40 --only=attention
     python -m benchmarks.ablations --table
+    python -m benchmarks.corpus --megabytes=240 --output=runs/corpus
+    python -m benchmarks.race_data --corpus=runs/corpus --data=runs/race
+    python -m benchmarks.ablations --preset=small --seconds=40 --only=attention \
+      --data.input= --data.dir=runs/race/shards --eval.batches=0
 
 A variant is the preset with some flags. It is tried with each of `--lrs`,
 multiples of the preset's learning rate, on the first seed, and with further
@@ -11,7 +14,8 @@ ones while the best is at the edge; the best then trains the other seeds. With
 `--steps` all see the same tokens. With `--seconds` all have the same time: a
 short run, alone on its GPU, says how many steps fit. The schedule is that of a
 race, a trapezoid of the rate down to 0. Scored are bits per byte of the text
-that the run holds out, and the entropy of its routers by step.
+that the run holds out, of shards of a race whole projects, and the entropy of
+routers by step.
 
 Each run is a line of `--output` as soon as it is done. Whoever calls again goes
 on behind the last line; `--minutes` starts no run that might not end in time,
@@ -32,7 +36,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks import ablations_table, race_ours, record, sweep
+from benchmarks import ablations_table, race_data, race_ours, record, sweep
 from benchmarks import ablations_variants as variants
 from zaya_jax import config as config_lib
 from zaya_jax.config import exit_codes
@@ -53,6 +57,7 @@ def main() -> None:
     _parser().error('give --steps or --seconds: one of both is held equal.')
   end = time.monotonic() + 60 * args.minutes if args.minutes else math.inf
   facts = record.circumstances('benchmarks.ablations', ('jax', 'jaxlib'))
+  facts |= _corpus(_preset(args, more))
 
   def make(run: Row, place: sweep.Place) -> Row | None:
     alike = [row['wall_s'] for row in rows if row['budget'] == run['budget']]
@@ -133,6 +138,13 @@ def _variants(args) -> list[str]:
 
 def _preset(args, more=()) -> config_lib.Config:
   return record.preset(args.preset, more)
+
+
+def _corpus(config: config_lib.Config) -> Row:
+  """What a row says of the shards of a race; nothing of other data."""
+  folders = map(pathlib.Path, config.data.dir)
+  shards = [folder for folder in folders if folder.name == race_data.SHARDS]
+  return race_data.facts(shards[0].parent) if shards else {}
 
 
 def train(

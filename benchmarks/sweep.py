@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 Row = dict[str, Any]
 
 FURTHEST = 16  # Times the rate of a rule or preset, up or down, at most.
-_MEMORY = 0.92  # Of a GPU, for all runs on it.
+_MEMORY = 0.8  # Of a GPU, for all runs on it; libraries need some beside.
 
 
 class Place(NamedTuple):

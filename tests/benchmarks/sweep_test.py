@@ -108,7 +108,7 @@ def test_each_place_has_its_gpu_or_its_share_of_the_cores(tmp_path):
   told = [p.env['CUDA_VISIBLE_DEVICES'] for p in places]
   assert told == ['0', '3', '0', '3']
   memory = {p.env['XLA_PYTHON_CLIENT_MEM_FRACTION'] for p in places}
-  assert memory == {'0.46'} and not any(p.cores for p in places)
+  assert memory == {'0.40'} and not any(p.cores for p in places)
   have = os.sched_getaffinity(0)
   shares = sweep.places(parser.parse_args([]), 2)
   assert frozenset().union(*(p.cores for p in shares)) == have

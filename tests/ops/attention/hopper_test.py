@@ -182,4 +182,4 @@ def test_auto_waits_for_times_of_narrow_heads():
     (2, 256, 2, channels), 'bfloat16'
   )
   assert hopper.slower(shape(128)) is None
-  assert hopper.slower(shape(64)) == 'not timed at heads of 64'
+  assert hopper.slower(shape(64)) == 'not compared on a GPU at heads of 64'
