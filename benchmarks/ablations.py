@@ -5,17 +5,17 @@
     python -m benchmarks.ablations --table
     python -m benchmarks.corpus --megabytes=240 --output=runs/corpus
     python -m benchmarks.race_data --corpus=runs/corpus --data=runs/race
-    python -m benchmarks.ablations --preset=small --seconds=40 --only=attention \
-      --data.input= --data.dir=runs/race/shards --eval.batches=0
+    python -m benchmarks.ablations --seconds=40 --only=attention --data.input= \
+      --data.dir=runs/race/shards --eval.batches=0
 
 A variant is the preset with some flags. It is tried with each of `--lrs`,
 multiples of the preset's learning rate, on the first seed, and with further
-ones while the best is at the edge; the best then trains the other seeds. With
-`--steps` all see the same tokens. With `--seconds` all have the same time: a
-short run, alone on its GPU, says how many steps fit. The schedule is that of a
-race, a trapezoid of the rate down to 0. Scored are bits per byte of the text
-that the run holds out, of shards of a race whole projects, and the entropy of
-routers by step.
+ones while the best is at the edge; the best then trains the other seeds. A rate
+that is alone is taken as it is. With `--steps` all see the same tokens. With
+`--seconds` all have the same time: a short run, alone on its GPU, says how many
+steps fit. The schedule is that of a race, a trapezoid of the rate down to 0.
+Scored are bits per byte of the text that the run holds out, of shards of a race
+whole projects, and the entropy of routers by step.
 
 Each run is a line of `--output` as soon as it is done. Whoever calls again goes
 on behind the last line; `--minutes` starts no run that might not end in time,
@@ -115,8 +115,8 @@ def missing(
         continue
       steps = race_ours.steps_in(args.seconds, short[0]['step_s'])
     cell = {**_cell(args, budget, variant), 'steps': steps}
-    seeds = range(args.seeds)
-    run = sweep.next_of(cell, factors, seeds, rows, under_way, wider=True)
+    seeds, wider = range(args.seeds), len(factors) > 1
+    run = sweep.next_of(cell, factors, seeds, rows, under_way, wider=wider)
     if run:
       return run
   return None

@@ -48,6 +48,12 @@ def test_rates_are_tuned_on_one_seed_and_the_best_gets_the_others():
   assert ablations_table.best(rows, 'skip off').keys() == {0, 1, 2}
 
 
+def test_a_rate_that_is_alone_is_taken_as_it_is():
+  args = arguments('--only=skip', '--variants=preset', '--lrs=4', '--seeds=2')
+  made = [(r['lr'], r['seed']) for r in all_runs(args, at())]
+  assert made == [(4.0, 0), (4.0, 1)]
+
+
 def test_at_equal_time_a_faster_variant_has_more_steps():
   args = ablations._parser().parse_args(
     ['--seconds=10', '--only=skip', '--lrs=0.5,1,2', '--seeds=1']
