@@ -77,9 +77,8 @@ def draw(rows: list[dict[str, Any]]) -> str:
   drawing.text(12, 26, title, size=15, bold=True)
   ends = [bar.over + sign * bar.half for bar in found for sign in (-1, 1)]
   low, high = min(0.0, *ends), max(0.0, *ends)
-  at = lambda value: _LEFT + (_WIDTH - _LEFT - _RIGHT) * (value - low) / (
-    high - low
-  )
+  scale = (_WIDTH - _LEFT - _RIGHT) / (high - low)
+  at = lambda value: _LEFT + scale * (value - low)
   y = 46.0
   drawing.rect(at(0) - 0.5, y, 1, _ROW * len(found), 'quiet')
   for bar in found:
