@@ -159,8 +159,9 @@ def train(
   args.work.mkdir(parents=True, exist_ok=True)
   began = time.monotonic()
   with tempfile.TemporaryDirectory(dir=args.work) as folder:
-    command = [sys.executable, '-m', 'zaya_jax.main']
-    command += flags_of(args, run, folder, more)
+    flags = flags_of(args, run, folder, more)
+    sweep.prepare(flags)
+    command = [sys.executable, '-m', 'zaya_jax.main', *flags]
     done = subprocess.run(
       command, cwd=record.ROOT, env=place.env, text=True,
       stdout=subprocess.PIPE, stderr=subprocess.STDOUT,

@@ -135,8 +135,9 @@ def train(
     None if it was stopped; of a run that diverged bpb is None.
   """
   folder = args.work / _name(run)
-  command = [sys.executable, '-m', 'zaya_jax.main', *flags_of(args, run, more)]
-  command.append(f'--run_dir={folder}')
+  flags = [*flags_of(args, run, more), f'--run_dir={folder}']
+  sweep_lib.prepare(flags)
+  command = [sys.executable, '-m', 'zaya_jax.main', *flags]
   folder.parent.mkdir(parents=True, exist_ok=True)
   with subprocess.Popen(
     command, cwd=record.ROOT, env=place.env, stdout=subprocess.PIPE, text=True

@@ -11,13 +11,20 @@ import json
 import math
 import os
 import pathlib
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from benchmarks import record
+from pipelines.shards import manifest
+from zaya_jax import config as config_lib
+
 Row = dict[str, Any]
 
 FURTHEST = 16  # Times the rate of a rule or preset, up or down, at most.
+_PREPARING = threading.Lock()
 _MEMORY = 0.8  # Of a GPU, for all runs on it; libraries need some beside.
 
 
@@ -58,6 +65,28 @@ def places(args: argparse.Namespace, jobs: int) -> list[Place]:
   return [
     Place(os.environ, frozenset(cores[i::jobs] or cores)) for i in range(jobs)
   ]
+
+
+def prepare(flags: Sequence[str]) -> None:
+  """Makes the shards that a run would make, while others wait for them.
+
+  Args:
+    flags: of a run of the trainer.
+
+  Raises:
+    SystemExit: what the command said, if it failed.
+  """
+  folder = pathlib.Path(config_lib.Config.parse(flags).data.dir[0])
+  with _PREPARING:
+    if (folder / manifest.FILE_NAME).exists():
+      return
+    command = [sys.executable, '-m', 'zaya_jax.main', *flags, '--mode=prepare']
+    done = subprocess.run(
+      command, cwd=record.ROOT, text=True,
+      stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+  if done.returncode:
+    raise SystemExit(f'{done.stdout}\n{command} ended: {done.returncode}')
 
 
 def read(path: pathlib.Path) -> list[Row]:

@@ -178,6 +178,7 @@ def test_when_the_time_is_over_the_run_is_left_for_the_next_call(
   tmp_path, monkeypatch, capsys
 ):
   monkeypatch.setattr(subprocess, 'Popen', Child)
+  monkeypatch.setattr(sweep_lib, 'prepare', lambda flags: None)
   output = tmp_path / 'rows.jsonl'
   args = arguments('--minutes=0.01', f'--work={tmp_path}', f'--output={output}')
   dial.sweep(args, [], [])

@@ -3,6 +3,7 @@
 
 import argparse
 import os
+import subprocess
 import threading
 
 import pytest
@@ -99,6 +100,34 @@ def test_nothing_is_begun_when_the_time_is_over(tmp_path):
   make = lambda run, place: None if run['n'] == 2 else run
   enough, rows, _ = work(tmp_path, numbers(9), make, 1)
   assert not enough and [r['n'] for r in rows] == [0, 1]
+
+
+def test_data_are_prepared_once_by_runs_that_begin_together(
+  tmp_path, monkeypatch
+):
+  made = []
+
+  def run(command, **how):
+    del how
+    made.append(command)
+    (tmp_path / 'data').mkdir()  # Fails for a second one.
+    (tmp_path / 'data' / 'manifest.json').write_text('{}')
+    return subprocess.CompletedProcess(command, 0, '')
+
+  monkeypatch.setattr(subprocess, 'run', run)
+  flags = ['--dial=1', '--data.input=stdlib', f'--data.dir={tmp_path}/data']
+  ends = sweep.work(
+    numbers(4), lambda run, place: sweep.prepare(flags) or run, [],
+    tmp_path / 'rows.jsonl', [sweep.Place(os.environ)] * 4, str,
+  )  # fmt: skip
+  assert ends and len(made) == 1
+  assert made[0][1:] == ['-m', 'zaya_jax.main', *flags, '--mode=prepare']
+
+
+def test_text_that_cannot_be_prepared_is_told(tmp_path):
+  flags = ['--dial=1', f'--data.dir={tmp_path}/data']
+  with pytest.raises(SystemExit, match='no/such/text'):
+    sweep.prepare([*flags, '--data.input=no/such/text'])
 
 
 def test_each_place_has_its_gpu_or_its_share_of_the_cores(tmp_path):
