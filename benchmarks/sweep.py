@@ -128,29 +128,32 @@ def work(
   lock, under_way, failed = threading.Condition(), [], []
   stopped = False
 
-  def serve(place: Place) -> None:
+  def stop() -> None:
     nonlocal stopped
+    with lock:
+      stopped = True
+      lock.notify_all()
+
+  def serve(place: Place) -> None:
     if place.cores:  # Of this thread, and of what it starts.
       os.sched_setaffinity(0, place.cores)
-    while True:
-      with lock:
-        while (run := None if stopped else missing(rows, under_way)) is None:
-          if stopped or len(under_way) == len(failed):
-            return
-          lock.wait()
-        under_way.append(run)
+    while (run := following()) is not None:
       row, said = None, ''
       try:
         row = make(run, place)
       except SystemExit as error:  # Others go on; this one is not done.
         said = str(error)
+      except BaseException:
+        stop()
+        raise
+      if row is None and not said:
+        stop()
       with lock:
         if said:
           failed.append(said)
           print(f'{run}: failed', flush=True)
         else:
           under_way.remove(run)
-        stopped = stopped or (row is None and not said)
         if row is not None:
           rows.append(row)
           with output.open('a', encoding='utf-8') as file:
@@ -158,9 +161,24 @@ def work(
           print(line(row), flush=True)
         lock.notify_all()
 
+  def following() -> Row | None:
+    with lock:
+      while not stopped:
+        if (run := missing(rows, under_way)) is not None:
+          under_way.append(run)
+          return run
+        if len(under_way) == len(failed):  # None is left that could end.
+          return None
+        lock.wait()
+    return None
+
   output.parent.mkdir(parents=True, exist_ok=True)
   with concurrent.futures.ThreadPoolExecutor(len(at)) as pool:
-    list(pool.map(serve, at))
+    try:
+      list(pool.map(serve, at))
+    except BaseException:  # Ctrl-C, too: nothing more is begun.
+      stop()
+      raise
   if failed:
     raise SystemExit('\n'.join(failed))
   return not stopped

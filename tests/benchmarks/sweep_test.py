@@ -5,6 +5,7 @@ import argparse
 import os
 import subprocess
 import threading
+import time
 
 import pytest
 
@@ -94,6 +95,24 @@ def test_one_that_fails_stops_no_other_and_is_told_at_the_end(tmp_path):
   with pytest.raises(SystemExit, match='one fell over'):
     work(tmp_path, numbers(4), make, 2, rows)
   assert sorted(r['n'] for r in rows) == [0, 2, 3]
+
+
+def test_an_error_of_the_program_ends_all(tmp_path):
+  begun = threading.Barrier(2)
+
+  def make(run, place):
+    del place
+    if run['n'] < 2:
+      begun.wait(timeout=20)  # Both are under way when one falls.
+    if run['n'] == 1:
+      raise ZeroDivisionError
+    time.sleep(0.05)
+    return run
+
+  rows = []
+  with pytest.raises(ZeroDivisionError):
+    work(tmp_path, numbers(50), make, 2, rows)
+  assert rows[0] == {'n': 0} and len(rows) < 49
 
 
 def test_nothing_is_begun_when_the_time_is_over(tmp_path):
