@@ -65,7 +65,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
       f'--{name}_shape',
       type=_shape,
       default='8x512',
-      help='its layers x width',
+      help='its layers x width, and x rows of a step if not --data.batch_size',
     )
   for name, rates in _LRS.items():
     parser.add_argument(
@@ -185,29 +185,30 @@ def _make(
   rows: list[Row],
 ) -> Row:
   """Trains; what `trial` does not say."""
-  began = time.time()
+  began, each = time.time(), config.data.batch_size
   if trial['program'] == OURS:
     found = race_ours.run(args, more, trial, rows)
   else:
-    found = _peer(args, config, trial)
+    layers, width, *own = map(int, trial['shape'].split('x'))
+    each = own[0] if own else each
+    found = _peer(args, config, trial, layers, width, each)
   return {
     **found,
-    'tokens': found['steps'] * config.data.batch_size * config.data.seq_len,
+    'tokens': found['steps'] * each * config.data.seq_len,
     'counts': found['train_s'] <= trial['seconds'],
     'wall_s': time.time() - began,
   }
 
 
-def _peer(args, config, trial) -> Row:
+def _peer(args, config, trial, layers, width, rows) -> Row:
   train, held_out = race_data.windows(args.data, config)
-  layers, width = map(int, trial['shape'].split('x'))
   how = {
     **{name: trial[name] for name in ('lr', 'seed', 'seconds', 'target')},
     'layers': layers,
     'width': width,
     'vocab': config.model.vocab_size,
     'length': config.data.seq_len,
-    'rows': config.data.batch_size,
+    'rows': rows,
     'train': str(train),
     'held_out': str(held_out),
     'bytes_per_token': race_data.bytes_per_token(args.data),
@@ -240,11 +241,13 @@ def _names(text: str) -> list[str]:
 
 
 def _shape(text: str) -> str:
-  layers, _, width = text.partition('x')
-  if not (layers.isdecimal() and width.isdecimal() and _divides(int(width))):
+  layers, *rest = text.split('x')
+  good = len(rest) in (1, 2) and all(n.isdecimal() for n in (layers, *rest))
+  if not (good and _divides(int(rest[0])) and int(rest[-1])):
     raise argparse.ArgumentTypeError(
-      f'{text} must be LAYERSxWIDTH with a width of whole heads: a multiple of '
-      '128, or an even one up to 64; for example 8x512'
+      f'{text} must be LAYERSxWIDTH or LAYERSxWIDTHxROWS, with a width of '
+      'whole heads: a multiple of 128, or an even one up to 64; for example '
+      '8x512'
     )
   return text
 

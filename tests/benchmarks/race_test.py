@@ -2,10 +2,12 @@
 """Which runs a race makes, in which order, and which count."""
 
 import argparse
+import json
+import subprocess
 
 import pytest
 
-from benchmarks import equal_time, race
+from benchmarks import equal_time, race, record
 
 SECONDS = {'zaya_jax': 120.0, 'adamw': 120.0, 'strong': 120.0}
 
@@ -83,7 +85,7 @@ def test_peers_do_not_care_for_flags_of_the_trainer_but_of_the_data():
 
 @pytest.mark.parametrize('took, counts', [(120.0, True), (120.1, False)])
 def test_only_a_run_within_the_time_counts(took, counts, monkeypatch):
-  trial = {'program': 'strong', 'seconds': 120.0}
+  trial = {'program': 'strong', 'shape': '8x512', 'seconds': 120.0}
   found = {'train_s': took, 'steps': 7}
   monkeypatch.setattr(race, '_peer', lambda *unused: dict(found))
   config = race.record.preset('small')
@@ -113,6 +115,8 @@ def test_table_has_the_best_rate_of_the_full_time_alone():
     ('--strong_shape=8', '8 must be LAYERSxWIDTH'),
     ('--adamw_shape=8x500', '8x500 must be LAYERSxWIDTH'),
     ('--adamw_shape=8x0.5', 'for example 8x512'),
+    ('--adamw_shape=8x512x0', 'or LAYERSxWIDTHxROWS'),
+    ('--adamw_shape=8x512x32x2', 'or LAYERSxWIDTHxROWS'),
   ],
 )
 def test_what_cannot_race_is_refused(flag, said, capsys):
@@ -120,6 +124,27 @@ def test_what_cannot_race_is_refused(flag, said, capsys):
     arguments(flag)
   assert said in capsys.readouterr().err
   arguments('--only=strong', '--strong_shape=12x768')
+
+
+@pytest.mark.parametrize('shape, rows', [('8x512', 64), ('8x512x32', 32)])
+def test_a_peer_may_have_rows_of_its_own(shape, rows, monkeypatch):
+  told = {}
+
+  def run(command, **how):
+    del how
+    told.update(json.loads(command[-1]))
+    found = json.dumps({'steps': 10, 'train_s': 1.0})
+    return subprocess.CompletedProcess(command, 0, f'compiling\n{found}')
+
+  monkeypatch.setattr(subprocess, 'run', run)
+  monkeypatch.setattr(race.race_data, 'windows', lambda *_: ('a', 'b'))
+  monkeypatch.setattr(race.race_data, 'bytes_per_token', lambda _: 3.0)
+  args = arguments(f'--strong_shape={shape}')
+  rates = {'lr': 0.02, 'seed': 0, 'seconds': 40.0, 'target': None}
+  trial = {'program': 'strong', 'shape': args.strong_shape, **rates}
+  row = race._make(args, [], record.preset('small'), trial, [])
+  assert (told['layers'], told['width'], told['rows']) == (8, 512, rows)
+  assert row['tokens'] == 10 * rows * 1024 and row['counts']
 
 
 def test_peers_need_pytorch(tmp_path, monkeypatch):

@@ -17,7 +17,7 @@ FLAGS = [
   '--data.train_tokenizer=0',
   '--optim.warmup_steps=5',
 ]
-PEERS = ['--adamw_shape=1x16', '--strong_shape=2x16', '--strong_lrs=0.05']
+PEERS = ['--adamw_shape=1x16x2', '--strong_shape=2x16', '--strong_lrs=0.05']
 
 
 @pytest.fixture(name='place')
@@ -49,6 +49,10 @@ def test_all_race_for_the_same_seconds_and_to_a_target(
   full = [r for r in rows if r['counts'] and r['seconds'] == 3]
   assert [r['program'] for r in full] == ['zaya_jax', 'adamw', 'strong']
   assert all(0 < r['train_s'] <= 3 for r in full)
+  own = {'adamw': 2}  # Rows of a step; of the others four.
+  assert all(
+    r['tokens'] == 32 * own.get(r['program'], 4) * r['steps'] for r in full
+  )
   first = {r['program']: r['curve'][0]['bpb'] for r in full}
   assert all(r['bpb'] <= first[r['program']] for r in full)
   assert len({r['data_sha256'] for r in rows}) == 1
