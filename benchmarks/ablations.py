@@ -173,14 +173,13 @@ def train(
   rows = [json.loads(line) for line in text.splitlines()]
   steps = [row for row in rows if 'train/loss' in row]
   scored = [row['val/bpb'] for row in rows if 'val/bpb' in row]
-  late = sorted(row['time/step_s'] for row in steps[len(steps) // 2 :])
   return {
     **run,
     'device': about['devices']['kind'],
     'bpb': scored[-1] if scored and math.isfinite(scored[-1]) else None,
     'loss': steps[-1]['train/loss'],
     'tokens': steps[-1]['tokens'],
-    'step_s': late[len(late) // 2],
+    'step_s': race_ours.late_step_s(steps),
     'wall_s': time.monotonic() - began,
     'curve': [
       [row['step'], round(row['train/loss'], 4)]

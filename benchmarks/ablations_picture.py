@@ -7,8 +7,6 @@ A row for each variant with two seeds at least: how much worse it is than the
 preset on the same seeds, with the 95% interval of that difference.
 """
 
-import argparse
-import pathlib
 from typing import Any, NamedTuple
 
 from benchmarks import ablations_table, record, sweep
@@ -35,14 +33,12 @@ class Bar(NamedTuple):
 
 
 def main() -> None:
-  """Draws the runs of a file that have one preset and budget."""
-  parser = argparse.ArgumentParser()
-  results = record.RESULTS / 'ablations_small_h100.jsonl'
-  parser.add_argument('result', type=pathlib.Path, nargs='?', default=results)
-  picture = record.ROOT / 'docs' / 'images' / 'ablations.svg'
-  parser.add_argument('--output', type=pathlib.Path, default=picture)
-  args = parser.parse_args()
-  args.output.write_text(draw(sweep.read(args.result)), encoding='utf-8')
+  """Draws the runs of a file."""
+  record.picture(
+    'ablations_small_h100.jsonl',
+    'ablations.svg',
+    lambda path: draw(ablations_table.alike(sweep.read(path))),
+  )
 
 
 def bars(rows: list[dict[str, Any]]) -> list[Bar]:
@@ -63,14 +59,12 @@ def bars(rows: list[dict[str, Any]]) -> list[Bar]:
 
 
 def draw(rows: list[dict[str, Any]]) -> str:
-  """The picture of rows of `benchmarks.ablations`."""
-  rows = [row for row in rows if row['budget'] != ablations_table.SPEED]
-  kinds = {(row['preset'], row['budget'], row['device']) for row in rows}
-  if len(kinds) != 1:
-    raise SystemExit(f'one preset, budget and device, not {sorted(kinds)}')
-  ((preset, budget, device),) = kinds
-  found = bars(rows)
-  title = f'Bits per byte over those of {preset}, {budget} each, {device}'
+  """The picture of rows of `ablations_table.alike`."""
+  found, one = bars(rows), rows[0]
+  title = (
+    f'Bits per byte over those of {one["preset"]}, {one["budget"]} each, '
+    f'{one["device"]}'
+  )
   drawing = svg.Drawing(
     _WIDTH, title, 'Each variant with the 95% interval of its difference.'
   )

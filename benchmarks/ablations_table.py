@@ -50,6 +50,19 @@ def table(rows: list[dict[str, Any]]) -> Iterator[str]:
     yield ''
 
 
+def alike(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+  """Whole runs that can be compared.
+
+  Raises:
+    SystemExit: if they are of several presets, budgets or devices.
+  """
+  rows = [row for row in rows if row['budget'] != SPEED]
+  kinds = {(row['preset'], row['budget'], row['device']) for row in rows}
+  if len(kinds) != 1:
+    raise SystemExit(f'one preset, budget and device, not {sorted(kinds)}')
+  return rows
+
+
 def line(row: dict[str, Any]) -> str:
   """A run for people."""
   bpb = 'diverged' if row['bpb'] is None else f'{row["bpb"]:.4f} bits per byte'

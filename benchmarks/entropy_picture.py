@@ -8,9 +8,7 @@ first seed of variants of `benchmarks.ablations`, each with its best rate;
 beside it the steps after which the report of ZAYA1 has 0.99.
 """
 
-import argparse
 import math
-import pathlib
 from collections.abc import Callable
 from typing import Any
 
@@ -30,19 +28,16 @@ _REPORT = {'MLP router': 400, 'linear router': 900}
 
 
 def main() -> None:
-  """Draws the runs of a file that have one preset and budget."""
-  parser = argparse.ArgumentParser()
-  results = record.RESULTS / 'ablations_small_h100.jsonl'
-  parser.add_argument('result', type=pathlib.Path, nargs='?', default=results)
-  picture = record.ROOT / 'docs' / 'images' / 'entropy.svg'
-  parser.add_argument('--output', type=pathlib.Path, default=picture)
-  args = parser.parse_args()
-  args.output.write_text(draw(sweep.read(args.result)), encoding='utf-8')
+  """Draws the runs of a file."""
+  record.picture(
+    'ablations_small_h100.jsonl',
+    'entropy.svg',
+    lambda path: draw(ablations_table.alike(sweep.read(path))),
+  )
 
 
 def curves(rows: list[dict[str, Any]]) -> dict[str, list[tuple[int, float]]]:
   """By variant, (step, entropy) of its first seed at its best rate."""
-  rows = [row for row in rows if row['budget'] != ablations_table.SPEED]
   found = {}
   for name in _COLORS:
     first = ablations_table.best(rows, name).get(0)
@@ -56,7 +51,7 @@ def curves(rows: list[dict[str, Any]]) -> dict[str, list[tuple[int, float]]]:
 
 
 def draw(rows: list[dict[str, Any]]) -> str:
-  """The picture of rows of `benchmarks.ablations`."""
+  """The picture of rows of `ablations_table.alike`."""
   title = 'Entropy of the load of experts over its largest, by step'
   drawing = svg.Drawing(
     _WIDTH, title, 'A dot for every ten steps of each variant.'

@@ -7,9 +7,7 @@ One bar for each program, as long as its share of the tokens per second of the
 fastest program of its preset.
 """
 
-import argparse
 import json
-import pathlib
 from typing import Any
 
 from benchmarks import record
@@ -21,13 +19,11 @@ _COLORS = {'zaya_jax': 'blue', 'dense GPT': 'grey'}
 
 def main() -> None:
   """Reads the newest row of each preset and program, and draws them."""
-  parser = argparse.ArgumentParser()
-  results = record.RESULTS / 'ladder_h200.json'
-  parser.add_argument('result', type=pathlib.Path, nargs='?', default=results)
-  picture = record.ROOT / 'docs' / 'images' / 'ladder.svg'
-  parser.add_argument('--output', type=pathlib.Path, default=picture)
-  args = parser.parse_args()
-  args.output.write_text(draw(rows_of(json.loads(args.result.read_text()))))
+  record.picture(
+    'ladder_h200.json',
+    'ladder.svg',
+    lambda path: draw(rows_of(json.loads(path.read_text()))),
+  )
 
 
 def rows_of(result: dict[str, Any]) -> list[dict[str, Any]]:

@@ -117,15 +117,13 @@ def run(
       f'--only={",".join(args.only)} needs PyTorch, which {sys.executable} '
       f'does not have; install it, or race {OURS} alone.'
     )
-  args.output.parent.mkdir(parents=True, exist_ok=True)
   while (trial := missing(args, more, seconds, target, rows)) is not None:
     if time.monotonic() + _expected(trial, rows) > end:
       print('not enough time for the next run: call again', flush=True)
       break
     row = {**trial, **_make(args, more, config, trial, rows), **about}
     rows.append(row)
-    with args.output.open('a', encoding='utf-8') as file:
-      file.write(json.dumps(row) + '\n')
+    sweep.keep(row, args.output)
     print(line(row), flush=True)
   return rows
 

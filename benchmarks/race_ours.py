@@ -74,14 +74,13 @@ def _train(args, more, trial, steps: int, every: int) -> Row:
   steps_told = [row for row in lines if 'time/step_s' in row]
   found, last = curve(lines, began), steps_told[-1]
   train_s = seconds_of(lines)
-  late = [row['time/step_s'] for row in steps_told[len(steps_told) // 2 :]]
   return {
     'device': about['devices']['kind'],
     'steps': last['step'],
     'planned_steps': steps,
     'train_s': train_s,
     'step_s': train_s / last['step'],
-    'late_step_s': sorted(late)[len(late) // 2],
+    'late_step_s': late_step_s(steps_told),
     # What the process did between its first and last step and the clock did
     # not count: evaluations, and what else stands beside training.
     'aside_s': last['time/elapsed_s']
@@ -159,6 +158,16 @@ def seconds_of(lines: Iterable[Row], stop: float = math.inf) -> float:
       seconds += row['time/step_s'] * (row['step'] - before)
       before = row['step']
   return seconds
+
+
+def late_step_s(steps: list[Row]) -> float:
+  """The median of what steps take in the second half of a run.
+
+  Args:
+    steps: rows of metrics.jsonl with the time of a step.
+  """
+  late = sorted(row['time/step_s'] for row in steps[len(steps) // 2 :])
+  return late[len(late) // 2]
 
 
 def curve(lines: list[Row], began: float) -> list[Row]:

@@ -69,6 +69,26 @@ def run_trials(
   write(args.output, {**facts, **result})
 
 
+def picture(
+  result: str, image: str, draw: Callable[[pathlib.Path], str]
+) -> None:
+  """The command line [RESULT] [--output=PICTURE.svg] of a picture.
+
+  Args:
+    result: by default, in benchmarks/results.
+    image: by default, in docs/images.
+    draw: a result's file -> the picture.
+  """
+  parser = argparse.ArgumentParser()
+  parser.add_argument(
+    'result', type=pathlib.Path, nargs='?', default=RESULTS / result
+  )
+  images = ROOT / 'docs' / 'images'
+  parser.add_argument('--output', type=pathlib.Path, default=images / image)
+  args = parser.parse_args()
+  args.output.write_text(draw(args.result), encoding='utf-8')
+
+
 def write(path: pathlib.Path, result: dict[str, Any]) -> None:
   """Writes a result as JSON for people and programs."""
   path.parent.mkdir(parents=True, exist_ok=True)

@@ -49,9 +49,7 @@ def main() -> None:
     if key in known:
       continue
     rows.append({**score(run, args.tasks, more), 'flags': key[1], **about})
-    args.output.parent.mkdir(parents=True, exist_ok=True)
-    with args.output.open('a', encoding='utf-8') as file:
-      file.write(json.dumps(rows[-1]) + '\n')
+    sweep.keep(rows[-1], args.output)
   print('\n'.join(table(rows)))
 
 

@@ -53,18 +53,17 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def places(args: argparse.Namespace, jobs: int) -> list[Place]:
   """`jobs` on each of `--devices`; without them shares of the CPU's cores."""
+  env = dict(os.environ)
+  if jobs > 1:
+    env['XLA_PYTHON_CLIENT_MEM_FRACTION'] = f'{_MEMORY / jobs:.2f}'
   if args.devices:
-    memory = f'{_MEMORY / jobs:.2f}'
-    env = {**os.environ, 'XLA_PYTHON_CLIENT_MEM_FRACTION': memory}
     return [
       Place(env | {'CUDA_VISIBLE_DEVICES': n, 'HIP_VISIBLE_DEVICES': n})
       for _ in range(jobs)
       for n in args.devices.split(',')
     ]
   cores = sorted(os.sched_getaffinity(0))
-  return [
-    Place(os.environ, frozenset(cores[i::jobs] or cores)) for i in range(jobs)
-  ]
+  return [Place(env, frozenset(cores[i::jobs] or cores)) for i in range(jobs)]
 
 
 def prepare(flags: Sequence[str]) -> None:
@@ -100,6 +99,13 @@ def read(path: pathlib.Path) -> list[Row]:
   return rows
 
 
+def keep(row: Row, path: pathlib.Path) -> None:
+  """Adds a run to those that are done."""
+  path.parent.mkdir(parents=True, exist_ok=True)
+  with path.open('a', encoding='utf-8') as file:
+    file.write(json.dumps(row) + '\n')
+
+
 def work(
   missing: Callable[[list[Row], list[Row]], Row | None],
   make: Callable[[Row, Place], Row | None],
@@ -125,63 +131,78 @@ def work(
   Raises:
     SystemExit: after all others: what the runs that failed said.
   """
-  lock, under_way, failed = threading.Condition(), [], []
-  stopped = False
-
-  def stop() -> None:
-    nonlocal stopped
-    with lock:
-      stopped = True
-      lock.notify_all()
+  shared = _Shared(missing, rows, output, line)
 
   def serve(place: Place) -> None:
     if place.cores:  # Of this thread, and of what it starts.
       os.sched_setaffinity(0, place.cores)
-    while (run := following()) is not None:
-      row, said = None, ''
+    while (run := shared.take()) is not None:
       try:
-        row = make(run, place)
+        shared.end(run, make(run, place))
       except SystemExit as error:  # Others go on; this one is not done.
-        said = str(error)
+        shared.fail(run, str(error))
       except BaseException:
-        stop()
+        shared.stop()
         raise
-      if row is None and not said:
-        stop()
-      with lock:
-        if said:
-          failed.append(said)
-          print(f'{run}: failed', flush=True)
-        else:
-          under_way.remove(run)
-        if row is not None:
-          rows.append(row)
-          with output.open('a', encoding='utf-8') as file:
-            file.write(json.dumps(row) + '\n')
-          print(line(row), flush=True)
-        lock.notify_all()
 
-  def following() -> Row | None:
-    with lock:
-      while not stopped:
-        if (run := missing(rows, under_way)) is not None:
-          under_way.append(run)
-          return run
-        if len(under_way) == len(failed):  # None is left that could end.
-          return None
-        lock.wait()
-    return None
-
-  output.parent.mkdir(parents=True, exist_ok=True)
   with concurrent.futures.ThreadPoolExecutor(len(at)) as pool:
     try:
       list(pool.map(serve, at))
     except BaseException:  # Ctrl-C, too: nothing more is begun.
-      stop()
+      shared.stop()
       raise
-  if failed:
-    raise SystemExit('\n'.join(failed))
-  return not stopped
+  if shared.failed:
+    raise SystemExit('\n'.join(shared.failed))
+  return not shared.stopped
+
+
+class _Shared:
+  """What the workers of `work` have in common."""
+
+  def __init__(self, missing, rows, output, line):
+    self._missing, self._rows = missing, rows
+    self._output, self._line = output, line
+    self._changed = threading.Condition()
+    self._under_way: list[Row] = []  # Those that failed stay: none is retried.
+    self.failed: list[str] = []
+    self.stopped = False
+
+  def take(self) -> Row | None:
+    """The next run, as soon as one can begin; None: there will be none."""
+    with self._changed:
+      while not self.stopped:
+        if (run := self._missing(self._rows, self._under_way)) is not None:
+          self._under_way.append(run)
+          return run
+        if len(self._under_way) == len(self.failed):
+          return None
+        self._changed.wait()
+    return None
+
+  def end(self, run: Row, row: Row | None) -> None:
+    """A run has ended; without a row there was no time for it."""
+    with self._changed:
+      self._under_way.remove(run)
+      if row is None:
+        self.stopped = True
+      else:
+        self._rows.append(row)
+        keep(row, self._output)
+        print(self._line(row), flush=True)
+      self._changed.notify_all()
+
+  def fail(self, run: Row, said: str) -> None:
+    """A run has failed; others go on."""
+    with self._changed:
+      self.failed.append(said)
+      print(f'{run}: failed', flush=True)
+      self._changed.notify_all()
+
+  def stop(self) -> None:
+    """Nothing more is begun."""
+    with self._changed:
+      self.stopped = True
+      self._changed.notify_all()
 
 
 def next_of(

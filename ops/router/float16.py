@@ -26,7 +26,7 @@ def unsupported(h_BLD, *_, **__) -> str | None:
 
 
 def slower(*_, **__) -> str | None:
-  """Why others may be faster."""
+  """Why others come first."""
   return 'it shortens a step by 1 % at most'
 
 

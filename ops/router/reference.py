@@ -22,23 +22,18 @@ def router(h_BLD, previous_BLR, down, down_bias, eda, norm, *rest, eps):
 def behind(
   state_BLR: jax.Array,
   norm_R: jax.Array,
-  fc1_RR: jax.Array,
-  fc1_bias_R: jax.Array,
-  fc2_RR: jax.Array,
-  fc2_bias_R: jax.Array,
-  out_RX: jax.Array,
-  balance_X: jax.Array,
-  *,
+  *rest: jax.Array,
   eps: float,
   products: Sequence[Callable[[jax.Array, jax.Array], jax.Array]],
 ) -> tuple[jax.Array, ...]:
   """What `ops.router` makes of the state; `products` with its matrices."""
+  fc1, fc1_bias, fc2, fc2_bias, out, balance = rest
   first, second, third = products
   a_BLR = rms_norm(state_BLR, norm_R, eps)
-  a_BLR = gelu(first(a_BLR, fc1_RR) + fc1_bias_R[None, None])
-  a_BLR = gelu(second(a_BLR, fc2_RR) + fc2_bias_R[None, None])
-  probs_BLX = softmax(third(a_BLR, out_RX))
-  choice_BL, weight_BL = choose(probs_BLX, balance_X)
+  a_BLR = gelu(first(a_BLR, fc1) + fc1_bias[None, None])
+  a_BLR = gelu(second(a_BLR, fc2) + fc2_bias[None, None])
+  probs_BLX = softmax(third(a_BLR, out))
+  choice_BL, weight_BL = choose(probs_BLX, balance)
   return choice_BL, weight_BL, probs_BLX, state_BLR
 
 

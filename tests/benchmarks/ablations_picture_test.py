@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from benchmarks import ablations_picture
+from benchmarks import ablations_picture, ablations_table
 
 
 def row(variant, seed, bpb, budget='40 s'):
@@ -28,7 +28,7 @@ ROWS = [
 
 
 def test_differences_are_taken_seed_by_seed():
-  mha, adamw = ablations_picture.bars(ROWS[:-1])
+  mha, adamw = ablations_picture.bars(ablations_table.alike(ROWS))
   assert (mha.name, adamw.name) == ('mha', 'adamw')
   assert mha.over == pytest.approx(0.105) and mha.seeds == 2
   # Of two values half an interval is 12.71 times half of their distance.
@@ -38,7 +38,7 @@ def test_differences_are_taken_seed_by_seed():
 
 
 def test_a_dot_is_as_far_from_zero_as_its_number():
-  picture = ET.fromstring(ablations_picture.draw(ROWS))
+  picture = ET.fromstring(ablations_picture.draw(ablations_table.alike(ROWS)))
   shapes = list(picture.iter('{http://www.w3.org/2000/svg}rect'))
   middle = lambda shape: float(shape.get('x')) + float(shape.get('width')) / 2
   (zero,) = [s for s in shapes if s.get('class') == 'quiet']
@@ -51,4 +51,4 @@ def test_a_dot_is_as_far_from_zero_as_its_number():
 
 def test_runs_that_cannot_be_compared_are_not():
   with pytest.raises(SystemExit, match='one preset, budget and device'):
-    ablations_picture.draw([*ROWS, row('mha', 0, 1.0, budget='80 s')])
+    ablations_table.alike([*ROWS, row('mha', 0, 1.0, budget='80 s')])

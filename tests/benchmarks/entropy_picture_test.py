@@ -9,9 +9,9 @@ import pytest
 from benchmarks import entropy_picture
 
 
-def row(variant, lr, bpb, curve, budget='40 s', seed=0):
+def row(variant, lr, bpb, curve, seed=0):
   return {
-    'budget': budget, 'variant': variant, 'lr': lr, 'seed': seed, 'bpb': bpb,
+    'variant': variant, 'lr': lr, 'seed': seed, 'bpb': bpb,
     'curve': [[step, 1.0, entropy, 0.5] for step, entropy in curve],
   }  # fmt: skip
 
@@ -20,7 +20,6 @@ ROWS = [
   row('preset', 1.0, 1.2, [(10, 0.6)]),
   row('preset', 2.0, 1.0, [(1, 0.5), (10, 0.9), (100, 0.99), (400, 0.9999)]),
   row('preset', 2.0, 1.0, [(10, 0.7)], seed=1),
-  row('preset', 1.0, 0.1, [(10, 0.7)], budget='speed'),
   row('linear router', 1.0, 1.1, [(10, 0.3), (100, None)]),
   row('mha', 1.0, 1.1, [(10, 0.3)]),  # No variant of routers.
 ]

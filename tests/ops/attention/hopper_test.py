@@ -177,7 +177,7 @@ def test_ranges_of_keys_hold_those_of_queries():
   assert held(queries, 3, 1) and not held(keys, 1, 3)
 
 
-def test_auto_waits_for_times_of_narrow_heads():
+def test_auto_waits_for_a_comparison_of_narrow_heads():
   shape = lambda channels: jax.ShapeDtypeStruct(
     (2, 256, 2, channels), 'bfloat16'
   )
