@@ -17,7 +17,7 @@ import argparse
 import pathlib
 from collections.abc import Iterator
 
-from benchmarks import ablations_table, race, record, sweep
+from benchmarks import ablations_table, race, race_table, record, sweep
 
 
 def main() -> None:
@@ -40,15 +40,17 @@ def table(rows: list[race.Row]) -> Iterator[str]:
   yield '|' + ' --- |' * 8
   rows = [row for row in rows if row['target'] is None]
   most = max((row['seconds'] for row in rows), default=0)  # Not of trials.
-  for mine in race.groups([row for row in rows if row['seconds'] == most]):
+  for mine in race_table.groups(
+    [row for row in rows if row['seconds'] == most]
+  ):
     mean, half = ablations_table.interval(r['bpb'] for r in mine)
     seconds = [row['train_s'] for row in mine]
     tokens = [row['tokens'] / 1e6 for row in mine]
-    epochs = [race.epochs(row) for row in mine]
+    epochs = [race_table.epochs(row) for row in mine]
     cells = [
       mine[0]['program'],
       mine[0]['device'],
-      race.settings(mine[0]),
+      race_table.settings(mine[0]),
       str(len(mine)),
       f'{min(seconds):.1f} to {max(seconds):.1f}',
       f'{sum(tokens) / len(tokens):.0f}',

@@ -20,10 +20,10 @@ import math
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from benchmarks import race_data, race_ours, record, sweep
+from benchmarks import race_data, race_ours, race_table, record, sweep
 from zaya_jax import config as config_lib
 
 Row = dict[str, Any]
@@ -33,8 +33,6 @@ PEERS = {
   'adamw': 'benchmarks.peers.dense_gpt',
   'strong': 'benchmarks.peers.strong_gpt',
 }
-# What all seeds and rates of a program have in common.
-_CELL = ('program', 'preset', 'flags', 'shape', 'seconds', 'target')
 # Flags of the trainer that peers follow, too.
 _SEEN = ('--data.', '--model.vocab_size')
 # Ours are of Muon and AdamW alike, those of `strong` of its Muon.
@@ -124,7 +122,7 @@ def run(
     row = {**trial, **_make(args, more, config, trial, rows), **about}
     rows.append(row)
     sweep.keep(row, args.output)
-    print(line(row), flush=True)
+    print(race_table.line(row), flush=True)
   return rows
 
 
@@ -256,48 +254,3 @@ def _divides(width: int) -> bool:
 
 def _numbers(text: str) -> list[float]:
   return [float(part) for part in text.split(',')]
-
-
-def line(row: Row) -> str:
-  """A run for people."""
-  end = race_ours.reached(row['curve'], row['target'])
-  return (
-    f'{row["program"]:<9} {row["shape"]:<7} lr {row["lr"]:<7g} seed '
-    f'{row["seed"]}  {row["steps"]:6,} steps {row["train_s"]:6.1f} of '
-    f'{row["seconds"]:g} s  {epochs(row):.2f} epochs  {row["bpb"]:.4f} bits '
-    'per byte'
-    + (f', {row["target"]:g} at {end["train_s"]:.1f} s' if end else '')
-    + ('' if row['counts'] else '  too long: does not count')
-  )
-
-
-def epochs(row: Row) -> float:
-  """How often a run read the text: who reads it twice learns it by heart."""
-  return row['tokens'] / row['train_tokens']
-
-
-def groups(rows: list[Row]) -> Iterator[list[Row]]:
-  """The runs of each program at its full time and best rate, by seed.
-
-  Args:
-    rows: of one or several outputs.
-  """
-  rows = [row for row in rows if row['counts']]
-  keys = (*_CELL, 'device')
-  cells = {tuple(row[key] for key in keys): None for row in rows}
-  for cell in cells:
-    mine = [row for row in rows if tuple(row[key] for key in keys) == cell]
-    by_rate: dict[float, dict[int, Row]] = {}
-    for row in mine:
-      by_rate.setdefault(row['lr'], {})[row['seed']] = row
-    most = max(map(len, by_rate.values()))
-    full = [seeds for seeds in by_rate.values() if len(seeds) == most]
-    best = min(full, key=lambda seeds: min(r['bpb'] for r in seeds.values()))
-    yield [best[seed] for seed in sorted(best)]
-
-
-def settings(row: Row) -> str:
-  """Of a run, what is not its program or seed."""
-  if row['program'] == OURS:
-    return ' '.join([row['preset'], row['flags']]).strip() + f', {row["lr"]:g}'
-  return f'{row["shape"]}, {row["lr"]:g}'

@@ -20,7 +20,14 @@ import pathlib
 import statistics
 from collections.abc import Iterable, Iterator
 
-from benchmarks import ablations_table, race, race_ours, record, sweep
+from benchmarks import (
+  ablations_table,
+  race,
+  race_ours,
+  race_table,
+  record,
+  sweep,
+)
 
 PAGE = record.ROOT / 'docs' / 'speedrun.md'
 _BEGIN, _END = '<!-- records: begin -->', '<!-- records: end -->'
@@ -53,7 +60,7 @@ def table(rows: list[race.Row]) -> Iterator[str]:
   if not rows:
     yield 'No run is on record yet.'
   targets: dict[float, list[list[race.Row]]] = collections.defaultdict(list)
-  for mine in race.groups(rows):
+  for mine in race_table.groups(rows):
     targets[mine[0]['target']].append(mine)
   for target in sorted(targets):
     yield ''
@@ -76,7 +83,7 @@ def _cells(mine: list[race.Row]) -> list[str]:
   rest = [row for row, end in zip(mine, ends, strict=True) if not end]
   return [
     mine[0]['program'],
-    race.settings(mine[0]),
+    race_table.settings(mine[0]),
     _mean(end['train_s'] for end in there),
     _mean(end['whole_s'] for end in there),
     f'{len(there)} of {len(mine)}',
