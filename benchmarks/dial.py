@@ -3,7 +3,7 @@
 
     python -m benchmarks.dial --dials=1,2,3,4,5 --minutes=9 --data.input=FOLDER
     python -m benchmarks.dial --dials=1,2,3 --longer=0.5,1,2 --experts=0,16
-    python -m benchmarks.dial --fit [--law=zaya_jax/plan/law.toml]
+    python -m benchmarks.dial --fit [--dials=4,5,6] [--law=zaya_jax/plan/law.toml]
 
 A cell is a dial, so many times its own tokens (`--longer`), and a number of
 experts (`--experts`, 0: its own). The first seed is trained with multiples of
@@ -38,6 +38,7 @@ from zaya_jax.plan import law as law_lib
 
 Row = dict[str, Any]
 CELL = ('dial', 'longer', 'experts')
+_DIALS = '1,2,3,4,5'
 
 
 def main() -> None:
@@ -48,6 +49,8 @@ def main() -> None:
   if not args.fit:
     sweep(args, more, rows)
     return
+  if args.dials:
+    rows = [r for r in rows if r['dial'] in _numbers(args.dials, int)]
   result = fit(rows)
   print('\n'.join(dial_table.table(result)))
   about = record.circumstances('benchmarks.dial', ('scipy',))
@@ -84,7 +87,7 @@ def missing(
     rows: what is done.
     under_way: runs that are being made.
   """
-  for n in _numbers(args.dials, int):
+  for n in _numbers(args.dials or _DIALS, int):
     for longer in _numbers(args.longer, float):
       for experts in _numbers(args.experts, int):
         cell = {'dial': n, 'longer': longer, 'experts': experts}
@@ -270,7 +273,7 @@ def _parser() -> argparse.ArgumentParser:
   parser = argparse.ArgumentParser(
     allow_abbrev=False, description=(__doc__ or '').partition('\n')[0]
   )
-  parser.add_argument('--dials', default='1,2,3,4,5')
+  parser.add_argument('--dials', help=f'default: {_DIALS}; of --fit: all')
   parser.add_argument('--longer', default='1', help="times a dial's own tokens")
   parser.add_argument('--experts', default='0', help="0: a dial's own")
   parser.add_argument('--factors', default='0.5,1,2', help="times the rule's")

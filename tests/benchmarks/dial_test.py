@@ -139,6 +139,12 @@ def test_what_is_fitted_is_shown_and_read_by_the_plan(tmp_path, monkeypatch):
   largest = max(result['points'], key=lambda p: p['active'] * p['tokens'])
   assert found.loss(largest) == pytest.approx(largest['bpb'], rel=1e-4)
   assert found.beyond(largest) == {}
+  shown.clear()
+  monkeypatch.setattr(sys, 'argv', [*words, '--dials=1,2,3'])
+  dial.main()
+  text = '\n'.join(shown)
+  assert '| 4 | ' not in text and 'Largest run (dial 3, x2)' in text
+  assert law_lib.Law.read(law).beyond(largest)
 
 
 def test_too_few_runs_are_no_law(tmp_path):
