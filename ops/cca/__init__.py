@@ -9,11 +9,7 @@ from ops.triton import backend
 
 ENGINES = (
   dispatch.Engine(
-    'hopper',
-    hopper.cca_prologue,
-    hopper.unsupported,
-    platforms=('cuda',),
-    slower=hopper.slower,
+    'hopper', hopper.cca_prologue, hopper.unsupported, platforms=('cuda',)
   ),
   backend.engine(triton.cca_prologue, triton.unsupported, dispatch.wide),
   dispatch.Engine('xla', reference.cca_prologue),

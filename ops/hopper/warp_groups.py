@@ -35,13 +35,6 @@ def unavailable() -> str | None:
   return None
 
 
-def unmeasured(channels: int) -> str | None:
-  """Why other engines come first at heads of so many channels."""
-  if channels == 128:
-    return None
-  return f'not compared on a GPU at heads of {channels}'
-
-
 def divide(x, by: int):
   """Quotient and remainder; // and % ask about signs."""
   return lax.div(x, jnp.int32(by)), lax.rem(x, jnp.int32(by))

@@ -4,18 +4,11 @@
 import jax
 
 from ops import dispatch
-from ops.router import float16, triton, xla
+from ops.router import triton, xla
 from ops.triton import backend
 
 ENGINES = (
   backend.engine(triton.router, triton.unsupported, triton.slower),
-  dispatch.Engine(
-    'float16',
-    float16.router,
-    float16.unsupported,
-    platforms=('cuda', 'rocm'),
-    slower=float16.slower,
-  ),
   dispatch.Engine('xla', xla.router),
 )
 

@@ -110,14 +110,11 @@ def back_matrix(w_DF: jax.Array) -> jax.Array:
   return jnp.concatenate([high, high, low], axis=1)
 
 
-def parts(
-  x: jax.Array, dtype: jnp.dtype = jnp.bfloat16
-) -> tuple[jax.Array, jax.Array]:
-  """Float32 as its rounding to a type and that of what it leaves."""
+def parts(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """Float32 as its rounding to bfloat16 and that of what it leaves."""
   # Or XLA may take it that rounding there and back leaves what was.
-  kind = jnp.finfo(dtype)
-  rounded = jax.lax.reduce_precision(x, kind.nexp, kind.nmant)
-  return rounded.astype(dtype), (x - rounded).astype(dtype)
+  rounded = jax.lax.reduce_precision(x, exponent_bits=8, mantissa_bits=7)
+  return rounded.astype(jnp.bfloat16), (x - rounded).astype(jnp.bfloat16)
 
 
 def halves(x: jax.Array) -> jax.Array:

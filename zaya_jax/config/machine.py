@@ -90,7 +90,7 @@ class OpsConfig:
   residual_rms_norm: Literal['auto', 'hip', 'triton', 'xla'] = field(
     'auto', 'Residual merge and the RMSNorm after it.'
   )
-  router: Literal['auto', 'triton', 'float16', 'xla'] = field(
+  router: Literal['auto', 'triton', 'xla'] = field(
     'auto', 'Router: from the tokens to the choice of each.'
   )
   experts: Literal['auto', 'hip', 'hopper', 'triton', 'ragged', 'xla'] = field(

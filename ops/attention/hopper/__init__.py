@@ -40,8 +40,6 @@ def unsupported(q_BLHC, k_BSKC, v_BSKC, **options) -> str | None:
 
 def slower(q_BLHC: jax.Array, *_, **__) -> str | None:
   """Where other engines may be faster."""
-  if reason := warp_groups.unmeasured(q_BLHC.shape[-1]):
-    return reason
   if _saves(q_BLHC):
     return None
   return 'not measured where scores are computed anew for their gradients'

@@ -48,11 +48,6 @@ def unsupported(projected_BLP, kernel_GCX, bias, t, cos_BLR, *_):
   return None
 
 
-def slower(_, kernel_GCX, *__, **___) -> str | None:
-  """Where other engines may be faster."""
-  return warp_groups.unmeasured(kernel_GCX.shape[1])
-
-
 def cca_prologue(*inputs: Any) -> tuple[jax.Array, ...]:
   """See `ops.cca_prologue`."""
   projected_BLP, kernel, bias, temperature, *tables, segments, first = inputs

@@ -217,10 +217,3 @@ def test_what_it_cannot_take_is_said(monkeypatch, change, reason):
 
   assert why_not() is None
   assert reason in why_not(**change)
-
-
-def test_auto_waits_for_a_comparison_of_narrow_heads():
-  kernel = lambda channels: jnp.zeros((3, channels, 3 * channels))
-  assert hopper.slower(None, kernel(128)) is None
-  said = hopper.slower(None, kernel(64))
-  assert said == 'not compared on a GPU at heads of 64'
