@@ -3,7 +3,7 @@
 
     python -m benchmarks.dial --dials=1,2,3,4,5 --minutes=9 --data.input=FOLDER
     python -m benchmarks.dial --dials=1,2,3 --longer=0.5,1,2 --experts=0,16
-    python -m benchmarks.dial --fit [--dials=4,5,6] [--law=zaya_jax/plan/law.toml]
+    python -m benchmarks.dial --fit [--dials=4,5] [--law=zaya_jax/plan/law.toml]
 
 A cell is a dial, so many times its own tokens (`--longer`), and a number of
 experts (`--experts`, 0: its own). The first seed is trained with multiples of

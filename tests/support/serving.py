@@ -56,10 +56,11 @@ def engine(
   waiting: int = 64,
   pieces: Sequence[int] = PIECES,
   prefixes: int = 0,
+  together: int | None = None,
 ) -> engine_lib.Engine:
   """An engine that has begun to work."""
   slots = slots_lib.Slots(
-    of.decoder, count, size, of.stop_ids, pieces, prefixes
+    of.decoder, count, size, of.stop_ids, pieces, prefixes, together
   )
   made = engine_lib.Engine(slots, of.tokenizer, waiting)
   made.start()

@@ -42,40 +42,33 @@ class Cache:
 _ROWS = {'conv': 1, 'delayed': 1}
 
 
-def row(cache: Cache, index: jax.Array) -> Cache:
-  """One row of a cache whose rows are filled apart, as a cache."""
-
-  def cut(name, leaf):
-    return jax.lax.dynamic_slice_in_dim(leaf, index, 1, _ROWS.get(name, 0))
-
-  return _by_name(cut, cache)
-
-
-def put_row(cache: Cache, row: Cache, index: jax.Array) -> Cache:
-  """The cache with another row in place of one."""
-
-  def put(name, leaf, new):
-    return jax.lax.dynamic_update_slice_in_dim(
-      leaf, new, index, _ROWS.get(name, 0)
-    )
-
-  return _by_name(put, cache, row)
-
-
 def rows(cache: Cache, indices: jax.Array) -> Cache:
   """Some rows of a cache whose rows are filled apart, as a cache."""
 
   def take(name, leaf):
-    return jnp.take(leaf, indices, _ROWS.get(name, 0), mode='clip')
+    axis = _ROWS.get(name, 0)
+    if len(indices) == 1:
+      return jax.lax.dynamic_slice_in_dim(leaf, indices[0], 1, axis)
+    return jnp.take(leaf, indices, axis, mode='clip')
 
   return _by_name(take, cache)
 
 
 def put_rows(cache: Cache, some: Cache, indices: jax.Array) -> Cache:
-  """The cache with others in place of some rows; none is named twice."""
+  """The cache with others in place of some rows.
+
+  Args:
+    cache: whose rows are filled apart.
+    some: of `rows`.
+    indices: none twice; one beyond the last row is dropped, where there are
+      several.
+  """
 
   def put(name, leaf, new):
-    where = (slice(None),) * _ROWS.get(name, 0) + (indices,)
+    axis = _ROWS.get(name, 0)
+    if len(indices) == 1:  # XLA for CPUs copies all rows to change some.
+      return jax.lax.dynamic_update_slice_in_dim(leaf, new, indices[0], axis)
+    where = (slice(None),) * axis + (indices,)
     return leaf.at[where].set(new, mode='drop', unique_indices=True)
 
   return _by_name(put, cache, some)

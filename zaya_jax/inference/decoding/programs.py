@@ -62,39 +62,41 @@ def steps(about, weights, state, sample, no_repeat=0):
 
 
 def read(about, weights, part, state, scored=False):
-  """Tokens of a prompt go into one slot, after those that are there.
+  """Tokens of R prompts go into as many slots, after those that are there.
 
   Args:
     about: of the decoder.
     weights: of `network.prepare`.
-    part: 'tokens' [1, L] int32; 'next' [L] int32, what follows each; 'count'
-      of L that are tokens; 'slot'; 'fresh', whether the slot begins anew.
+    part: 'tokens' [R, L] int32; 'next' [R, L] int32, what follows each; by row
+      [R] 'count', how many are tokens; 'slot', none twice, one that there is
+      not for a row without a prompt; 'fresh', whether the slot begins anew.
     state: of `slots.Slots`.
-    scored: whether to say how likely the tokens of 'next' are.
+    scored: whether to say how likely the tokens of 'next' are; R is 1.
 
   Returns:
     What `sampling.scores` gives, or nothing; and the state.
   """
-  slot, fresh = part['slot'], part['fresh']
+  tokens_RL, slot_R, fresh_R = part['tokens'], part['slot'], part['fresh']
   cache = state['cache']
-  empty = network.init_cache(about.config, weights, 1, cache.valid.shape[1])
-  row = cache_lib.row(cache, slot)
-  row = dataclasses.replace(
-    row,
-    conv=jnp.where(fresh, empty.conv, row.conv),
-    delayed=jnp.where(fresh, empty.delayed, row.delayed),
-    length=jnp.where(fresh, 0, row.length),
-    valid=row.valid & ~fresh,
-    position=jnp.where(fresh, 0, row.position),
+  size = cache.valid.shape[1]
+  empty = network.init_cache(about.config, weights, len(tokens_RL), size)
+  rows = cache_lib.rows(cache, slot_R)
+  fresh_1R1 = fresh_R[None, :, None]
+  rows = dataclasses.replace(
+    rows,
+    conv=jnp.where(fresh_1R1[..., None], empty.conv, rows.conv),
+    delayed=jnp.where(fresh_1R1, empty.delayed, rows.delayed),
+    length=jnp.where(fresh_R, 0, rows.length),
+    valid=rows.valid & ~fresh_R[:, None],
+    position=jnp.where(fresh_R, 0, rows.position),
   )
-  tokens_1L = part['tokens']
-  mask_1L = (jnp.arange(tokens_1L.shape[1]) < part['count'])[None]
-  x_1LD, row = network.forward(about.config, weights, tokens_1L, row, mask_1L)
+  mask_RL = jnp.arange(tokens_RL.shape[1])[None] < part['count'][:, None]
+  x_RLD, rows = network.forward(about.config, weights, tokens_RL, rows, mask_RL)
   found = {}
   if scored:
-    logits_LV = _logits(about, weights, x_1LD)[0]
-    found = sampling.scores(logits_LV, part['next'], about.top)
-  return found, {**state, 'cache': cache_lib.put_row(cache, row, slot)}
+    logits_LV = _logits(about, weights, x_RLD)[0]
+    found = sampling.scores(logits_LV, part['next'][0], about.top)
+  return found, {**state, 'cache': cache_lib.put_rows(cache, rows, slot_R)}
 
 
 def settle(about, weights, values, state):

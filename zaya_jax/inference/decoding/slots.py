@@ -5,8 +5,9 @@ Each slot is a row of the cache, filled from its first column. A prompt is read
 in pieces of a few sizes, so that few programs serve all lengths, and between
 two pieces the other slots go on; then the slot takes part in the step, which is
 one program for all of them, or for a power of two of slots where few have a
-text. Here is what happens on the device; what comes when is decided by
-`serve.engine`.
+text. On accelerators pieces of several prompts are one program, since reading
+the weights takes most of its time. Here is what happens on the device; what
+comes when is decided by `serve.engine`.
 """
 
 import dataclasses
@@ -20,10 +21,12 @@ import numpy as np
 
 from zaya_jax.inference.decoding import decoder as decoder_lib
 from zaya_jax.inference.decoding import network, programs
+from zaya_jax.inference.decoding import pieces as pieces_lib
 from zaya_jax.inference.decoding import prefixes as prefixes_lib
 
-# Tokens of a prompt that are read at once; each divides the next.
-PIECES = (32, 128, 512)
+# Pieces of a program, at most, and tokens times those that they look back at:
+# both together decide how much memory a program of pieces takes.
+_TOGETHER, _PAIRS = 8, 2**24
 
 
 class Slots:
@@ -34,8 +37,9 @@ class Slots:
     count: texts at the same time.
     size: tokens that a slot has room for, at least.
     stop_ids: tokens that end a text.
-    pieces: sizes of pieces, ascending, each a divisor of the next.
+    sizes: of pieces, ascending, each a divisor of the next.
     prefixes: as many slots full of beginnings of prompts are kept.
+    together: pieces of a program, at most; None: what a device gains by.
   """
 
   def __init__(
@@ -44,12 +48,13 @@ class Slots:
     count: int,
     size: int,
     stop_ids: Sequence[int] = (),
-    pieces: Sequence[int] = PIECES,
+    sizes: Sequence[int] = pieces_lib.SIZES,
     prefixes: int = 0,
+    together: int | None = None,
   ):
     self._decoder = decoder
-    largest = min([p for p in pieces if p >= size] or [pieces[-1]])
-    self._pieces = [p for p in pieces if p <= largest]
+    largest = min([n for n in sizes if n >= size] or [sizes[-1]])
+    self.pieces = pieces_lib.Pieces([n for n in sizes if n <= largest])
     # No piece may reach beyond the end: what is written there would be moved.
     self.size = -(-size // largest) * largest
     self.count = count
@@ -58,10 +63,16 @@ class Slots:
     self._shapes = jax.eval_shape(lambda state: state, self._state)
     self._few = [count]  # Steps of so many slots are compiled.
     self._later: set[int] = set()  # Sizes of scored pieces that are not.
+    if together is None:
+      # A CPU computes as long for each piece.
+      room = _PAIRS // (largest * self.size) if self.steps > 1 else 1
+      together = min(count, _TOGETHER, max(1, room))
+    self._together = together
+    self._several: set[int] = set()  # Sizes of pieces that are, for several.
     self._pool = None
     if prefixes:
       self._pool = prefixes_lib.Pool(
-        decoder, prefixes * self.size, self._pieces[0]
+        decoder, prefixes * self.size, self.pieces.sizes[0]
       )
 
   def _new(self, stop_ids: Sequence[int]) -> dict[str, Any]:
@@ -87,11 +98,11 @@ class Slots:
 
   def warm(self) -> None:
     """Compiles what every text needs."""
-    for size in self._pieces:
-      self._read(0, np.zeros(size, np.int32), 0, True, False, size)
+    for size in self.pieces.sizes:
+      self._run(programs.read, (self._part([], 1, size), self._state), False)
       if self._pool:
         rows = self._pool.some(size)
-        self._keep(0, 0, rows)
+        self._keep_rows(0, 0, rows)
         self._restore(0, 0, 0, rows)
     self.start(0, 0, 0, no_repeat=1, ids=np.zeros(1, np.int32))
     self.end(0)
@@ -100,22 +111,34 @@ class Slots:
   def rest(self, scored: bool = True) -> list[Callable[[], None]]:
     """What compiles the programs that only some texts need.
 
-    They may be called in another thread. Until then steps are of all slots, and
-    prompts that are scored wait: see `reads`.
+    They may be called in another thread. Until then steps are of all slots,
+    pieces are read one by one, and prompts that are scored wait: see `reads`.
 
     Args:
       scored: whether there will be such prompts.
     """
-    self._later = {*self._pieces} if scored else set()
+    self._later = {*self.pieces.sizes} if scored else set()
     # A step over few copies their rows: no more than a part of the cache.
     most = max(1, self.count // 4) if self.count > 1 else 0
     counts = [1 << i for i in range(most.bit_length())]
     few = [functools.partial(self._compile_few, count) for count in counts]
-    pieces = sorted(self._later)
-    return [*(functools.partial(self._compile_scored, p) for p in pieces), *few]
+    scored_ = [
+      functools.partial(self._compile_scored, p) for p in sorted(self._later)
+    ]
+    several = [
+      functools.partial(self._compile_several, p)
+      for p in self.pieces.sizes
+      if self._together > 1
+    ]
+    return [*scored_, *few, *several]
+
+  def _compile_several(self, size: int) -> None:
+    part = self._part([], self._together, size)
+    self._compiled(programs.read, (part, self._shapes), False)
+    self._several.add(size)
 
   def _compile_scored(self, size: int) -> None:
-    part = self._part(0, np.zeros(size, np.int32), 0, True, size)
+    part = self._part([], 1, size)
     try:
       self._compiled(programs.read, (part, self._shapes), True)
     finally:  # Who asks is told what is wrong.
@@ -130,18 +153,16 @@ class Slots:
     """Whether pieces can be read without waiting for a compiler."""
     return not (scored and self._later)
 
-  def piece(self, begin: int, left: int) -> int:
-    """How many of `left` tokens are read next, if `begin` were."""
-    return min(left, self._limit(begin))
+  def together(self, size: int) -> int:
+    """How many pieces of a size may be read at once."""
+    return self._together if size in self._several else 1
 
-  def _limit(self, begin: int) -> int:
-    """The most tokens of a piece, whatever comes behind it.
+  def beginning(self, ids: np.ndarray) -> bytes | None:
+    """What prompts have alike of which one leaves something for another.
 
-    So prompts that begin alike have the same pieces. The first ones are small:
-    less is read again of short prompts.
+    None: nothing is kept.
     """
-    first = self._pieces[:2][-1]
-    return max(p for p in self._pieces if p <= max(begin, first))
+    return ids[: self.pieces.limit(0)].tobytes() if self._pool else None
 
   def restore(self, slot: int, ids: np.ndarray) -> int:
     """Gives a slot what is known of a prompt that begins; then `read` it.
@@ -155,59 +176,48 @@ class Slots:
     """
     if not self._pool:
       return 0
-    ends, end = [], 0
-    while left := len(ids) - 1 - end:
-      end += self.piece(end, left)
-      ends.append(end)
-    read = 0
+    read, ends = 0, self.pieces.ends(ids)
     for end, rows in self._pool.find(slot, ids, ends):
       self._restore(slot, read, end, rows)
       read = end
     return read
 
   def read(
-    self, slot: int, ids: np.ndarray, begin: int, scored: bool = False
+    self, pieces: Sequence[pieces_lib.Piece], scored: bool = False
   ) -> dict[str, jax.Array]:
-    """Reads the next piece of a prompt.
+    """Reads the next piece of some prompts.
 
     Args:
-      slot: where to.
-      ids: the prompt, [L] int32; of its last token only the step knows more.
-      begin: tokens that were read; 0: the slot begins anew.
-      scored: whether to say how likely each token after these is.
+      pieces: of one `padded` size, and no more than `together` says.
+      scored: whether to say how likely each token after these is; of one piece.
 
     Returns:
       What `sampling.scores` gives for tokens `begin + 1` to the end of the
       piece, and behind them for padding; nothing if not `scored`.
     """
-    count = self.piece(begin, len(ids) - 1 - begin)
-    size = next(p for p in self._pieces if p >= count)
-    # With the token that follows the piece.
-    part = np.zeros(size + 1, np.int32)
-    part[: count + 1] = ids[begin : begin + count + 1]
-    found = self._read(slot, part, count, begin == 0, scored, size)
+    size = self.pieces.padded(pieces[0])
+    rows = 1 if len(pieces) == 1 else self._together
+    part = self._part(pieces, rows, size)
+    found = self._run(programs.read, (part, self._state), scored)
     # Another program may round in another way.
-    if self._pool and count and not scored:
-      is_end = count < self._limit(begin)
-      rows = self._pool.add(slot, ids, begin, size, is_end)
-      if rows is not None:
-        self._keep(slot, begin, rows)
+    if self._pool and not scored:
+      for piece in pieces:
+        self._keep(piece, size)
     return found
 
-  def _read(self, slot, part, count, fresh, scored, size):
-    values = self._part(slot, part, count, fresh, size)
-    return self._run(programs.read, (values, self._state), scored)
+  def _part(self, pieces, rows, size):
+    return self.pieces.part(pieces, rows, size, self.count)
 
-  def _part(self, slot, part, count, fresh, size):
-    return {
-      'tokens': jnp.asarray(part[None, :size]),
-      'next': jnp.asarray(np.resize(part[1:], size)),
-      'count': jnp.int32(count),
-      'slot': jnp.int32(slot),
-      'fresh': jnp.asarray(fresh),
-    }
+  def _keep(self, piece, size):
+    """Keeps a piece that was read, if it is new."""
+    slot, ids, begin = piece
+    if count := self.pieces.count(piece):
+      is_end = count < self.pieces.limit(begin)
+      rows = self._pool.add(slot, ids, begin, size, is_end)
+      if rows is not None:
+        self._keep_rows(slot, begin, rows)
 
-  def _keep(self, slot, begin, rows):
+  def _keep_rows(self, slot, begin, rows):
     where = {'slot': jnp.int32(slot), 'begin': jnp.int32(begin), 'rows': rows}
     args = (where, self._state, self._pool.cache)
     keep = self._compiled(programs.keep, args)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which text is continued when: continuous batching in a thread of its own.
 
-A turn of the thread gives waiting jobs the slots that are free, reads a piece
-of one prompt, or as many as take no longer than what follows, and starts one
-program that makes tokens for every slot whose prompt was read. It looks at the
+A turn of the thread gives waiting jobs the slots that are free, reads pieces of
+prompts, as many as take no longer than what follows, and starts one program
+that makes tokens for every slot whose prompt was read. It looks at the
 tokens of a program while the next one runs. So a long prompt delays the others
 by no more than their own steps, and a job that ends or is cancelled gives its
 slot to the next one without waiting for the rest.
@@ -21,9 +21,11 @@ from pipelines import tokenizer as tokenizer_lib
 from zaya_jax.inference import continuation
 from zaya_jax.inference.decoding import slots as slots_lib
 from zaya_jax.inference.serve import jobs as jobs_lib
+from zaya_jax.inference.serve import readers as readers_lib
 
-# On a GPU the largest piece takes about as long as so many steps.
-_STEPS_OF_A_PIECE = 2
+# On a GPU a program of one piece takes about as long as so many steps, and one
+# of several pieces as long as so many of one.
+_STEPS_OF_A_PIECE, _SEVERAL = 2, 2
 _COMPILING_S = 0.01  # Between two looks at whether a program is there.
 
 
@@ -58,7 +60,7 @@ class Engine:
     self._waiting: collections.deque[jobs_lib.Job] = collections.deque()
     self._cancelled: set[jobs_lib.Job] = set()
     self._in: list[jobs_lib.Job | None] = [None] * slots.count
-    self._reading: collections.deque[int] = collections.deque()  # Slots.
+    self._readers = readers_lib.Readers(slots)
     self._running: collections.deque[Any] = collections.deque()
     self._closed = False
     self.failure: BaseException | None = None
@@ -116,8 +118,9 @@ class Engine:
   def _run(self) -> None:
     try:
       while self._assign():
-        for _ in range(max(1, self._slots.steps // _STEPS_OF_A_PIECE)):
-          self._read()
+        left = max(1, self._slots.steps // _STEPS_OF_A_PIECE)
+        while left > 0 and (count := self._read()):
+          left -= 1 if count == 1 else _SEVERAL
         self._step()
     # What jax raises here has no class of its own; nobody must wait for ever.
     except BaseException as error:
@@ -151,28 +154,24 @@ class Engine:
       for slot, job in enumerate(self._in):
         if job is None and waiting:
           self._in[slot] = waiting.pop(0)
-          self._reading.append(slot)
+          self._readers.add(slot, self._in[slot])
       self._waiting = collections.deque(waiting)
       return not self._closed
 
-  def _read(self) -> None:
-    """Reads a piece of the prompt that came first."""
-    slot = self._next()
-    if slot is None:
-      return
-    job = self._in[slot]
-    if not job.is_begun:
-      job.is_begun = True
-      if not job.prompt_scored:
-        job.read = job.cached = self._slots.restore(slot, job.ids)
-    count = self._slots.piece(job.read, len(job.ids) - 1 - job.read)
-    if count or not job.read:  # A single token: the slot begins anew.
-      found = self._slots.read(slot, job.ids, job.read, job.prompt_scored)
-      job.pieces.append((count, found))
-      job.read += count
-    if job.read < len(job.ids) - 1:
-      return
-    self._reading.remove(slot)
+  def _read(self) -> int:
+    """Reads pieces of the prompts that came first; how many."""
+    turn = self._readers.next()
+    if not turn and 0 < len(self._readers) == self.busy:
+      time.sleep(_COMPILING_S)  # There is nothing else to do.
+    self._readers.read(turn)
+    for slot, job in turn.items():
+      if job.read >= len(job.ids) - 1:
+        self._readers.remove(slot)
+        self._begin(slot, job)
+    return len(turn)
+
+  def _begin(self, slot, job) -> None:
+    """The text of a job whose prompt was read."""
     job.is_read = True
     job.text = continuation.Continuation(self._tokenizer, job.stop)
     prompt = self._prompt(job)
@@ -194,15 +193,6 @@ class Engine:
       no_repeat=job.no_repeat,
       ids=job.ids[:-1],
     )
-
-  def _next(self) -> int | None:
-    """The slot that reads next; None: none does."""
-    for slot in self._reading:
-      if self._slots.reads(self._in[slot].prompt_scored):
-        return slot
-    if self._reading and len(self._reading) == self.busy:
-      time.sleep(_COMPILING_S)  # There is nothing else to do.
-    return None
 
   def _prompt(self, job) -> tuple[jobs_lib.Token, ...]:
     """The tokens of a prompt, if they were asked for."""
@@ -279,4 +269,4 @@ class Engine:
     if job.is_read:  # The device may be in the middle of the text.
       self._slots.end(slot)
     else:
-      self._reading.remove(slot)
+      self._readers.remove(slot)

@@ -12,6 +12,7 @@ from zaya_jax.hub import packing
 from zaya_jax.hub.quantized import choice as choice_lib
 from zaya_jax.inference import load as load_lib
 from zaya_jax.inference import model as model_lib
+from zaya_jax.inference.decoding import pieces as pieces_lib
 from zaya_jax.inference.decoding import slots as slots_lib
 from zaya_jax.inference.serve import engine as engine_lib
 
@@ -75,7 +76,7 @@ def running(
     settings.slots,
     size,
     of.stop_ids,
-    slots_lib.PIECES,
+    pieces_lib.SIZES,
     settings.prefixes,
   )
   slots.warm()

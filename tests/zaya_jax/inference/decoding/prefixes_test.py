@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.support import serving
-from zaya_jax.inference.decoding import prefixes, slots
+from zaya_jax.inference.decoding import pieces, prefixes, slots
 
 RNG = np.random.default_rng(0)
 FIRST = RNG.integers(0, 256, 30).astype(np.int32)
@@ -72,8 +72,9 @@ def test_state_is_the_same_to_the_bit(model):
       at = made.restore(slot, SECOND)
       assert at == (54 if slot and keeps else 0)
       while at < 54:
-        made.read(slot, SECOND, at)
-        at += made.piece(at, 54 - at)
+        piece = pieces.Piece(slot, SECOND, at)
+        made.read([piece])
+        at += made.pieces.count(piece)
     return made._state['cache']
 
   ours, theirs = state(True), state(False)
@@ -187,27 +188,6 @@ def test_no_row_is_given_twice_and_none_is_lost():
     assert len(table.find(chain)) == 4
     held = [row for of in table._rows.values() for row in of]
     assert sorted([*held, *table._free]) == list(range(16))
-
-
-def test_pieces_do_not_depend_on_what_comes_later():
-  made = slots.Slots.__new__(slots.Slots)
-  made._pieces = [32, 128, 512]
-
-  def ends(length):
-    at = [0]
-    while at[-1] < length:
-      at.append(at[-1] + made.piece(at[-1], length - at[-1]))
-    return at[1:]
-
-  assert ends(1100) == [128, 256, 384, 512, 1024, 1100]
-  for length in (5, 128, 300, 512, 513, 1023, 2000):
-    found = ends(length)
-    assert found[-1] == length
-    assert found[:-1] == ends(3000)[: len(found) - 1]
-    for begin in [0, *found[:-1]]:  # None reaches beyond the room.
-      assert begin % made._limit(begin) == 0
-  made._pieces = [64]
-  assert ends(130) == [64, 128, 130]
 
 
 def test_key_is_of_all_that_came_before():

@@ -30,7 +30,7 @@ def model(folder):
 def run(folder, model, monkeypatch, capsys):
   """Types lines; (exit code, stdout, stderr)."""
   monkeypatch.setattr(start, 'model', lambda config: model)
-  monkeypatch.setattr(start.slots_lib, 'PIECES', (64,))
+  monkeypatch.setattr(start.pieces_lib, 'SIZES', (64,))
 
   def go(typed, *args):
     monkeypatch.setattr('sys.stdin', io.StringIO(typed))

@@ -94,13 +94,11 @@ def reads_padding(monkeypatch):
 
 
 def forgets_to_begin_anew(monkeypatch):
-  read = slots.Slots._read
+  part = slots.Slots._part
   monkeypatch.setattr(
     slots.Slots,
-    '_read',
-    lambda self, slot, part, count, fresh, *rest: read(
-      self, slot, part, count, False, *rest
-    ),
+    '_part',
+    lambda *args: part(*args) | {'fresh': np.zeros(args[2], bool)},
   )
 
 
@@ -183,6 +181,51 @@ def test_steps_over_other_slots_are_caught(some, alone, monkeypatch):
     ),
   )
   assert side_by_side(engine) != alone
+
+
+@pytest.fixture
+def several(model):
+  """An engine that reads up to four prompts at once, and how many it did."""
+  made = serving.engine(model, count=8, together=4)
+  for compile_ in made._slots.rest(scored=False):
+    compile_()
+  read, counts = made._slots.read, []
+
+  def counted(pieces, scored):
+    counts.append(len(pieces))
+    return read(pieces, scored)
+
+  made._slots.read = counted
+  yield made, counts
+  made.close()
+
+
+def all_at_once(engine):
+  kept = jobs()
+  engine.submit([one.job for one in kept])
+  return [one.ids() for one in kept]
+
+
+def test_prompts_that_are_read_together_are_those_of_each_alone(several, alone):
+  engine, counts = several
+  for _ in range(2):  # In slots that had others.
+    assert all_at_once(engine) == alone
+  assert {2, 4} <= {*counts} <= {1, 2, 3, 4}
+
+
+def test_prompts_in_slots_of_others_are_caught(several, alone, monkeypatch):
+  engine, _ = several
+  part = engine._slots._part
+
+  def turned(pieces, rows, size):
+    made = part(pieces, rows, size)
+    if len(pieces) > 1:
+      made['slot'] = jnp.roll(made['slot'][: len(pieces)], 1)
+      made['slot'] = jnp.append(made['slot'], jnp.arange(8, 8 + rows))[:rows]
+    return made
+
+  monkeypatch.setattr(engine._slots, '_part', turned)
+  assert all_at_once(engine) != alone
 
 
 def test_tokens_do_not_come_twice_where_it_was_asked(some, model, monkeypatch):
