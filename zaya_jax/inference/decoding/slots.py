@@ -122,15 +122,14 @@ class Slots:
     most = max(1, self.count // 4) if self.count > 1 else 0
     counts = [1 << i for i in range(most.bit_length())]
     few = [functools.partial(self._compile_few, count) for count in counts]
-    scored_ = [
-      functools.partial(self._compile_scored, p) for p in sorted(self._later)
+    several = self.pieces.sizes if self._together > 1 else ()
+    return [
+      *(
+        functools.partial(self._compile_scored, n) for n in sorted(self._later)
+      ),
+      *few,
+      *(functools.partial(self._compile_several, n) for n in several),
     ]
-    several = [
-      functools.partial(self._compile_several, p)
-      for p in self.pieces.sizes
-      if self._together > 1
-    ]
-    return [*scored_, *few, *several]
 
   def _compile_several(self, size: int) -> None:
     part = self._part([], self._together, size)
@@ -158,7 +157,7 @@ class Slots:
     return self._together if size in self._several else 1
 
   def beginning(self, ids: np.ndarray) -> bytes | None:
-    """What prompts have alike of which one leaves something for another.
+    """The same for prompts of which one keeps what another need not read.
 
     None: nothing is kept.
     """
