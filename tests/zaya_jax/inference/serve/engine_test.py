@@ -2,6 +2,7 @@
 """Texts that come and go side by side are those of each alone."""
 
 import dataclasses
+import random
 import threading
 
 import jax
@@ -226,6 +227,36 @@ def test_prompts_in_slots_of_others_are_caught(several, alone, monkeypatch):
 
   monkeypatch.setattr(engine._slots, '_part', turned)
   assert all_at_once(engine) != alone
+
+
+def test_those_that_come_and_go_while_programs_are_compiled(model):
+  chance, rng = random.Random(0), np.random.default_rng(0)
+  engine = serving.engine(model, count=6, prefixes=2, together=4)
+  compiler = threading.Thread(
+    target=lambda: [compile_() for compile_ in engine._slots.rest()]
+  )
+  compiler.start()
+  common = rng.integers(0, 256, 60)
+  waited_for = []
+  for _ in range(50):
+    begin = common[: chance.choice((0, 9, 24, 60))]
+    ids = np.append(begin, rng.integers(0, 256, chance.randrange(1, 40)))
+    scored = chance.random() < 0.1
+    one = serving.Kept(
+      ids, chance.randrange(1, 9), scored=scored, prompt_scored=scored
+    )
+    engine.submit([one.job])
+    if chance.random() < 0.15:
+      engine.cancel([one.job])
+    else:
+      waited_for.append(one)
+  for one in waited_for:
+    found, job = one.ids(), one.job
+    assert found == [t for [t] in model.tokens([job.ids], job.max_tokens)]
+  assert sum(one.job.cached for one in waited_for) > 100
+  assert engine.busy == engine.waiting == 0
+  compiler.join()
+  engine.close()
 
 
 def test_tokens_do_not_come_twice_where_it_was_asked(some, model, monkeypatch):
