@@ -112,7 +112,7 @@ class Slots:
     """What compiles the programs that only some texts need.
 
     They may be called in another thread. Until then steps are of all slots,
-    pieces are read one by one, and prompts that are scored wait: see `reads`.
+    pieces are read one by one, and prompts that are scored wait: see `scores`.
 
     Args:
       scored: whether there will be such prompts.
@@ -148,9 +148,10 @@ class Slots:
     self._compiled(programs.slot_steps, (slots, self._shapes))
     self._few = sorted({*self._few, count})
 
-  def reads(self, scored: bool) -> bool:
-    """Whether pieces can be read without waiting for a compiler."""
-    return not (scored and self._later)
+  @property
+  def scores(self) -> bool:
+    """Whether prompts can be scored without waiting for a compiler."""
+    return not self._later
 
   def together(self, size: int) -> int:
     """How many pieces of a size may be read at once."""

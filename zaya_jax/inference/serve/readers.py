@@ -41,7 +41,7 @@ class Readers:
       if len(found) == most:
         break
       if job.prompt_scored:
-        if found or not self._slots.reads(scored=True):
+        if found or not self._slots.scores:
           continue
       elif beginning := self._slots.beginning(job.ids):
         if beginning in begun:

@@ -17,8 +17,7 @@ class Slots:
     self.pieces = pieces_lib.Pieces((4, 8))
     self.together = lambda size: together
     self.beginning = lambda ids: ids[:8].tobytes() if keeps else None
-    self.compiled = True
-    self.reads = lambda scored: self.compiled or not scored
+    self.scores = True
     self.restored, self.pieces_read = [], []
 
   def restore(self, slot, ids):
@@ -99,12 +98,12 @@ def test_scored_prompts_are_read_alone_and_whole():
 
 def test_scored_prompts_wait_for_their_program():
   slots = Slots()
-  slots.compiled = False
+  slots.scores = False
   made = readers(slots, s0=job(9, prompt_scored=True), s1=job(9))
   turn = made.next()
   assert list(turn) == [1]
   made.read(turn)
   made.remove(1)
   assert not made.next()
-  slots.compiled = True
+  slots.scores = True
   assert turns(made) == [[0]]
