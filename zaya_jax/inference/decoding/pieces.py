@@ -7,9 +7,8 @@ have the same pieces.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 
 # Tokens of a piece; each divides the next.
@@ -35,10 +34,13 @@ class Pieces:
 
   Args:
     sizes: ascending, each a divisor of the next.
+    fine: whether the first ones are small, so that less is read again of
+      prompts that begin alike; without, a prompt has the fewest pieces.
   """
 
-  def __init__(self, sizes: Sequence[int] = SIZES):
+  def __init__(self, sizes: Sequence[int] = SIZES, fine: bool = True):
     self.sizes = tuple(sizes)
+    self._first = self.sizes[:2][-1] if fine else self.sizes[-1]
 
   def count(self, piece: Piece) -> int:
     """How many tokens it has."""
@@ -50,12 +52,8 @@ class Pieces:
     return next(size for size in self.sizes if size >= count)
 
   def limit(self, begin: int) -> int:
-    """The most tokens of a piece, whatever comes behind it.
-
-    The first ones are small: less is read again of short prompts.
-    """
-    first = self.sizes[:2][-1]
-    return max(size for size in self.sizes if size <= max(begin, first))
+    """The most tokens of a piece, whatever comes behind it."""
+    return max(size for size in self.sizes if size <= max(begin, self._first))
 
   def ends(self, ids: np.ndarray) -> list[int]:
     """The token behind each piece of a prompt."""
@@ -67,7 +65,7 @@ class Pieces:
 
   def part(
     self, pieces: Sequence[Piece], rows: int, size: int, nowhere: int
-  ) -> dict[str, Any]:
+  ) -> dict[str, np.ndarray]:
     """Pieces as `programs.read` takes them.
 
     Args:
@@ -84,9 +82,9 @@ class Pieces:
       tokens[row, : count + 1] = piece.ids[begin : begin + count + 1]
       counts[row], slots[row], fresh[row] = count, piece.slot, begin == 0
     return {
-      'tokens': jnp.asarray(tokens[:, :size]),
-      'next': jnp.asarray(tokens[:, 1:]),
-      'count': jnp.asarray(counts),
-      'slot': jnp.asarray(slots),
-      'fresh': jnp.asarray(fresh),
+      'tokens': tokens[:, :size],
+      'next': tokens[:, 1:],
+      'count': counts,
+      'slot': slots,
+      'fresh': fresh,
     }

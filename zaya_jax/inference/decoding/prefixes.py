@@ -14,8 +14,6 @@ import collections
 import hashlib
 from collections.abc import Sequence
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from zaya_jax.inference.decoding import cache as cache_lib
@@ -109,7 +107,7 @@ class Pool:
 
   def find(
     self, slot: int, ids: np.ndarray, ends: list[int]
-  ) -> list[tuple[int, jax.Array]]:
+  ) -> list[tuple[int, np.ndarray]]:
     """The first pieces of a prompt, as many as are there.
 
     Args:
@@ -127,7 +125,7 @@ class Pool:
 
   def add(
     self, slot: int, ids: np.ndarray, begin: int, size: int, is_end: bool
-  ) -> jax.Array | None:
+  ) -> np.ndarray | None:
     """Rows for a piece that was read.
 
     Args:
@@ -147,12 +145,12 @@ class Pool:
     rows = self._table.add(keys[: before + 1], size // self._unit, is_end)
     return None if rows is None else self._array(rows)
 
-  def some(self, size: int) -> jax.Array:
+  def some(self, size: int) -> np.ndarray:
     """[R] int32: some rows for a piece of `size` tokens, to compile with."""
     return self._array(range(size // self._unit))
 
-  def _array(self, rows: Sequence[int]) -> jax.Array:
-    return jnp.array(rows, jnp.int32)
+  def _array(self, rows: Sequence[int]) -> np.ndarray:
+    return np.array(rows, np.int32)
 
 
 def chain(ids: np.ndarray, ends: Sequence[int]) -> list[bytes]:

@@ -100,12 +100,24 @@ def read(about, weights, part, state, scored=False):
 
 
 def settle(about, weights, values, state):
-  """Says what a slot does next: values by name, and 'slot'."""
+  """Says what slots do next.
+
+  Args:
+    about: of the decoder.
+    weights: of `network.prepare`.
+    values: [S] of each slot by name, 'changed' where they count, the seeds of
+      samples, and 'seen' [S, size] if some may not repeat.
+    state: of `slots.Slots`.
+  """
   del about, weights
   values = dict(values)
-  slot = values.pop('slot')
-  changed = {k: state[k].at[slot].set(v) for k, v in values.items()}
-  return {}, {**state, **changed}
+  changed_S = values.pop('changed')
+  values['keys'] = jax.vmap(jax.random.key)(values.pop('seed'))
+  seen_SX = values.pop('seen', state['seen'])
+  said_S1 = (changed_S & (values['no_repeat'] > 0))[:, None]
+  chosen = {k: jnp.where(changed_S, v, state[k]) for k, v in values.items()}
+  chosen['seen'] = jnp.where(said_S1, seen_SX, state['seen'])
+  return {}, {**state, **chosen}
 
 
 def keep(about, weights, where, state, pool):

@@ -23,6 +23,7 @@ from zaya_jax.inference.decoding import decoder as decoder_lib
 from zaya_jax.inference.decoding import network, programs
 from zaya_jax.inference.decoding import pieces as pieces_lib
 from zaya_jax.inference.decoding import prefixes as prefixes_lib
+from zaya_jax.inference.decoding import said as said_lib
 
 # Pieces of a program, at most, and tokens times those that they look back at:
 # both together decide how much memory a program of pieces takes.
@@ -54,13 +55,16 @@ class Slots:
   ):
     self._decoder = decoder
     largest = min([n for n in sizes if n >= size] or [sizes[-1]])
-    self.pieces = pieces_lib.Pieces([n for n in sizes if n <= largest])
+    self.pieces = pieces_lib.Pieces(
+      [n for n in sizes if n <= largest], fine=prefixes > 0
+    )
     # No piece may reach beyond the end: what is written there would be moved.
     self.size = -(-size // largest) * largest
     self.count = count
     self.steps = decoder.about.steps
     self._state = self._new(stop_ids)
     self._shapes = jax.eval_shape(lambda state: state, self._state)
+    self._said = said_lib.Said(count, self.size)
     self._few = [count]  # Steps of so many slots are compiled.
     self._later: set[int] = set()  # Sizes of scored pieces that are not.
     if together is None:
@@ -105,6 +109,7 @@ class Slots:
         self._keep_rows(0, 0, rows)
         self._restore(0, 0, 0, rows)
     self.start(0, 0, 0, no_repeat=1, ids=np.zeros(1, np.int32))
+    self.step()
     self.end(0)
     self.step()
 
@@ -218,14 +223,14 @@ class Slots:
         self._keep_rows(slot, begin, rows)
 
   def _keep_rows(self, slot, begin, rows):
-    where = {'slot': jnp.int32(slot), 'begin': jnp.int32(begin), 'rows': rows}
+    where = {'slot': np.int32(slot), 'begin': np.int32(begin), 'rows': rows}
     args = (where, self._state, self._pool.cache)
     keep = self._compiled(programs.keep, args)
     _, self._pool.cache = keep(self._decoder.weights, *args)
 
   def _restore(self, slot, begin, end, rows):
-    where = {'slot': jnp.int32(slot), 'begin': jnp.int32(begin)}
-    where |= {'end': jnp.int32(end), 'rows': rows}
+    where = {'slot': np.int32(slot), 'begin': np.int32(begin)}
+    where |= {'end': np.int32(end), 'rows': rows}
     self._run(programs.restore, (where, self._pool.cache, self._state))
 
   def start(
@@ -254,21 +259,17 @@ class Slots:
       no_repeat: no sequence of this many tokens comes twice; 0: any may.
       ids: the prompt, which `no_repeat` needs.
     """
-    values = {
-      'slot': jnp.int32(slot),
-      'tokens': jnp.int32(last),
-      'left': jnp.int32(max_tokens),
-      'temperature': jnp.float32(temperature),
-      'top_p': jnp.float32(top_p),
-      'keys': jax.random.key(seed),
-      'scored': jnp.asarray(scored),
-      'no_repeat': jnp.int32(no_repeat),
-    }
-    if no_repeat:
-      seen = np.full(self.size, -1, np.int32)
-      seen[: len(ids)] = ids
-      values['seen'] = jnp.asarray(seen)
-    self._run(programs.settle, (values, self._state))
+    self._said.put(
+      slot,
+      None if not no_repeat else ids,
+      tokens=last,
+      left=max_tokens,
+      temperature=temperature,
+      top_p=top_p,
+      seed=seed,
+      scored=scored,
+      no_repeat=no_repeat,
+    )
 
   def end(self, slot: int) -> None:
     """From now on a slot takes no part in the step."""
@@ -280,10 +281,12 @@ class Slots:
     Args:
       taking: those that may have tokens left; others need not be computed.
     """
+    if values := self._said.take():
+      self._run(programs.settle, (values, self._state))
     count = min(n for n in self._few if n >= len(taking))
     others = [slot for slot in range(self.count) if slot not in taking]
     # In their order: all of them are not moved.
-    slots = jnp.array(sorted([*taking, *others][:count]), jnp.int32)
+    slots = np.array(sorted([*taking, *others][:count]), np.int32)
     return self._run(programs.slot_steps, (slots, self._state))
 
   def _run(self, program, args, *how):

@@ -22,6 +22,13 @@ def test_pieces_do_not_depend_on_what_comes_later():
   assert ends(0) == []
 
 
+def test_without_fine_ones_a_prompt_has_the_fewest_pieces():
+  made = pieces.Pieces((32, 128, 512), fine=False)
+  ends = lambda length: made.ends(np.zeros(length + 1, np.int32))
+  assert ends(1100) == [512, 1024, 1100]
+  assert ends(300) == [300]
+
+
 def test_part_says_what_of_each_row_is_a_token():
   made = pieces.Pieces((4, 8))
   long, short = np.arange(10, 30), np.array([1, 2, 3])
