@@ -261,7 +261,7 @@ class Slots:
     """
     self._said.put(
       slot,
-      None if not no_repeat else ids,
+      ids if no_repeat else None,
       tokens=last,
       left=max_tokens,
       temperature=temperature,

@@ -237,7 +237,8 @@ def _short(text: str) -> str:
   """The end of a long chain of causes, in one line."""
   if 'timed out' in text and 'request timed out' not in text:
     return f'no answer in {REQUEST_S:g} s'
-  if 'Remote end closed' in text:
+  # Which of both depends on whether its answer comes before it hangs up.
+  if 'Remote end closed' in text or 'Connection reset' in text:
     return f'it hung up; if it speaks TLS, set {CACERT}'
   if found := re.search(r'\[Errno \d+\] ([\w ]+)', text):
     return found[1]

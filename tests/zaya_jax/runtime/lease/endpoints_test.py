@@ -174,6 +174,18 @@ def test_way_without_tls_says_which_setting_is_missing(
     opened(cluster.hosts)
 
 
+@pytest.mark.parametrize(
+  'text',
+  [
+    'Remote end closed connection without response',
+    "('Connection aborted.', ConnectionResetError(104, 'Connection reset by "
+    "peer'))",
+  ],
+)
+def test_both_ways_of_hanging_up_advise_tls(text):
+  assert 'TLS, set ZAYA_ETCD_CACERT' in endpoints._short(text)
+
+
 @cluster_lib.needed
 @pytest.mark.parametrize('renews', [True, False])
 def test_login_is_renewed_when_etcd_has_forgotten_it(
