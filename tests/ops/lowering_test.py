@@ -9,10 +9,6 @@ import functools
 import jax
 import jax.numpy as jnp
 import pytest
-from jax._src.interpreters import mlir
-from jaxlib.mlir import ir
-from jaxlib.mlir.dialects import arith, math, scf  # noqa: F401
-from jaxlib.triton import dialect as triton
 
 import ops
 from ops import case as case_lib
@@ -42,26 +38,6 @@ def _value_and_gradients(operation, case, kwargs):
   return run
 
 
-def kernels(lowered):
-  """The Triton modules of a program, verified: jax itself does not look."""
-  found = []
-
-  def walk(operation):
-    for region in operation.regions:
-      for block in region.blocks:
-        for inner in block.operations:
-          walk(inner.operation)
-    if 'call_target_name' in operation.attributes:
-      if 'xla.gpu.triton' in str(operation.attributes['call_target_name']):
-        config = operation.attributes['mhlo.backend_config']
-        found.append(config['ir'].value_bytes)
-
-  walk(lowered.compiler_ir('stablehlo').operation)
-  with mlir.make_ir_context() as context:
-    triton.register_dialect(context)
-    return [ir.Module.parse(code) for code in dict.fromkeys(found)]
-
-
 @pytest.mark.parametrize('platform', ['cuda', 'rocm'])
 @pytest.mark.parametrize(('operation', 'case'), [*_table()])
 def test_triton_lowers_for_gpus(operation, case, platform):
@@ -73,7 +49,7 @@ def test_triton_lowers_for_gpus(operation, case, platform):
   ):
     traced = jax.jit(run).trace(*args)
     lowered = gpus.lower(traced, platform)
-  assert kernels(lowered)
+  assert gpus.kernels(lowered)
 
 
 @pytest.mark.parametrize('platform', ['cuda', 'rocm'])
@@ -86,7 +62,7 @@ def test_experts_of_a_prompt_lower_for_gpus(platform):
       shape(512, 2048), choices, *matrices
     )
     lowered = gpus.lower(traced, platform)
-  assert len(kernels(lowered)) == 2
+  assert len(gpus.kernels(lowered)) == 2
 
 
 @pytest.mark.parametrize('platform', ['cuda', 'rocm'])
@@ -106,6 +82,6 @@ def test_attention_of_divided_rows_lowers_for_gpus(platform):
       shape(2048, 8), shape(4096, 2), shape(4096, 2), places
     )
     lowered = gpus.lower(traced, platform)
-  assert len(kernels(lowered)) == 3
+  assert len(gpus.kernels(lowered)) == 3
   out, (_, d_k, _) = lowered.out_info
   assert (out.dtype, d_k.dtype) == (jnp.bfloat16, jnp.float32)

@@ -200,6 +200,12 @@ class ModelConfig(fields.Section, prefix='model.'):
     """Earlier tokens that both convolutions together look at."""
     return self.conv_depthwise - 1 + self.conv_grouped - 1
 
+  def reach(self, layer: int) -> tuple[float, int | None]:
+    """The base of the rotation in a layer, and its window if it slides."""
+    if layer in self.sliding_layers:
+      return self.sliding_rope_theta, self.sliding_window
+    return self.rope_theta, None
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoraConfig(fields.Section, prefix='lora.'):

@@ -80,13 +80,18 @@ def rope_table(
 ) -> tuple[jax.Array, jax.Array]:
   """Cosines and sines of the rotary embedding, [B, L, d_rope] float32.
 
-  The angle of channel pair i at position t is t * theta^(-2i / d_rope).
+  The angle of channel pair i at position t is t * `rope_frequency`[i].
   """
-  exponent = jnp.arange(0, d_rope, 2, dtype=jnp.float32) / max(d_rope, 1)
-  frequency = theta**-exponent
+  frequency = rope_frequency(d_rope, theta)
   angle = positions_BL[..., None].astype(jnp.float32) * frequency[None, None]
   angle = jnp.concatenate([angle, angle], axis=-1)
   return jnp.cos(angle), jnp.sin(angle)
+
+
+def rope_frequency(d_rope: int, theta: float) -> jax.Array:
+  """theta^(-2i / d_rope) of each channel pair i, [d_rope / 2] float32."""
+  exponent = jnp.arange(0, d_rope, 2, dtype=jnp.float32) / max(d_rope, 1)
+  return theta**-exponent
 
 
 _VECTORS = ('branch_scale', 'branch_bias', 'residual_scale', 'residual_bias')

@@ -25,6 +25,7 @@ from ops.experts import packed
 from zaya_jax import config as config_lib
 from zaya_jax.inference.decoding import cache as cache_lib
 from zaya_jax.inference.decoding import look_back as look_back_lib
+from zaya_jax.inference.decoding.single import layer as layer_of_one
 from zaya_jax.model import cca, layers, moe, zaya
 from zaya_jax.model import packed as few_bits
 from zaya_jax.parallel.context import tree
@@ -163,21 +164,16 @@ def forward(
   valid_BS = cache_lib.write(axis, cache.valid, real_BL, cache.length, 1)
   x_BLD = packed.take(weights['embed'], tokens_BL, dtype)
   x_BLD = layers.affine(x_BLD, weights['input_scale'], weights['input_bias'])
-  state_BLR = jnp.zeros((*tokens_BL.shape, config.d_router), jnp.float32)
-  states = []
-  stack = weights['layers']
-  h_BLD = layers.rms_norm(x_BLD, stack[0]['attn_norm'], config.norm_eps, dtype)
-  for n, w in enumerate(stack):
-    rope, window = _reach(config, n, positions_BL)
-    rows = {'offset': cache.length, 'valid_BS': valid_BS, 'window': window}
-    old = (cache.k[n], cache.v[n], cache.conv[n], cache.delayed[n])
-    o_BLD, new = _attend(
-      config, w['attn'], h_BLD, mask_BL, rope, old, axis, rows
+  size = cache.valid.shape[1]
+  alone = tokens_BL.size == 1 and not axis
+  if alone and not layer_of_one.unsupported(config, weights, size):
+    real_1 = None if mask_BL is None else mask_BL[0]
+    h_BLD, states = layer_of_one.every(config, weights, x_BLD, cache, real_1)
+  else:
+    rows = {'offset': cache.length, 'valid_BS': valid_BS}
+    h_BLD, states = _layers(
+      config, weights, x_BLD, cache, positions_BL, mask_BL, axis, rows
     )
-    states.append(new)
-    x_BLD, h_BLD = _merge(config, w['merges']['attn'], o_BLD, x_BLD)
-    y_BLD, state_BLR = _experts(config, w, h_BLD, state_BLR, mask_BL)
-    x_BLD, h_BLD = _merge(config, w['merges']['moe'], y_BLD, x_BLD)
   k, v, conv, delayed = zip(*states, strict=True)
   count_B = jnp.sum(real_BL, axis=1, dtype=jnp.int32)
   return h_BLD, cache_lib.Cache(
@@ -189,6 +185,28 @@ def forward(
     valid=valid_BS,
     position=cache.position + count_B,
   )
+
+
+def _layers(config, weights, x_BLD, cache, positions_BL, mask_BL, axis, rows):
+  """Behind the final norm, and of each layer what the cache keeps."""
+  state_BLR = jnp.zeros((*x_BLD.shape[:2], config.d_router), jnp.float32)
+  states = []
+  stack = weights['layers']
+  dtype = layers.compute_dtype(config)
+  h_BLD = layers.rms_norm(x_BLD, stack[0]['attn_norm'], config.norm_eps, dtype)
+  for n, w in enumerate(stack):
+    theta, window = config.reach(n)
+    rope = layers.rope_table(positions_BL, config.d_rope, theta)
+    old = (cache.k[n], cache.v[n], cache.conv[n], cache.delayed[n])
+    o_BLD, new = _attend(
+      *(config, w['attn'], h_BLD, mask_BL, rope, old, axis),
+      {**rows, 'window': window},
+    )
+    states.append(new)
+    x_BLD, h_BLD = _merge(config, w['merges']['attn'], o_BLD, x_BLD)
+    y_BLD, state_BLR = _experts(config, w, h_BLD, state_BLR, mask_BL)
+    x_BLD, h_BLD = _merge(config, w['merges']['moe'], y_BLD, x_BLD)
+  return h_BLD, states
 
 
 def logits(
@@ -209,14 +227,6 @@ def _merge(config, vectors_5D, branch_BLD, x_BLD):
     eps=config.norm_eps,
     dtype=layers.compute_dtype(config),
   )
-
-
-def _reach(config, n, positions_BL):
-  """The rotary table of layer `n`, and its window if it slides."""
-  slides = n in config.sliding_layers
-  theta = config.sliding_rope_theta if slides else config.rope_theta
-  rope = layers.rope_table(positions_BL, config.d_rope, theta)
-  return rope, config.sliding_window if slides else None
 
 
 def _attend(config, w, h_BLD, mask_BL, rope, state, axis, rows):

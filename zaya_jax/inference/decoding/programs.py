@@ -53,7 +53,9 @@ def steps(about, weights, state, sample, no_repeat=0):
       seen_BS = jax.lax.dynamic_update_slice(seen_BS, tokens_B1, (0, last))
       state = {**state, 'seen': seen_BS}
       logits_BV = sampling.forbid_repeats(logits_BV, seen_BS, last, no_repeat)
-    key, now = jax.random.split(state['key'])
+    key = now = state['key']
+    if sample:
+      key, now = jax.random.split(key)
     next_B = sampling.choose(logits_BV, now, **sample)
     return {**state, 'tokens': next_B, 'cache': cache, 'key': key}, next_B
 
