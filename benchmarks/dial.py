@@ -3,7 +3,7 @@
 
     python -m benchmarks.dial --dials=1,2,3,4,5 --minutes=9 --data.input=FOLDER
     python -m benchmarks.dial --dials=1,2,3 --longer=0.5,1,2 --experts=0,16
-    python -m benchmarks.dial --fit [--dials=4,5] [--law=zaya_jax/plan/law.toml]
+    python -m benchmarks.dial --fit [--dials=4,5] [--experts=0] [--law=LAW.toml]
 
 A cell is a dial, so many times its own tokens (`--longer`), and a number of
 experts (`--experts`, 0: its own). The first seed is trained with multiples of
@@ -49,8 +49,9 @@ def main() -> None:
   if not args.fit:
     sweep(args, more, rows)
     return
-  if args.dials:
-    rows = [r for r in rows if r['dial'] in _numbers(args.dials, int)]
+  for name, only in (('dial', args.dials), ('experts', args.experts)):
+    if only:
+      rows = [r for r in rows if r[name] in _numbers(only, int)]
   result = fit(rows)
   print('\n'.join(dial_table.table(result)))
   about = record.circumstances('benchmarks.dial', ('scipy',))
@@ -89,7 +90,7 @@ def missing(
   """
   for n in _numbers(args.dials or _DIALS, int):
     for longer in _numbers(args.longer, float):
-      for experts in _numbers(args.experts, int):
+      for experts in _numbers(args.experts or '0', int):
         cell = {'dial': n, 'longer': longer, 'experts': experts}
         busy = [run for run in under_way if cell.items() <= run.items()]
         found = _missing_of(args, sweep_lib.of(cell, rows), busy)
@@ -275,7 +276,9 @@ def _parser() -> argparse.ArgumentParser:
   )
   parser.add_argument('--dials', help=f'default: {_DIALS}; of --fit: all')
   parser.add_argument('--longer', default='1', help="times a dial's own tokens")
-  parser.add_argument('--experts', default='0', help="0: a dial's own")
+  parser.add_argument(
+    '--experts', help="0, the default: a dial's own; of --fit: all"
+  )
   parser.add_argument('--factors', default='0.5,1,2', help="times the rule's")
   parser.add_argument('--seeds', type=int, default=3)
   sweep_lib.add_flags(parser)

@@ -145,6 +145,10 @@ def test_what_is_fitted_is_shown_and_read_by_the_plan(tmp_path, monkeypatch):
   text = '\n'.join(shown)
   assert '| 4 | ' not in text and 'Largest run (dial 3, x2)' in text
   assert law_lib.Law.read(law).beyond(largest)
+  monkeypatch.setattr(sys, 'argv', [*words, '--experts=16'])
+  dial.main()
+  result = json.loads((tmp_path / 'fit.json').read_text())
+  assert {point['experts'] for point in result['points']} == {16}
 
 
 def test_too_few_runs_are_no_law(tmp_path):
