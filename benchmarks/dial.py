@@ -5,8 +5,10 @@
     python -m benchmarks.dial --dials=1,2,3 --longer=0.5,1,2 --experts=0,16
     python -m benchmarks.dial --fit [--dials=4,5] [--experts=0] [--law=LAW.toml]
 
-A cell is a dial, so many times its own tokens (`--longer`), and a number of
-experts (`--experts`, 0: its own). The first seed is trained with multiples of
+A cell is a dial, so many times its own tokens (`--longer`), and experts, a
+vocabulary and tokens of a row (`--experts`, `--vocab`, `--row`; 0: its own).
+All of these grow with the dial: to tell what each is worth, hold it. The first
+seed is trained with multiples of
 the rule's learning rate (`--factors`, and more of them while the best is at the
 edge); the other seeds with the best and its two neighbours.
 
@@ -18,6 +20,7 @@ fits what is there (`dial_rate`, `dial_law`), prints tables and writes
 """
 
 import argparse
+import itertools
 import json
 import math
 import pathlib
@@ -37,7 +40,13 @@ from zaya_jax.config.presets import dial as dial_lib
 from zaya_jax.plan import law as law_lib
 
 Row = dict[str, Any]
-CELL = ('dial', 'longer', 'experts')
+# What may be held while the dial goes on, and the flag of each.
+HELD = {
+  'experts': 'model.num_experts',
+  'vocab': 'model.vocab_size',
+  'row': 'data.seq_len',
+}
+CELL = ('dial', 'longer', *HELD)
 _DIALS = '1,2,3,4,5'
 
 
@@ -49,8 +58,8 @@ def main() -> None:
   if not args.fit:
     sweep(args, more, rows)
     return
-  for name, only in (('dial', args.dials), ('experts', args.experts)):
-    if only:
+  for name, key in (('dial', 'dials'), *((name, name) for name in HELD)):
+    if only := vars(args)[key]:
       rows = [r for r in rows if r[name] in _numbers(only, int)]
   result = fit(rows)
   print('\n'.join(dial_table.table(result)))
@@ -88,14 +97,16 @@ def missing(
     rows: what is done.
     under_way: runs that are being made.
   """
-  for n in _numbers(args.dials or _DIALS, int):
-    for longer in _numbers(args.longer, float):
-      for experts in _numbers(args.experts or '0', int):
-        cell = {'dial': n, 'longer': longer, 'experts': experts}
-        busy = [run for run in under_way if cell.items() <= run.items()]
-        found = _missing_of(args, sweep_lib.of(cell, rows), busy)
-        if found:
-          return cell | found
+  each = (
+    _numbers(args.dials or _DIALS, int),
+    _numbers(args.longer, float),
+    *(_numbers(vars(args)[name] or '0', int) for name in HELD),
+  )
+  for values in itertools.product(*each):
+    cell = dict(zip(CELL, values, strict=True))
+    busy = [run for run in under_way if cell.items() <= run.items()]
+    if found := _missing_of(args, sweep_lib.of(cell, rows), busy):
+      return cell | found
   return None
 
 
@@ -177,6 +188,7 @@ def read(run: Row, config: config_lib.Config, rows: list[Row]) -> Row:
     'width': config.model.d_model,
     'layers': config.model.num_layers,
     'vocabulary': config.model.vocab_size,
+    'seq_len': config.data.seq_len,
     'lr': config.optim.lr * run['factor'],
     'tokens': steps[-1]['tokens'],
     'steps': steps[-1]['step'],
@@ -194,9 +206,7 @@ def read(run: Row, config: config_lib.Config, rows: list[Row]) -> Row:
 
 def parse(run: Row, more: list[str]) -> config_lib.Config:
   """The settings of a cell, with the rule's learning rate."""
-  words = [f'--dial={run["dial"]}', '--data.input=stdlib', *more]
-  if run['experts']:
-    words.append(f'--model.num_experts={run["experts"]}')
+  words = [f'--dial={run["dial"]}', '--data.input=stdlib', *more, *_held(run)]
   config = config_lib.Config.parse(words)
   if run['longer'] == 1:
     return config
@@ -226,14 +236,13 @@ def flags_of(args: argparse.Namespace, run: Row, more: list[str]) -> list[str]:
     '--nolog.tensorboard',
   ]
   length = [f'--tokens={config.tokens}'] if config.tokens else []
-  experts = run['experts'] and [f'--model.num_experts={run["experts"]}'] or []
   return [
     f'--dial={run["dial"]}',
     '--data.input=stdlib',
     *own,
     *more,
     *length,
-    *experts,
+    *_held(run),
     f'--optim.lr={optim.lr * run["factor"]:g}',
     f'--optim.lr_final={optim.lr_final * run["factor"]:g}',
     f'--seed={run["seed"]}',
@@ -246,7 +255,7 @@ def fit(rows: list[Row]) -> Row:
   for row in rows:
     if row['bpb'] is not None:
       cells.setdefault(tuple(row[key] for key in CELL), []).append(row)
-  own = [cell for cell in cells.values() if not cell[0]['experts']]
+  own = [cell for cell in cells.values() if not _held(cell[0])]
   points = [dial_rate.point(cell) for cell in cells.values()]
   found: Row = {'points': points, 'runs': len(rows)}
   found['diverged'] = sum(row['bpb'] is None for row in rows)
@@ -256,6 +265,11 @@ def fit(rows: list[Row]) -> Row:
     except ValueError as error:
       found[name] = {'missing': str(error)}
   return found
+
+
+def _held(run: Row) -> list[str]:
+  """Flags of what a cell holds."""
+  return [f'--{flag}={run[key]}' for key, flag in HELD.items() if run[key]]
 
 
 def _loss(row) -> float:
@@ -276,9 +290,10 @@ def _parser() -> argparse.ArgumentParser:
   )
   parser.add_argument('--dials', help=f'default: {_DIALS}; of --fit: all')
   parser.add_argument('--longer', default='1', help="times a dial's own tokens")
-  parser.add_argument(
-    '--experts', help="0, the default: a dial's own; of --fit: all"
-  )
+  for name in HELD:
+    parser.add_argument(
+      f'--{name}', help="0, the default: a dial's own; of --fit: all"
+    )
   parser.add_argument('--factors', default='0.5,1,2', help="times the rule's")
   parser.add_argument('--seeds', type=int, default=3)
   sweep_lib.add_flags(parser)

@@ -61,8 +61,9 @@ def point(rows: list[Row]) -> Row:
   full = [found for found in by_factor.values() if len(found) == most]
   best = min(full, key=lambda found: np.mean([r['bpb'] for r in found]))
   losses = [r['bpb'] for r in best]
-  names = ('dial', 'longer', 'experts', 'width', 'layers', 'vocabulary')
+  names = ('dial', 'longer', 'experts', 'vocab', 'row', 'width', 'layers')
   sizes = ('active', 'total', 'bytes', 'tokens', 'bytes_per_token')
+  sizes += ('vocabulary', 'seq_len')
   found: Row = {name: best[0][name] for name in (*names, *sizes)}
   found |= {
     'bpb': float(np.mean(losses)),

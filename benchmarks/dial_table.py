@@ -10,16 +10,18 @@ from benchmarks import dial_law
 
 Row = dict[str, Any]
 _HEAD = (
-  'dial', 'tokens', 'experts', 'active', 'total', 'best rate', 'over the rule',
+  'dial', 'tokens', 'held', 'active', 'total', 'best rate', 'over the rule',
   'the rule costs', 'bits per byte', 'law, without it',
 )  # fmt: skip
 
 
 def line(row: Row) -> str:
   """A run in one line."""
+  names = ('experts', 'vocab', 'row')
+  held = ''.join(f'{n} {row[n]}  ' for n in names if row[n])
   bpb = 'diverged' if row['bpb'] is None else f'{row["bpb"]:.4f} bits per byte'
   return (
-    f'dial {row["dial"]:<3} x{row["longer"]:<4g} {row["experts"]:>3} experts  '
+    f'dial {row["dial"]:<3} x{row["longer"]:<4g} {held}'
     f'lr {row["lr"]:.3g} (x{row["factor"]:g})  seed {row["seed"]}  {bpb}  '
     f'{row["steps"]:,} steps  {row["tokens_per_s"]:,.0f} tokens/s'
   )
@@ -42,7 +44,7 @@ def table(found: Row) -> Iterator[str]:
 
 
 def _cells(point, error) -> list[str]:
-  experts = str(point['experts'] or 'its own')
+  held = (f'{point[n]:,} {n}' for n in ('experts', 'vocab', 'row') if point[n])
   spread = point['spread']
   rate = [point['lr'] and f'{point["lr"]:.2e}', None, None]
   if point['lr']:
@@ -54,7 +56,7 @@ def _cells(point, error) -> list[str]:
   return [
     f'{point["dial"]}',
     f'x{point["longer"]:g}: {point["tokens"]:,}',
-    experts,
+    ', '.join(held) or 'nothing',
     f'{point["active"] / 1e6:.3g}M',
     f'{point["total"] / 1e6:.3g}M',
     *(cell or 'not within the rates' for cell in rate[:1]),

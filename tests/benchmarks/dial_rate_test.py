@@ -28,6 +28,7 @@ def cell(width, longer=1.0, seeds=3, noise=0.0, offset=0.1, shift=1.0):
       bpb = 1.0 + 0.03 * x**2 + offset * seed + noise * rng.standard_normal()
       rows.append({
         'dial': width // 51, 'longer': longer, 'experts': 0, 'width': width,
+        'vocab': 0, 'row': 0, 'seq_len': 128,
         'layers': width // 51, 'vocabulary': 512, 'active': 10 * width**2,
         'total': 99 * width**2, 'bytes': 1e9, 'tokens': 10**8,
         'bytes_per_token': 2.0, 'factor': factor, 'seed': seed,

@@ -96,7 +96,8 @@ def test_a_call_goes_on_behind_the_last_whole_line(tmp_path):
 @pytest.mark.parametrize('n', [1, 5, 12])
 def test_flags_are_a_dial_with_another_rate(n):
   args = arguments('--score_bytes=1e6')
-  run = {'dial': n, 'longer': 1.0, 'experts': 0, 'factor': 0.5, 'seed': 2}
+  run = {'dial': n, 'longer': 1.0, **dict.fromkeys(dial.HELD, 0)}
+  run |= {'factor': 0.5, 'seed': 2}
   config = config_lib.Config.parse(dial.flags_of(args, run, []))
   rule = config_lib.Config.parse([f'--dial={n}'])
   assert config.model == rule.model and config.num_steps == rule.num_steps
@@ -113,6 +114,22 @@ def test_flags_are_a_dial_with_another_rate(n):
   tokens = lambda c: c.in_steps().num_steps * c.data.batch_size * c.data.seq_len
   assert tokens(longer) == pytest.approx(4 * tokens(rule), rel=0.05)
   assert longer.optim.lr < config.optim.lr
+
+
+def test_what_is_held_is_a_cell_of_its_own_and_no_rate_of_the_rule():
+  own = all_runs(arguments('--dials=2', '--seeds=1'))
+  held = arguments('--dials=2', '--seeds=1', '--vocab=512', '--row=64')
+  rows = own + all_runs(held)
+  assert all(dial.missing(held, rows[:n]) for n in range(len(own), len(rows)))
+  assert dial.missing(held, rows) is None
+  assert {(r['vocabulary'], r['seq_len']) for r in rows[3:]} == {(512, 64)}
+  config = config_lib.Config.parse(dial.flags_of(held, rows[-1], []))
+  assert (config.model.vocab_size, config.data.seq_len) == (512, 64)
+  assert config.data.train_tokenizer == 512
+  points = dial.fit(rows)['points']
+  assert [(p['vocab'], p['row']) for p in points] == [(0, 0), (512, 64)]
+  text = '\n'.join(dial_table.table(dial.fit(rows)))
+  assert '| 512 vocab, 64 row |' in text and 'known at 1 width(s)' in text
 
 
 def test_what_is_fitted_is_shown_and_read_by_the_plan(tmp_path, monkeypatch):
