@@ -20,9 +20,13 @@ from zaya_jax.model import zaya
 
 SHAPES = {
   'plain': {},
-  'skip_identity': {'skip': 'identity'},
   'sliding': {'num_layers': 3, 'sliding_layers': (1,), 'sliding_window': 3},
-  'taps': {'conv_depthwise': 3, 'conv_grouped': 3, 'num_kv_heads': 4},
+  'taps_skip_identity': {
+    'conv_depthwise': 3,
+    'conv_grouped': 3,
+    'num_kv_heads': 4,
+    'skip': 'identity',
+  },
 }
 CONFIGS = pathlib.Path(__file__).parents[5] / 'configs'
 
