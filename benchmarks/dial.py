@@ -61,6 +61,8 @@ def main() -> None:
   for name, key in (('dial', 'dials'), *((name, name) for name in HELD)):
     if only := vars(args)[key]:
       rows = [r for r in rows if r[name] in _numbers(only, int)]
+  if not rows:
+    raise SystemExit(f'--output={args.output} has no such runs: train some.')
   result = fit(rows)
   print('\n'.join(dial_table.table(result)))
   about = record.circumstances('benchmarks.dial', ('scipy',))

@@ -168,6 +168,14 @@ def test_what_is_fitted_is_shown_and_read_by_the_plan(tmp_path, monkeypatch):
   assert {point['experts'] for point in result['points']} == {16}
 
 
+def test_a_fit_of_no_runs_says_so(tmp_path, monkeypatch):
+  output = tmp_path / 'rows.jsonl'
+  words = ['dial', '--fit', '--vocab=512', f'--output={output}']
+  monkeypatch.setattr(sys, 'argv', words)
+  with pytest.raises(SystemExit, match=f'{output} has no such runs'):
+    dial.main()
+
+
 def test_too_few_runs_are_no_law(tmp_path):
   found = dial.fit(all_runs(arguments('--dials=1,2', '--seeds=1')))
   text = '\n'.join(dial_table.table(found))
