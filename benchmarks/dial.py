@@ -32,21 +32,13 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks import dial_law, dial_rate, dial_table, record
+from benchmarks import dial_cells, dial_law, dial_rate, dial_table, record
 from benchmarks import sweep as sweep_lib
 from zaya_jax import config as config_lib
 from zaya_jax.config import exit_codes
-from zaya_jax.config.presets import dial as dial_lib
 from zaya_jax.plan import law as law_lib
 
 Row = dict[str, Any]
-# What may be held while the dial goes on, and the flag of each.
-HELD = {
-  'experts': 'model.num_experts',
-  'vocab': 'model.vocab_size',
-  'row': 'data.seq_len',
-}
-CELL = ('dial', 'longer', *HELD)
 _DIALS = '1,2,3,4,5'
 
 
@@ -58,8 +50,9 @@ def main() -> None:
   if not args.fit:
     sweep(args, more, rows)
     return
-  for name, key in (('dial', 'dials'), *((name, name) for name in HELD)):
-    if only := vars(args)[key]:
+  given = {'dial': args.dials, **{n: vars(args)[n] for n in dial_cells.HELD}}
+  for name, only in given.items():
+    if only:
       rows = [r for r in rows if r[name] in _numbers(only, int)]
   if not rows:
     raise SystemExit(f'--output={args.output} has no such runs: train some.')
@@ -80,7 +73,7 @@ def sweep(args: argparse.Namespace, more: list[str], rows: list[Row]) -> None:
   def make(run: Row, place: sweep_lib.Place) -> Row | None:
     row = train(args, run, more, end - time.monotonic(), place)
     if row is None:
-      print(f'{_name(run)}: not done in time; call again', flush=True)
+      print(f'{dial_cells.name(run)}: not done in time; call again', flush=True)
     return row and row | facts
 
   sweep_lib.work(
@@ -102,10 +95,10 @@ def missing(
   each = (
     _numbers(args.dials or _DIALS, int),
     _numbers(args.longer, float),
-    *(_numbers(vars(args)[name] or '0', int) for name in HELD),
+    *(_numbers(vars(args)[name] or '0', int) for name in dial_cells.HELD),
   )
   for values in itertools.product(*each):
-    cell = dict(zip(CELL, values, strict=True))
+    cell = dict(zip(dial_cells.CELL, values, strict=True))
     busy = [run for run in under_way if cell.items() <= run.items()]
     if found := _missing_of(args, sweep_lib.of(cell, rows), busy):
       return cell | found
@@ -151,8 +144,8 @@ def train(
   Returns:
     None if it was stopped; of a run that diverged bpb is None.
   """
-  folder = args.work / _name(run)
-  flags = [*flags_of(args, run, more), f'--run_dir={folder}']
+  folder = args.work / dial_cells.name(run)
+  flags = [*dial_cells.flags_of(args, run, more), f'--run_dir={folder}']
   sweep_lib.prepare(flags)
   command = [sys.executable, '-m', 'zaya_jax.main', *flags]
   folder.parent.mkdir(parents=True, exist_ok=True)
@@ -169,7 +162,9 @@ def train(
   if child.returncode not in (exit_codes.DONE, exit_codes.NUMERICS):
     raise SystemExit(f'{said}\n{command} ended: {child.returncode}')
   text = (folder / 'metrics.jsonl').read_text(encoding='utf-8')
-  row = read(run, parse(run, more), [json.loads(x) for x in text.splitlines()])
+  row = read(
+    run, dial_cells.parse(run, more), [json.loads(x) for x in text.splitlines()]
+  )
   shutil.rmtree(folder)
   return row
 
@@ -206,58 +201,15 @@ def read(run: Row, config: config_lib.Config, rows: list[Row]) -> Row:
   return found
 
 
-def parse(run: Row, more: list[str]) -> config_lib.Config:
-  """The settings of a cell, with the rule's learning rate."""
-  words = [f'--dial={run["dial"]}', '--data.input=stdlib', *more, *_held(run)]
-  config = config_lib.Config.parse(words)
-  if run['longer'] == 1:
-    return config
-  own = dial_lib.TOKENS_PER_PARAMETER * dial_lib.active(
-    {name: config_lib.fields.value(config, name) for name in dial_lib.SHAPE}
-  )
-  tokens = round(own * run['longer'])
-  return config_lib.Config.parse([*words, f'--tokens={tokens}'])
-
-
-def flags_of(args: argparse.Namespace, run: Row, more: list[str]) -> list[str]:
-  """The flags of a run: its cell, its rate, the same held-out text for all."""
-  config = parse(run, more)
-  model, optim, data = config.model, config.optim, config.data
-  # Of a byte one token, of larger vocabularies about this.
-  each = math.log2(model.vocab_size) / 3.3 if data.train_tokenizer else 1
-  scored = args.score_bytes / each / (data.batch_size * data.seq_len)
-  steps = config.in_steps().num_steps
-  own = [
-    f'--data.dir={args.work}/data_{model.vocab_size}',
-    '--eval.every=0',
-    f'--eval.batches={max(1, round(scored))}',
-    f'--checkpoint.every={max(500, steps // 4)}',
-    '--checkpoint.keep=1',
-    '--log.sample_every=0',
-    '--nolog.report',
-    '--nolog.tensorboard',
-  ]
-  length = [f'--tokens={config.tokens}'] if config.tokens else []
-  return [
-    f'--dial={run["dial"]}',
-    '--data.input=stdlib',
-    *own,
-    *more,
-    *length,
-    *_held(run),
-    f'--optim.lr={optim.lr * run["factor"]:g}',
-    f'--optim.lr_final={optim.lr_final * run["factor"]:g}',
-    f'--seed={run["seed"]}',
-  ]
-
-
 def fit(rows: list[Row]) -> Row:
   """The rule of the learning rate and the law, as far as `rows` suffice."""
   cells: dict[tuple, list[Row]] = {}
   for row in rows:
     if row['bpb'] is not None:
-      cells.setdefault(tuple(row[key] for key in CELL), []).append(row)
-  own = [cell for cell in cells.values() if not _held(cell[0])]
+      cells.setdefault(tuple(row[key] for key in dial_cells.CELL), []).append(
+        row
+      )
+  own = [cell for cell in cells.values() if not dial_cells.held(cell[0])]
   points = [dial_rate.point(cell) for cell in cells.values()]
   found: Row = {'points': points, 'runs': len(rows)}
   found['diverged'] = sum(row['bpb'] is None for row in rows)
@@ -269,11 +221,6 @@ def fit(rows: list[Row]) -> Row:
   return found
 
 
-def _held(run: Row) -> list[str]:
-  """Flags of what a cell holds."""
-  return [f'--{flag}={run[key]}' for key, flag in HELD.items() if run[key]]
-
-
 def _loss(row) -> float:
   return math.inf if row['bpb'] is None else row['bpb']
 
@@ -282,17 +229,13 @@ def _numbers(text: str, kind: type) -> list[Any]:
   return [kind(word) for word in text.split(',')]
 
 
-def _name(run) -> str:
-  return '_'.join(f'{key}{run[key]:g}' for key in (*CELL, 'factor', 'seed'))
-
-
 def _parser() -> argparse.ArgumentParser:
   parser = argparse.ArgumentParser(
     allow_abbrev=False, description=(__doc__ or '').partition('\n')[0]
   )
   parser.add_argument('--dials', help=f'default: {_DIALS}; of --fit: all')
   parser.add_argument('--longer', default='1', help="times a dial's own tokens")
-  for name in HELD:
+  for name in dial_cells.HELD:
     parser.add_argument(
       f'--{name}', help="0, the default: a dial's own; of --fit: all"
     )

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import dial_cells
 from zaya_jax.config.presets import dial as dial_lib
 
 Row = dict[str, Any]
@@ -61,7 +62,7 @@ def point(rows: list[Row]) -> Row:
   full = [found for found in by_factor.values() if len(found) == most]
   best = min(full, key=lambda found: np.mean([r['bpb'] for r in found]))
   losses = [r['bpb'] for r in best]
-  names = ('dial', 'longer', 'experts', 'vocab', 'row', 'width', 'layers')
+  names = (*dial_cells.CELL, 'width', 'layers')
   sizes = ('active', 'total', 'bytes', 'tokens', 'bytes_per_token')
   sizes += ('vocabulary', 'seq_len')
   found: Row = {name: best[0][name] for name in (*names, *sizes)}

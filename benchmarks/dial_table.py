@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks import dial_law
+from benchmarks import dial_cells, dial_law
 
 Row = dict[str, Any]
 _HEAD = (
@@ -17,8 +17,7 @@ _HEAD = (
 
 def line(row: Row) -> str:
   """A run in one line."""
-  names = ('experts', 'vocab', 'row')
-  held = ''.join(f'{n} {row[n]}  ' for n in names if row[n])
+  held = ''.join(f'{n} {row[n]}  ' for n in dial_cells.HELD if row[n])
   bpb = 'diverged' if row['bpb'] is None else f'{row["bpb"]:.4f} bits per byte'
   return (
     f'dial {row["dial"]:<3} x{row["longer"]:<4g} {held}'
@@ -44,7 +43,7 @@ def table(found: Row) -> Iterator[str]:
 
 
 def _cells(point, error) -> list[str]:
-  held = (f'{point[n]:,} {n}' for n in ('experts', 'vocab', 'row') if point[n])
+  held = (f'{point[n]:,} {n}' for n in dial_cells.HELD if point[n])
   spread = point['spread']
   rate = [point['lr'] and f'{point["lr"]:.2e}', None, None]
   if point['lr']:

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from benchmarks import dial, dial_law, dial_table
+from benchmarks import dial, dial_cells, dial_law, dial_table
 from benchmarks import sweep as sweep_lib
 from zaya_jax import config as config_lib
 from zaya_jax.plan import law as law_lib
@@ -24,12 +24,12 @@ def arguments(*flags):
 
 @functools.cache
 def parsed(*cell):
-  return dial.parse(dict(zip(dial.CELL, cell, strict=True)), [])
+  return dial_cells.parse(dict(zip(dial_cells.CELL, cell, strict=True)), [])
 
 
 def result(run, best=1.0):
   """A run whose loss follows the law, and has its best rate at a factor."""
-  config = parsed(*(run[key] for key in dial.CELL))
+  config = parsed(*(run[key] for key in dial_cells.CELL))
   step = config.data.batch_size * config.data.seq_len
   each = 1.0 if config.model.vocab_size == 320 else 2.5
   tokens = config.in_steps().num_steps * step
@@ -96,9 +96,9 @@ def test_a_call_goes_on_behind_the_last_whole_line(tmp_path):
 @pytest.mark.parametrize('n', [1, 5, 12])
 def test_flags_are_a_dial_with_another_rate(n):
   args = arguments('--score_bytes=1e6')
-  run = {'dial': n, 'longer': 1.0, **dict.fromkeys(dial.HELD, 0)}
+  run = {'dial': n, 'longer': 1.0, **dict.fromkeys(dial_cells.HELD, 0)}
   run |= {'factor': 0.5, 'seed': 2}
-  config = config_lib.Config.parse(dial.flags_of(args, run, []))
+  config = config_lib.Config.parse(dial_cells.flags_of(args, run, []))
   rule = config_lib.Config.parse([f'--dial={n}'])
   assert config.model == rule.model and config.num_steps == rule.num_steps
   assert config.optim.lr == pytest.approx(rule.optim.lr / 2)
@@ -108,7 +108,7 @@ def test_flags_are_a_dial_with_another_rate(n):
   ))  # fmt: skip
   more = {**run, 'longer': 4.0, 'experts': 2}
   longer = config_lib.Config.parse(
-    dial.flags_of(args, more, ['--data.input=x'])
+    dial_cells.flags_of(args, more, ['--data.input=x'])
   )
   assert longer.model.num_experts == 2 and longer.data.input == 'x'
   tokens = lambda c: c.in_steps().num_steps * c.data.batch_size * c.data.seq_len
@@ -123,7 +123,7 @@ def test_what_is_held_is_a_cell_of_its_own_and_no_rate_of_the_rule():
   assert all(dial.missing(held, rows[:n]) for n in range(len(own), len(rows)))
   assert dial.missing(held, rows) is None
   assert {(r['vocabulary'], r['seq_len']) for r in rows[3:]} == {(512, 64)}
-  config = config_lib.Config.parse(dial.flags_of(held, rows[-1], []))
+  config = config_lib.Config.parse(dial_cells.flags_of(held, rows[-1], []))
   assert (config.model.vocab_size, config.data.seq_len) == (512, 64)
   assert config.data.train_tokenizer == 512
   points = dial.fit(rows)['points']
