@@ -55,9 +55,9 @@ class Slots:
   ):
     self._decoder = decoder
     largest = min([n for n in sizes if n >= size] or [sizes[-1]])
-    self.pieces = pieces_lib.Pieces(
-      [n for n in sizes if n <= largest], fine=prefixes > 0
-    )
+    # An accelerator takes a large piece in about the time of a small one.
+    fine = prefixes > 0 and decoder.about.steps == 1
+    self.pieces = pieces_lib.Pieces([n for n in sizes if n <= largest], fine)
     # No piece may reach beyond the end: what is written there would be moved.
     self.size = -(-size // largest) * largest
     self.count = count

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prompts that begin alike: what is kept is what would be read, to the bit."""
 
+import copy
 import dataclasses
 import random
 
@@ -84,6 +85,16 @@ def test_state_is_the_same_to_the_bit(model):
     for a, b in zip(getattr(ours, name), getattr(theirs, name), strict=True):
       np.testing.assert_array_equal(a[:, :, :54], b[:, :, :54])
       assert np.abs(a[1, :, :54]).max() > 0
+
+
+@pytest.mark.parametrize(
+  ('steps', 'ends'), [(1, [8, 16, 24, 32, 54]), (16, [32, 54])]
+)
+def test_only_a_cpu_reads_a_beginning_in_small_pieces(model, steps, ends):
+  decoder = copy.copy(model.decoder)
+  decoder.about = dataclasses.replace(decoder.about, steps=steps)
+  made = slots.Slots(decoder, 2, 64, (), (4, 8, 32), prefixes=1)
+  assert made.pieces.ends(SECOND) == ends
 
 
 FAULTS = {
