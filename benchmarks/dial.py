@@ -61,7 +61,8 @@ def main() -> None:
   about = record.circumstances('benchmarks.dial', ('scipy',))
   record.write(args.result, {**about, **result})
   if args.law:
-    args.law.write_text(dial_table.toml(result, rows), encoding='utf-8')
+    text = dial_table.toml(result, rows, about['command'])
+    args.law.write_text(text, encoding='utf-8')
     law_lib.Law.read(args.law)  # That it can be read.
 
 

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fits the scaling law of `zaya_jax.plan.law` to runs of `benchmarks.dial`.
 
-    L = E + A / N^a + B / D^b,   N = active * (total / active)^g
+    L = (E + A / N^a + B / D^b) / W^c,   N = active * (total / active)^g
 
 As in Chinchilla (arXiv 2203.15556, appendix D.2) residuals are those of log L,
 with Huber's loss of 1e-3, from several starts: of a grid of exponents those for
 which E, A and B fit best. g is 0 where total over active parameters hardly
-varies.
+varies, c where the bytes of a row hardly do.
 """
 
 import itertools
@@ -16,13 +16,20 @@ from typing import Any
 import numpy as np
 from scipy import optimize
 
-NAMES = ('E', 'A', 'a', 'B', 'b', 'g')
-SIZES = ('active', 'total', 'bytes')
+from zaya_jax.plan import law as law_lib
+
+NAMES = ('E', 'A', 'a', 'B', 'b', 'g', 'c')
+SIZES = ('active', 'total', 'bytes', 'context')
 _HUBER = 1e-3
-_LOW = (-20.0, -20.0, 0.02, -20.0, 0.02, 0.0)
-_HIGH = (5.0, 10.0, 1.5, 10.0, 1.5, 1.0)
-# Exponents a, b and g to start from, and how many of them.
-_GRID = (np.linspace(0.1, 1, 7), np.linspace(0.1, 1, 7), (0.0, 0.2, 0.5))
+_LOW = (-20.0, -20.0, 0.02, -20.0, 0.02, 0.0, 0.0)
+_HIGH = (5.0, 10.0, 1.5, 10.0, 1.5, 1.0, 1.0)
+# Exponents to start from, and how many of them.
+_GRID = {
+  'a': np.linspace(0.1, 1, 7),
+  'b': np.linspace(0.1, 1, 7),
+  'g': (0.0, 0.2, 0.5),
+  'c': (0.0, 0.15),
+}
 _STARTS = 6
 _VARIES = 1.3  # Times: what varies less decides no exponent.
 
@@ -33,7 +40,7 @@ def fit(points: list[Row], near: dict[str, float] | None = None) -> Row:
   """The constants, by name.
 
   Args:
-    points: with active, total, bytes and bpb.
+    points: with active, total, bytes, context and bpb.
     near: constants to start from, in place of all starts.
 
   Raises:
@@ -42,75 +49,86 @@ def fit(points: list[Row], near: dict[str, float] | None = None) -> Row:
   size = {name: np.log([p[name] for p in points]) for name in SIZES}
   loss = np.array([p['bpb'] for p in points], float)
   idle = size['total'] - size['active']
-  with_g = np.ptp(idle) > math.log(_VARIES)
-  if len(points) <= 5 + with_g:
+  n0, d0 = np.mean(size['active']), np.mean(size['bytes'])
+  size = {
+    'n': size['active'] - n0,
+    'd': size['bytes'] - d0,
+    'idle': idle,
+    'w': size['context'] - math.log(1024),
+  }
+  varies = lambda name: np.ptp(size[name]) > math.log(_VARIES)
+  free = [
+    n for n in NAMES if n not in 'gc' or varies({'g': 'idle', 'c': 'w'}[n])
+  ]
+  if len(points) <= len(free):
     raise ValueError(
-      f'{len(points)} sizes and lengths cannot tell {5 + with_g} constants: '
+      f'{len(points)} sizes and lengths cannot tell {len(free)} constants: '
       'run more of --dials, or of --longer.'
     )
-  if np.ptp(size['bytes'] - size['active']) < math.log(_VARIES):
+  if np.ptp(size['d'] - size['n']) < math.log(_VARIES):
     raise ValueError(
       'all runs have as much text for a parameter, so that size and text '
       'cannot be told apart: run --longer=0.5,1,2.'
     )
-  n0, d0 = np.mean(size['active']), np.mean(size['bytes'])
 
   def residuals(theta):
-    e, log_a, a, log_b, b, *g = theta
-    n = size['active'] + (g[0] * idle if g else 0) - n0
-    terms = [e + 0 * n, log_a - a * n, log_b - b * (size['bytes'] - d0)]
-    return np.logaddexp.reduce(terms, axis=0) - np.log(loss)
+    t = dict.fromkeys(NAMES, 0.0) | dict(zip(free, theta, strict=True))
+    n = size['n'] + t['g'] * idle
+    terms = [t['E'] + 0 * n, t['A'] - t['a'] * n, t['B'] - t['b'] * size['d']]
+    sums = np.logaddexp.reduce(terms, axis=0) - t['c'] * size['w']
+    return sums - np.log(loss)
 
-  free = 5 + with_g
-  bounds = (_LOW[:free], _HIGH[:free])
+  bounds = [[side[NAMES.index(n)] for n in free] for side in (_LOW, _HIGH)]
   best = None
-  for start in _starts(size, loss, near, with_g):
-    start = np.clip(start[:free], *bounds)
+  for start in _starts(size, loss, near and _logs(near, n0, d0), free):
     found = optimize.least_squares(
-      residuals, start, bounds=bounds, loss='huber', f_scale=_HUBER,
-      x_scale=0.1, xtol=1e-8, ftol=1e-8, gtol=1e-8, max_nfev=300,
+      residuals, np.clip([start[n] for n in free], *bounds), bounds=bounds,
+      loss='huber', f_scale=_HUBER, x_scale=0.1, xtol=1e-8, ftol=1e-8,
+      gtol=1e-8, max_nfev=300,
     )  # fmt: skip
     if best is None or found.cost < best.cost:
       best = found
-  e, log_a, a, log_b, b, *g = best.x
-  return dict(
-    zip(
-      NAMES,
-      map(float, (
-        math.exp(e), math.exp(log_a + a * n0), a, math.exp(log_b + b * d0), b,
-        g[0] if g else 0.0,
-      )),
-      strict=True,
-    )
-  )  # fmt: skip
+  found = dict.fromkeys(NAMES, 0.0) | dict(zip(free, best.x, strict=True))
+  found['A'] += found['a'] * n0
+  found['B'] += found['b'] * d0
+  return {
+    name: float(math.exp(value) if name in 'EAB' else value)
+    for name, value in found.items()
+  }
 
 
-def _starts(size, loss, near, with_g):
+def _logs(constants, n0, d0):
+  """Constants as they are fitted: logarithms, at the middle size."""
+  found = {n: math.log(v) if n in 'EAB' else v for n, v in constants.items()}
+  found['A'] -= found['a'] * n0
+  found['B'] -= found['b'] * d0
+  return found
+
+
+def _starts(size, loss, near, free):
   """Logarithms of E and of both terms at the middle size, and exponents."""
-  idle = size['total'] - size['active']
-  d = size['bytes'] - np.mean(size['bytes'])
-  mine = lambda g: size['active'] + g * idle - np.mean(size['active'])
   if near:
-    n0, d0 = np.mean(size['active']), np.mean(size['bytes'])
-    e, log_a, log_b = (math.log(near[name]) for name in 'EAB')
-    a, b = near['a'], near['b']
-    return [(e, log_a - a * n0, a, log_b - b * d0, b, near['g'])]
+    return [near]
   tried = []
-  for a, b, g in itertools.product(*_GRID[:2], _GRID[2] if with_g else (0,)):
-    terms = [np.ones_like(loss), np.exp(-a * mine(g)), np.exp(-b * d)]
-    matrix = np.stack(terms, axis=1) / loss[:, None]  # Errors are relative.
+  grid = [_GRID[name] if name in free else (0.0,) for name in _GRID]
+  for values in itertools.product(*grid):
+    t = dict(zip(_GRID, values, strict=True))
+    n = size['n'] + t['g'] * size['idle']
+    terms = [np.ones_like(loss), np.exp(-t['a'] * n)]
+    terms.append(np.exp(-t['b'] * size['d']))
+    # Errors are relative.
+    weight = np.exp(-t['c'] * size['w']) / loss
+    matrix = np.stack(terms, axis=1) * weight[:, None]
     found, _ = optimize.nnls(matrix, np.ones_like(loss))
-    e, log_a, log_b = np.log(np.maximum(found, 1e-3 * loss.min()))
-    off = np.sum(np.abs(matrix @ found - 1))
-    tried.append((off, (e, log_a, a, log_b, b, g)))
-  return [start for _, start in sorted(tried)[:_STARTS]]
+    logs = np.log(np.maximum(found, 1e-3 * loss.min()))
+    off = float(np.sum(np.abs(matrix @ found - 1)))
+    tried.append((off, len(tried), dict(zip('EAB', logs, strict=True)) | t))
+  return [start for *_, start in sorted(tried)[:_STARTS]]
 
 
 def predict(constants: Row, point: Row) -> float:
   """Bits per byte at a size and length, as `zaya_jax.plan.law` has it."""
-  c = constants
-  n = point['active'] * (point['total'] / point['active']) ** c['g']
-  return c['E'] + c['A'] / n ** c['a'] + c['B'] / point['bytes'] ** c['b']
+  return law_lib.loss(constants, point)
 
 
 def summary(points: list[Row]) -> Row:

@@ -58,8 +58,9 @@ def point(rows: list[Row]) -> Row:
   by_factor: dict[float, list[Row]] = {}
   for row in rows:
     by_factor.setdefault(row['factor'], []).append(row)
-  most = max(len(found) for found in by_factor.values())
-  full = [found for found in by_factor.values() if len(found) == most]
+  seeds = lambda found: len({row['seed'] for row in found})
+  most = max(map(seeds, by_factor.values()))
+  full = [found for found in by_factor.values() if seeds(found) == most]
   best = min(full, key=lambda found: np.mean([r['bpb'] for r in found]))
   losses = [r['bpb'] for r in best]
   names = (*dial_cells.CELL, 'width', 'layers')
@@ -67,6 +68,7 @@ def point(rows: list[Row]) -> Row:
   sizes += ('vocabulary', 'seq_len')
   found: Row = {name: best[0][name] for name in (*names, *sizes)}
   found |= {
+    'context': found['seq_len'] * found['bytes_per_token'],
     'bpb': float(np.mean(losses)),
     'seeds': most,
     'spread': float(np.std(losses, ddof=1)) if most > 1 else None,

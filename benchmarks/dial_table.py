@@ -102,12 +102,13 @@ def _law(law) -> Iterator[str]:
   )
 
 
-def toml(found: Row, rows: list[Row]) -> str:
+def toml(found: Row, rows: list[Row], command: str) -> str:
   """The law as `zaya_jax.plan.law` reads it.
 
   Args:
     found: of `dial.fit`.
     rows: the runs.
+    command: that fitted it.
 
   Raises:
     SystemExit: if there is no law.
@@ -125,7 +126,7 @@ def toml(found: Row, rows: list[Row]) -> str:
     tokens.setdefault(point['vocabulary'], []).append(point['bytes_per_token'])
   about = {
     'text': f'{len(rows)} runs on {newest["text"]}, {newest["date"][:10]}',
-    'command': newest['command'],
+    'command': command,
   }
   tables = {
     'constants': law['constants'],

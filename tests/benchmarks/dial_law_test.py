@@ -2,18 +2,30 @@
 """The fit of the scaling law, against losses made by a law that is known."""
 
 import math
+import re
 
 import numpy as np
 import pytest
 
-from benchmarks import dial_law
+from benchmarks import dial, dial_law, record, sweep
+from zaya_jax.plan import law as law_lib
 
 # As Chinchilla's, in bits per byte.
-TRUE = {'E': 0.55, 'A': 60.0, 'a': 0.34, 'B': 90.0, 'b': 0.28, 'g': 0.2}
+TRUE = {
+  'E': 0.55,
+  'A': 60.0,
+  'a': 0.34,
+  'B': 90.0,
+  'b': 0.28,
+  'g': 0.2,
+  'c': 0.15,
+}
 
 
-def points(noise=0.0, ratios=(3, 6, 10), longer=(0.5, 1, 2), law=TRUE):
-  """Sizes of five dials, each for several lengths, and numbers of experts."""
+def points(
+  noise=0.0, ratios=(3, 6, 10), longer=(0.5, 1, 2), rows=(500, 3000), law=TRUE
+):
+  """Sizes of five dials, each for lengths, experts, and rows."""
   rng = np.random.default_rng(0)
   found = []
   for n, active in enumerate((2e5, 8e5, 3e6, 1.2e7, 5e7)):
@@ -22,6 +34,7 @@ def points(noise=0.0, ratios=(3, 6, 10), longer=(0.5, 1, 2), law=TRUE):
         point = {'active': active, 'total': ratio * active, 'dial': n}
         point |= {'tokens': 20 * times * active, 'longer': times, 'experts': 0}
         point['bytes'] = (1 + n / 2) * point['tokens']
+        point['context'] = rows[len(found) % len(rows)]
         point['bpb'] = dial_law.predict(law, point)
         point['bpb'] *= math.exp(noise * rng.standard_normal())
         found.append(point)
@@ -69,11 +82,17 @@ def test_without_other_ratios_experts_count_nothing():
   assert found['a'] == pytest.approx(TRUE['a'], rel=0.02)
 
 
+def test_without_other_rows_context_counts_nothing():
+  found = dial_law.fit(points(rows=(1024,)))
+  assert found['c'] == 0
+  assert found['a'] == pytest.approx(TRUE['a'], rel=0.02)
+
+
 @pytest.mark.parametrize(
   'some, sentence',
   [
-    (points(longer=(1,), ratios=(10,)), '5 sizes and lengths cannot tell 5'),
-    (points()[:6], '6 sizes and lengths cannot tell 6 constants'),
+    (points(longer=(1,), ratios=(10,), rows=(9,)), '5 sizes and lengths'),
+    (points()[:7], '7 sizes and lengths cannot tell 7 constants'),
     (
       [{**p, 'bytes': 20 * p['active']} for p in points()],
       'as much text for a parameter',
@@ -83,3 +102,19 @@ def test_without_other_ratios_experts_count_nothing():
 def test_what_cannot_be_told_is_said(some, sentence):
   with pytest.raises(ValueError, match=sentence):
     dial_law.fit(some)
+
+
+def test_what_is_shipped_is_the_fit_of_the_runs():
+  shipped = law_lib.Law.read()
+  [dials] = re.findall(r'--dials=([\d,]+)', shipped.about['command'])
+  wanted = {int(n) for n in dials.split(',')}
+  rows = sweep.read(record.RESULTS / 'dial.jsonl')
+  points = dial.fit([r for r in rows if r['dial'] in wanted])['points']
+  found = dial_law.fit(points)
+  size = points[0]
+  assert shipped.loss(size) == pytest.approx(
+    dial_law.predict(found, size), 1e-3
+  )
+  largest = max(points, key=lambda p: p['active'] * p['tokens'])
+  assert shipped.loss(largest) == pytest.approx(largest['bpb'], 0.02)
+  assert shipped.beyond(largest) == {}

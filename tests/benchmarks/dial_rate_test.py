@@ -65,6 +65,15 @@ def test_a_point_says_its_rate_and_what_the_rule_costs():
   assert alone['lr_range'] is None and alone['spread'] is None
 
 
+def test_a_run_that_was_made_twice_is_one_seed():
+  rows = cell(512, seeds=1)
+  worst = max(rows, key=lambda row: row['bpb'])
+  expected = dial_rate.point(rows)['bpb']
+  found = dial_rate.point([*rows, worst])
+  assert (found['bpb'], found['seeds']) == (expected, 1)
+  assert found['context'] == 256
+
+
 def test_exponents_are_recovered_with_intervals():
   cells = [
     cell(width, longer, noise=3e-4)

@@ -15,7 +15,15 @@ from benchmarks import sweep as sweep_lib
 from zaya_jax import config as config_lib
 from zaya_jax.plan import law as law_lib
 
-TRUE = {'E': 0.55, 'A': 60.0, 'a': 0.34, 'B': 90.0, 'b': 0.28, 'g': 0.2}
+TRUE = {
+  'E': 0.55,
+  'A': 60.0,
+  'a': 0.34,
+  'B': 90.0,
+  'b': 0.28,
+  'g': 0.2,
+  'c': 0.1,
+}
 
 
 def arguments(*flags):
@@ -34,6 +42,7 @@ def result(run, best=1.0):
   each = 1.0 if config.model.vocab_size == 320 else 2.5
   tokens = config.in_steps().num_steps * step
   size = {**law_lib.parameters(config.model), 'bytes': tokens * each}
+  size['context'] = config.data.seq_len * each
   bpb = dial_law.predict(TRUE, size)
   bpb += 0.01 * math.log(run['factor'] / best) ** 2
   steps = {'train/loss': 1.0, 'tokens': tokens, 'step': 7}
@@ -162,6 +171,7 @@ def test_what_is_fitted_is_shown_and_read_by_the_plan(tmp_path, monkeypatch):
   text = '\n'.join(shown)
   assert '| 4 | ' not in text and 'Largest run (dial 3, x2)' in text
   assert law_lib.Law.read(law).beyond(largest)
+  words.remove(f'--law={law}')
   monkeypatch.setattr(sys, 'argv', [*words, '--experts=16'])
   dial.main()
   result = json.loads((tmp_path / 'fit.json').read_text())
@@ -181,7 +191,7 @@ def test_too_few_runs_are_no_law(tmp_path):
   text = '\n'.join(dial_table.table(found))
   assert 'No law: 2 sizes and lengths cannot tell 5 constants' in text
   with pytest.raises(SystemExit, match='--law: no law: 2 sizes'):
-    dial_table.toml(found, [])
+    dial_table.toml(found, [], 'python')
 
 
 class Child:

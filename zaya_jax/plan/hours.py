@@ -62,7 +62,7 @@ def _best(config, law) -> _Run:
   best = _run(config, first)
   if not law:
     return best
-  expect = lambda run: law.loss(law.size(run.config.model, run.tokens))
+  expect = lambda run: law.loss(law.size(run.config, run.tokens))
   for step in (1, -1):
     n, worse = first, 0
     while worse < _PATIENCE and 1 <= (n := n + step) <= dial_lib.MOST:
@@ -151,7 +151,7 @@ def _row(config, run, law) -> dict[str, Any]:
     'law': None,
   }
   if law:
-    size = law.size(model, run.tokens)
+    size = law.size(run.config, run.tokens)
     row['law'] = {
       'bits_per_byte': law.loss(size),
       'held_out': law.held_out,

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The scaling law: the loss to expect of a size and a length of training.
 
-    L = E + A / N^a + B / D^b,   N = active * (total / active)^g
+    L = (E + A / N^a + B / D^b) / W^c,   N = active * (total / active)^g
 
 L in bits per byte of held-out text; active and total parameters without the
-embedding and the head; D in bytes of text, since tokenizers differ. The first
+embedding and the head; D in bytes of text, since tokenizers differ; W in KiB of
+text that a row holds, which grows with its tokens and with the vocabulary. The
 three terms are Chinchilla's (arXiv 2203.15556); g says what the experts that a
-token does not use are worth. `python -m benchmarks.dial --law` fits it and
-writes law.toml; without that file no loss is expected.
+token does not use are worth, c what text before it is. `python -m
+benchmarks.dial --law` fits it and writes law.toml; without that file no loss is
+expected.
 """
 
 import bisect
@@ -28,8 +30,8 @@ class Law:
   """A fitted law, and what it was fitted to.
 
   Attributes:
-    constants: E, A, a, B, b and g.
-    covers: of active, total and bytes the least and the most.
+    constants: E, A, a, B, b, g and c.
+    covers: of active, total, bytes and context the least and the most.
     bytes_per_token: of vocabularies, ascending.
     held_out: relative error at the largest run, from all others.
     about: command, date, hardware and text, for people.
@@ -55,13 +57,9 @@ class Law:
     """Bits per byte.
 
     Args:
-      size: active, total and bytes.
+      size: active, total, bytes, and context: bytes of a row.
     """
-    c = self.constants
-    effective = size['active'] * (size['total'] / size['active']) ** c['g']
-    return (
-      c['E'] + c['A'] / effective ** c['a'] + c['B'] / size['bytes'] ** c['b']
-    )
+    return loss(self.constants, size)
 
   def beyond(self, size: dict[str, float]) -> dict[str, float]:
     """How often what it covers each is exceeded, or fallen below (< 1)."""
@@ -72,13 +70,13 @@ class Law:
         found[name] = size[name] / inside
     return found
 
-  def size(
-    self, model: config_lib.ModelConfig, tokens: float
-  ) -> dict[str, float]:
-    """Active and total parameters, and bytes of so many tokens."""
+  def size(self, config: config_lib.Config, tokens: float) -> dict[str, float]:
+    """Active and total parameters, bytes of so many tokens and of a row."""
+    each = self._bytes(config.model.vocab_size)
     return {
-      **parameters(model),
-      'bytes': tokens * self._bytes(model.vocab_size),
+      **parameters(config.model),
+      'bytes': tokens * each,
+      'context': config.data.seq_len * each,
     }
 
   def _bytes(self, vocabulary: int) -> float:
@@ -91,6 +89,14 @@ class Law:
     part = math.log(vocabulary / low) / math.log(high / low)
     first, last = self.bytes_per_token[low], self.bytes_per_token[high]
     return first + part * (last - first)
+
+
+def loss(constants: dict[str, float], size: dict[str, float]) -> float:
+  """Bits per byte by these constants: see `Law.loss`."""
+  c = constants
+  effective = size['active'] * (size['total'] / size['active']) ** c['g']
+  terms = c['E'], c['A'] / effective ** c['a'], c['B'] / size['bytes'] ** c['b']
+  return sum(terms) / (size['context'] / 1024) ** c['c']
 
 
 def parameters(model: config_lib.ModelConfig) -> dict[str, float]:

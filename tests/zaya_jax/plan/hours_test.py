@@ -22,8 +22,10 @@ def law(text=60.0):
     'B': text,
     'b': 0.3,
     'g': 0.2,
+    'c': 0.1,
   }
   covers = {'active': (1e6, 5e7), 'total': (1e6, 5e9), 'bytes': (1e7, 9e12)}
+  covers['context'] = (1, 1e6)
   return law_lib.Law(
     constants=constants,
     covers=covers,

@@ -15,6 +15,7 @@ _WHAT = {
   'active': 'active parameters',
   'total': 'parameters',
   'bytes': 'bytes of text',
+  'context': 'bytes of a row',
 }
 
 
