@@ -57,9 +57,11 @@ class Law:
     """Bits per byte.
 
     Args:
-      size: active, total, bytes, and context: bytes of a row.
+      size: active, total, bytes, and context: bytes of a row, of which more
+        than it covers are worth nothing.
     """
-    return loss(self.constants, size)
+    context = min(size['context'], self.covers['context'][1])
+    return loss(self.constants, {**size, 'context': context})
 
   def beyond(self, size: dict[str, float]) -> dict[str, float]:
     """How often what it covers each is exceeded, or fallen below (< 1)."""

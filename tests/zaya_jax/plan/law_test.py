@@ -45,6 +45,9 @@ def test_the_loss_is_that_sum(law):
   assert law.loss(size) == pytest.approx(expected, rel=1e-12)
   more = {**size, 'total': 16e6}
   assert law.loss(more) < law.loss(size)
+  # Rows that are longer than any that it was fitted to count as these do.
+  assert law.loss({**size, 'context': 2048}) > law.loss(size)
+  assert law.loss({**size, 'context': 8192}) == law.loss(size)
 
 
 def test_what_is_beyond_is_said_by_how_much(law):
