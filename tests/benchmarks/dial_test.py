@@ -12,18 +12,11 @@ import pytest
 
 from benchmarks import dial, dial_cells, dial_law, dial_table
 from benchmarks import sweep as sweep_lib
+from tests.benchmarks import dial_law_test
 from zaya_jax import config as config_lib
 from zaya_jax.plan import law as law_lib
 
-TRUE = {
-  'E': 0.55,
-  'A': 60.0,
-  'a': 0.34,
-  'B': 90.0,
-  'b': 0.28,
-  'g': 0.2,
-  'c': 0.1,
-}
+TRUE = dial_law_test.TRUE
 
 
 def arguments(*flags):

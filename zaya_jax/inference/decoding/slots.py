@@ -55,7 +55,7 @@ class Slots:
   ):
     self._decoder = decoder
     largest = min([n for n in sizes if n >= size] or [sizes[-1]])
-    # An accelerator takes a large piece in about the time of a small one.
+    # On an accelerator fewer pieces are worth more: docs/serving.md.
     fine = prefixes > 0 and decoder.about.steps == 1
     self.pieces = pieces_lib.Pieces([n for n in sizes if n <= largest], fine)
     # No piece may reach beyond the end: what is written there would be moved.
