@@ -7,8 +7,11 @@
     python -m benchmarks.race_data --corpus=runs/corpus --data=runs/race
     python -m benchmarks.ablations --seconds=40 --only=attention --data.input= \
       --data.dir=runs/race/shards --eval.batches=0
+    python -m benchmarks.ablations --preset=quickstart --steps=200 \
+      --model.d_model=128 --model.head_dim=16
 
-A variant is the preset with some flags. It is tried with each of `--lrs`,
+A variant is the preset, as flags of the trainer may change it for all, with
+some flags. It is tried with each of `--lrs`,
 multiples of the preset's learning rate, on the first seed, and with further
 ones while the best is at the edge; the best then trains the other seeds. A rate
 that is alone is taken as it is. With `--steps` all see the same tokens. With
@@ -48,7 +51,7 @@ _LOG = 10  # Steps between points of a curve.
 
 def main() -> None:
   """Runs what is missing, or prints the table."""
-  args, more = _parser().parse_known_args()
+  args, args.more = _parser().parse_known_args()
   rows = sweep.read(args.output)
   if args.table:
     print('\n'.join(ablations_table.table(rows)))
@@ -57,14 +60,14 @@ def main() -> None:
     _parser().error('give --steps or --seconds: one of both is held equal.')
   end = time.monotonic() + 60 * args.minutes if args.minutes else math.inf
   facts = record.circumstances('benchmarks.ablations', ('jax', 'jaxlib'))
-  facts |= _corpus(_preset(args, more))
+  facts |= _corpus(_preset(args))
 
   def make(run: Row, place: sweep.Place) -> Row | None:
     alike = [row['wall_s'] for row in rows if row['budget'] == run['budget']]
     if time.monotonic() + 1.2 * max(alike, default=0) > end:
       print('not enough time for the next run: call again', flush=True)
       return None
-    return train(args, run, more, place) | facts
+    return train(args, run, place) | facts
 
   # What a step takes is seen alone on a device, whatever --jobs says.
   grids = [(unknown, 1)] if args.seconds else []
@@ -123,7 +126,9 @@ def missing(
 
 
 def _cell(args, budget, variant) -> Row:
-  return {'preset': args.preset, 'budget': budget, 'variant': variant}
+  changes = [f for f in args.more if f.startswith(('--model.', '--optim.'))]
+  preset = ' '.join([args.preset, *changes])
+  return {'preset': preset, 'budget': budget, 'variant': variant}
 
 
 def _variants(args) -> list[str]:
@@ -136,8 +141,8 @@ def _variants(args) -> list[str]:
   return [v for v in found if v in only]
 
 
-def _preset(args, more=()) -> config_lib.Config:
-  return record.preset(args.preset, more)
+def _preset(args) -> config_lib.Config:
+  return record.preset(args.preset, args.more)
 
 
 def _corpus(config: config_lib.Config) -> Row:
@@ -147,9 +152,7 @@ def _corpus(config: config_lib.Config) -> Row:
   return race_data.facts(shards[0].parent) if shards else {}
 
 
-def train(
-  args: argparse.Namespace, run: Row, more: list[str], place: sweep.Place
-) -> Row:
+def train(args: argparse.Namespace, run: Row, place: sweep.Place) -> Row:
   """Trains and reads what the run has written of itself.
 
   Raises:
@@ -159,7 +162,7 @@ def train(
   args.work.mkdir(parents=True, exist_ok=True)
   began = time.monotonic()
   with tempfile.TemporaryDirectory(dir=args.work) as folder:
-    flags = flags_of(args, run, folder, more)
+    flags = flags_of(args, run, folder)
     sweep.prepare(flags)
     command = [sys.executable, '-m', 'zaya_jax.main', *flags]
     done = subprocess.run(
@@ -189,11 +192,9 @@ def train(
   }
 
 
-def flags_of(
-  args: argparse.Namespace, run: Row, folder: str, more: list[str]
-) -> list[str]:
+def flags_of(args: argparse.Namespace, run: Row, folder: str) -> list[str]:
   """The flags of a run: the preset, its variant, its rate, its length."""
-  config = _preset(args, more)
+  config = _preset(args)
   return [
     f'--flagfile={record.ROOT}/configs/{args.preset}.flags',
     f'--data.dir={args.work}/data',
@@ -204,7 +205,7 @@ def flags_of(
     '--nolog.report',
     '--nolog.tensorboard',
     *race_ours.trapezoid(run['steps']),
-    *more,
+    *args.more,
     f'--num_steps={run["steps"]}',
     *(variants.flags(run['variant'], config.model) or ()),
     f'--optim.lr={config.optim.lr * run["lr"]:g}',
@@ -236,6 +237,7 @@ def _parser() -> argparse.ArgumentParser:
     default=record.RESULTS / 'ablations.jsonl',
   )
   parser.add_argument('--table', action='store_true')
+  parser.set_defaults(more=[])  # Flags of the trainer.
   return parser
 
 

@@ -8,9 +8,9 @@
 A cell is a dial, so many times its own tokens (`--longer`), and experts, a
 vocabulary and tokens of a row (`--experts`, `--vocab`, `--row`; 0: its own).
 All of these grow with the dial: to tell what each is worth, hold it. The first
-seed is trained with multiples of
-the rule's learning rate (`--factors`, and more of them while the best is at the
-edge); the other seeds with the best and its two neighbours.
+seed is trained with multiples of the rule's learning rate (`--factors`, and
+more of them while the best is at the edge), the other seeds with the best and
+its two neighbours. A factor that is alone is taken as it is.
 
 Each run is a line of `--output` as soon as it is done. Whoever calls again goes
 on: after `--minutes` the runs that are under way save themselves, and the next
@@ -47,6 +47,8 @@ def main() -> None:
   args, more = _parser().parse_known_args()
   args.work = args.work.resolve()  # Runs have a folder of their own.
   rows = sweep_lib.read(args.output)
+  for row in rows:  # Some are of an earlier rule.
+    row['factor'] = float(f'{row["lr"] / dial_rate.rule_of(row):.3g}')
   if not args.fit:
     sweep(args, more, rows)
     return
@@ -110,17 +112,20 @@ def _missing_of(args, done, busy) -> Row | None:
   """The factor and the seed that come next in a cell."""
   tuned = {r['factor']: _loss(r) for r in done if not r['seed']}
   begun = {(r['factor'], r['seed']) for r in (*done, *busy)}
-  for factor in _numbers(args.factors, float):
+  factors = _numbers(args.factors, float)
+  for factor in factors:
     if (factor, 0) not in begun:
       return {'factor': factor, 'seed': 0}
   if any(not run['seed'] for run in busy):
     return None
-  if (further := sweep_lib.beyond(tuned)) is not None:
-    return {'factor': further, 'seed': 0}
-  order = sorted(tuned)
-  at = order.index(min(order, key=lambda factor: tuned[factor]))
+  if len(factors) > 1:
+    if (further := sweep_lib.beyond(tuned)) is not None:
+      return {'factor': further, 'seed': 0}
+    order = sorted(tuned)
+    at = order.index(min(order, key=lambda factor: tuned[factor]))
+    factors = order[max(0, at - 1) : at + 2]
   for seed in range(1, args.seeds):
-    for factor in order[max(0, at - 1) : at + 2]:
+    for factor in factors:
       if (factor, seed) not in begun:
         return {'factor': factor, 'seed': seed}
   return None
@@ -210,13 +215,16 @@ def fit(rows: list[Row]) -> Row:
       cells.setdefault(tuple(row[key] for key in dial_cells.CELL), []).append(
         row
       )
-  own = [cell for cell in cells.values() if not dial_cells.held(cell[0])]
   points = [dial_rate.point(cell) for cell in cells.values()]
   found: Row = {'points': points, 'runs': len(rows)}
   found['diverged'] = sum(row['bpb'] is None for row in rows)
-  for name, make in (('rate', dial_rate.fit), ('law', dial_law.summary)):
+  fits = (
+    ('rate', dial_rate.fit, [*cells.values()]),
+    ('law', dial_law.summary, points),
+  )
+  for name, make, of in fits:
     try:
-      found[name] = make(own if name == 'rate' else points)
+      found[name] = make(of)
     except ValueError as error:
       found[name] = {'missing': str(error)}
   return found

@@ -3,9 +3,11 @@
 
 Of a cell: loss = s_seed + k (x - x*)^2 with x = log lr, from the rates around
 the best one; x* is the best rate. Over cells: x* = log PEAK + w log(width/1024)
-+ t log(longer), the rule of `zaya_jax.config.presets.dial`, whose exponents are
-fitted where width and length vary. Intervals: seeds drawn anew, with
-replacement. Along the dial layers are width, so that w stands for both.
++ b log(tokens of a step/131,072), the rule of `zaya_jax.config.presets.dial`,
+whose exponents are fitted where both vary. There the loss is relative and k is
+one for all cells, so that a cell whose best rate lies at the edge says what it
+can. Intervals: cells drawn anew, with replacement. Along the dial layers are
+width, so that w stands for both.
 """
 
 import itertools
@@ -20,7 +22,7 @@ from zaya_jax.config.presets import dial as dial_lib
 Row = dict[str, Any]
 _NEAR = 4.01  # Times the best rate, up or down: beyond it is no parabola.
 _DRAWS = 200
-_WIDTH = 1024
+_WIDTH, _STEP = 1024, 131_072
 
 
 def parabola(rows: list[Row]) -> tuple[float, float] | None:
@@ -33,8 +35,7 @@ def parabola(rows: list[Row]) -> tuple[float, float] | None:
   Returns:
     None if the loss has no lowest point among the rates around the best one.
   """
-  best = min(rows, key=lambda row: row['bpb'])['lr']
-  near = [r for r in rows if 1 / _NEAR <= r['lr'] / best <= _NEAR]
+  near = _near(rows)
   if len({round(math.log(r['lr']), 6) for r in near}) < 3:
     return None
   x = np.log([r['lr'] for r in near])
@@ -72,7 +73,7 @@ def point(rows: list[Row]) -> Row:
     'bpb': float(np.mean(losses)),
     'seeds': most,
     'spread': float(np.std(losses, ddof=1)) if most > 1 else None,
-    'rule': best[0]['lr'] / best[0]['factor'],
+    'rule': rule_of(best[0]),
     'lr': None,
   }
   fitted = parabola(rows)
@@ -86,88 +87,130 @@ def point(rows: list[Row]) -> Row:
   return found
 
 
+def rule_of(row: Row) -> float:
+  """The rate of the rule as it is now, where the run was made by another."""
+  return dial_lib.learning_rate(row['width'], _step(row))
+
+
 def fit(cells: list[list[Row]]) -> Row:
-  """PEAK and the exponents, with intervals, and how well they predict.
+  """PEAK and the exponents, with intervals, and how well the rule transfers.
+
+  Args:
+    cells: runs of each, none of which diverged.
 
   Returns:
-    peak, width, tokens, each with its range (None: not fitted, as nothing
-    varies); scatter, the root mean square of log2 of a best rate over the
-    rule's; held_out, the rate predicted for the largest dial from all others,
-    over its best.
+    peak, width, step, each with its range; k, of relative losses; transfer, by
+    dial: `off`, the mean of log2 of its best rates over those of the rule in
+    use whose peak is fitted to all other dials, and `costs`, what that is worth
+    in relative loss; now, the constants in use, and what they cost.
 
   Raises:
-    ValueError: if there are too few cells with a best rate.
+    ValueError: if there are too few cells.
   """
-  known = [(cell, p) for cell in cells if (p := parabola(cell))]
-  widths = {cell[0]['width'] for cell, _ in known}
-  if len(widths) < 2:
+  fitted = [p for cell in cells if (p := parabola(_relative(cell)))]
+  known = [cell for cell in cells if len({r['lr'] for r in _near(cell)}) > 1]
+  widths = {cell[0]['width'] for cell in known}
+  steps = {_step(cell[0]) for cell in known}
+  if not fitted or len(widths) < 2 or len(steps) < 2:
     raise ValueError(
-      f'best rates are known at {len(widths)} width(s), and a rule needs 2: '
-      'run more of --dials, or further --factors.'
+      f'there are {len(fitted)} best rates within those tried, '
+      f'{len(widths)} width(s) and {len(steps)} batch(es), and a rule needs '
+      '1, 2 and 2: run more of --dials, --longer, or further --factors.'
     )
-  x = [p[0] for _, p in known]
-  constants = _rule([cell[0] for cell, _ in known], x)
-  several = any(len({r['seed'] for r in cell}) > 1 for cell, _ in known)
+  k = float(np.median([curvature for _, curvature in fitted]))
+  found = [_best(cell, k) for cell in known]
+  constants = _rule(known, found)
+  rng = np.random.default_rng(0)
   drawn = []
-  for choice in _draws([cell for cell, _ in known]) if several else ():
-    pairs = [(cell[0], p[0]) for cell in choice if (p := parabola(cell))]
-    if len({cell['width'] for cell, _ in pairs}) >= 2:
-      drawn.append(_rule(*zip(*pairs, strict=True)))
-  predicted = [_predict(constants, cell[0]) for cell, _ in known]
-  wrong = (np.array(x) - predicted) / math.log(2)
-  largest = max(range(len(known)), key=lambda i: known[i][0][0]['active'])
-  rest = [i for i in range(len(known)) if i != largest]
-  held_out = None
-  if len({known[i][0][0]['width'] for i in rest}) >= 2:
-    others = _rule([known[i][0][0] for i in rest], [x[i] for i in rest])
-    off = _predict(others, known[largest][0][0]) - x[largest]
-    held_out = math.exp(off)
+  for _ in range(_DRAWS):
+    some = rng.choice(len(known), len(known))
+    if all(len({f(known[i][0]) for i in some}) > 1 for f in (_width, _step)):
+      drawn.append(_rule([known[i] for i in some], [found[i] for i in some]))
+  now = {
+    'peak': dial_lib.PEAK,
+    'width': dial_lib.WIDTH_EXPONENT,
+    'step': dial_lib.STEP_EXPONENT,
+  }
+  off = _off(known, found, now)
   return {
     **constants,
-    'range': {
-      name: _range([d[name] for d in drawn])
-      for name in constants
-      if drawn and constants[name] is not None
-    },
-    'scatter': float(np.sqrt(np.mean(wrong**2))),
-    'held_out': held_out,
-    'held_out_dial': known[largest][0][0]['dial'],
-    'now': {
-      'peak': dial_lib.PEAK,
-      'width': dial_lib.WIDTH_EXPONENT,
-      'tokens': dial_lib.TOKENS_EXPONENT,
-    },
+    'k': k,
+    'range': {name: _range([d[name] for d in drawn]) for name in constants},
+    'transfer': _transfer(known, off, k),
+    'now': {**now, 'costs': k * float(np.mean(off**2))},
   }
 
 
-def _rule(cells, x) -> dict[str, float | None]:
-  """Least squares of log rates; an exponent of what does not vary is None."""
-  width = np.log([cell['width'] / _WIDTH for cell in cells])
-  longer = np.log([cell['longer'] for cell in cells])
-  x = np.array(x, float)
-  varies = np.ptp(longer) > 0.1
-  columns = [np.ones_like(width), width]
-  if varies:
-    columns.append(longer)
-  else:
-    x = x - dial_lib.TOKENS_EXPONENT * longer
-  found = np.linalg.lstsq(np.stack(columns, axis=1), x)[0]
-  return {
-    'peak': math.exp(found[0]),
-    'width': float(found[1]),
-    'tokens': float(found[2]) if varies else None,
-  }
+def _transfer(cells, off, k) -> dict[str, Row]:
+  """By dial, how far and dear the rule is whose peak comes from all others."""
+  dials = np.array([cell[0]['dial'] for cell in cells])
+  found = {}
+  for dial in sorted(set(dials)):
+    mine = off[dials == dial]
+    if len(mine) < len(off):
+      mine = mine - np.mean(off[dials != dial])
+    found[str(dial)] = {
+      'off': float(np.mean(mine)) / math.log(2),
+      'costs': k * float(np.mean(mine**2)),
+    }
+  return found
 
 
-def _predict(rule, cell) -> float:
-  tokens = (
-    dial_lib.TOKENS_EXPONENT if rule['tokens'] is None else rule['tokens']
-  )
+def _off(cells, found, rule) -> np.ndarray:
+  """Logarithms of best rates over those of a rule."""
+  x = np.array([at for at, _ in found])
   return (
-    math.log(rule['peak'])
-    + rule['width'] * math.log(cell['width'] / _WIDTH)
-    + tokens * math.log(cell['longer'])
+    x - math.log(rule['peak']) - _sizes(cells) @ [rule['width'], rule['step']]
   )
+
+
+def _rule(cells, found) -> dict[str, float]:
+  """Least squares of log rates, each as much as it is known."""
+  x, weights = np.array(found).T
+  matrix = np.column_stack([np.ones_like(x), _sizes(cells)])
+  root = np.sqrt(weights)
+  peak, *exponents = np.linalg.lstsq(matrix * root[:, None], x * root)[0]
+  names = ('width', 'step')
+  return {'peak': math.exp(peak), **dict(zip(names, map(float, exponents)))}
+
+
+def _sizes(cells) -> np.ndarray:
+  """[cells, 2]: logarithms of width and tokens of a step, over the rule's."""
+  return np.log([[_width(c[0]) / _WIDTH, _step(c[0]) / _STEP] for c in cells])
+
+
+def _best(cell, k) -> tuple[float, float]:
+  """The logarithm of the best rate for a curvature, and how well it is known.
+
+  Of s_seed + k (x - x*)^2 what is left without k x^2 is a line in x.
+  """
+  rows = _near(_relative(cell))
+  x = np.array([math.log(r['lr']) for r in rows])
+  y = np.array([r['bpb'] for r in rows]) - k * x**2
+  seeds = [r['seed'] for r in rows]
+  columns = [[float(s == seed) for s in seeds] for seed in dict.fromkeys(seeds)]
+  flat = np.array(columns).T
+  inside = lambda v: v - flat @ np.linalg.lstsq(flat, v)[0]
+  spread = float(inside(x) @ inside(x))
+  return float(inside(x) @ inside(y)) / spread / (-2 * k), spread
+
+
+def _relative(cell) -> list[Row]:
+  """The runs with logarithms of their losses."""
+  return [{**row, 'bpb': math.log(row['bpb'])} for row in cell]
+
+
+def _near(rows) -> list[Row]:
+  best = min(rows, key=lambda row: row['bpb'])['lr']
+  return [r for r in rows if 1 / _NEAR <= r['lr'] / best <= _NEAR]
+
+
+def _width(row) -> int:
+  return row['width']
+
+
+def _step(row) -> int:
+  return row['tokens'] // row['steps']
 
 
 def _resamples(rows: list[Row]) -> list[list[Row]]:
@@ -184,17 +227,6 @@ def _resamples(rows: list[Row]) -> list[list[Row]]:
     ]
   )
   return [_drawn(rows, choice) for choice in choices]
-
-
-def _draws(cells):
-  """All cells, each with its seeds drawn anew, _DRAWS times."""
-  rng = np.random.default_rng(0)
-  for _ in range(_DRAWS):
-    yield [
-      _drawn(cell, rng.choice(seeds, len(seeds)))
-      for cell in cells
-      for seeds in [sorted({row['seed'] for row in cell})]
-    ]
 
 
 def _drawn(rows, choice) -> list[Row]:

@@ -70,21 +70,18 @@ def _rate(rate) -> Iterator[str]:
     yield f'No rule of the learning rate: {rate["missing"]}'
     return
   words = []
-  for name, now in rate['now'].items():
-    if rate[name] is None:
-      words.append(f'{name} {now:g} as before, since lengths do not vary')
-      continue
-    bounds = rate['range'].get(name)
-    shown = f'{name} {rate[name]:.3g}'
-    if bounds:
-      shown += f' ({bounds[0]:.3g} to {bounds[1]:.3g})'
-    words.append(f'{shown}, now {now:g}')
-  yield f'Learning rate: {"; ".join(words)}.'
-  yield f'Best rates scatter around it by {rate["scatter"]:.2f} in log2.'
-  if rate['held_out']:
+  for name, (low, high) in rate['range'].items():
+    now = rate['now'][name]
+    words.append(
+      f'{name} {rate[name]:.3g} ({low:.3g} to {high:.3g}), now {now}'
+    )
+  yield f'Learning rate: {"; ".join(words)}; k {rate["k"]:.2g}.'
+  yield f'The rule costs {rate["now"]["costs"]:.2%} of the loss in the mean.'
+  yield 'With its peak fitted to all other dials, best rates are and it costs:'
+  for dial, found in rate['transfer'].items():
     yield (
-      f'Without dial {rate["held_out_dial"]} the rule gives it '
-      f'{rate["held_out"]:.2f} times its best rate.'
+      f'dial {dial}: {2 ** found["off"]:.2f} times the rate, '
+      f'{found["costs"]:.2%}'
     )
 
 

@@ -103,6 +103,21 @@ def test_another_budget_or_preset_is_another_experiment():
     assert ablations.missing(args, rows)['variant'] == 'preset'
 
 
+def test_flags_of_the_model_make_a_preset_of_their_own():
+  args = arguments('--preset=quickstart', '--only=compression', '--lrs=1')
+  assert ablations._variants(args) == ['preset']  # Of 5 heads.
+  args.more = ['--data.input=mytexts', '--model.head_dim=20']  # Of 8.
+  assert 'ccgqa 2x 8x' in ablations._variants(args)
+  run = ablations.missing(args, [])
+  assert run['preset'] == 'quickstart --model.head_dim=20'
+  flags = ablations.flags_of(args, run, 'folder')
+  assert set(args.more) <= set(flags)
+  args.more = []
+  assert ablations.missing(args, [result(run)]) == {
+    **run, 'preset': 'quickstart',
+  }  # fmt: skip
+
+
 @pytest.mark.parametrize('preset', ['small', 'medium', 'quickstart'])
 def test_every_variant_is_a_configuration(preset):
   args = arguments(f'--preset={preset}')
@@ -110,7 +125,7 @@ def test_every_variant_is_a_configuration(preset):
   assert names[0] == 'preset' and len(names) > 12
   for variant in names:
     run = {'variant': variant, 'lr': 0.5, 'seed': 1, 'steps': 10}
-    flags = ablations.flags_of(args, run, 'folder', [])
+    flags = ablations.flags_of(args, run, 'folder')
     config = config_lib.Config.parse(flags)
     assert config.seed == 1 and config.num_steps == 10
     half = ablations._preset(args).optim.lr / 2

@@ -33,12 +33,13 @@ def result(run, best=1.0):
   config = parsed(*(run[key] for key in dial_cells.CELL))
   step = config.data.batch_size * config.data.seq_len
   each = 1.0 if config.model.vocab_size == 320 else 2.5
-  tokens = config.in_steps().num_steps * step
+  count = config.in_steps().num_steps
+  tokens = count * step
   size = {**law_lib.parameters(config.model), 'bytes': tokens * each}
   size['context'] = config.data.seq_len * each
   bpb = dial_law.predict(TRUE, size)
   bpb += 0.01 * math.log(run['factor'] / best) ** 2
-  steps = {'train/loss': 1.0, 'tokens': tokens, 'step': 7}
+  steps = {'train/loss': 1.0, 'tokens': tokens, 'step': count}
   steps['throughput/tokens_per_second'] = 1000.0
   scored = {'val/bpb': bpb, 'val/loss': bpb * each * math.log(2)}
   row = dial.read(run, config, [steps, scored])
@@ -71,6 +72,15 @@ def test_factors_go_on_while_the_best_is_at_the_edge():
   assert min(lowest) == 1 / 16 and len(lowest) == 6
 
 
+def test_a_factor_that_is_alone_is_taken_as_it_is():
+  args = arguments('--dials=1', '--seeds=2', '--factors=1')
+  made = [(r['factor'], r['seed']) for r in all_runs(args, best=7.0)]
+  assert made == [(1.0, 0), (1.0, 1)]
+  # Also where more of them were made before.
+  tuned = all_runs(arguments('--dials=1', '--seeds=1'), best=7.0)
+  assert dial.missing(args, tuned)['factor'] == 1.0
+
+
 def test_a_run_that_diverged_is_no_best_rate():
   args = arguments('--dials=1', '--seeds=1')
   rows = []
@@ -80,7 +90,7 @@ def test_a_run_that_diverged_is_no_best_rate():
   assert [r['factor'] for r in rows] == [0.5, 1.0, 2.0]
   found = dial.fit(rows)
   assert found['diverged'] == 1 and found['points'][0]['lr'] is None
-  assert 'best rates are known at 0 width(s)' in found['rate']['missing']
+  assert '0 best rates within' in found['rate']['missing']
 
 
 def test_a_call_goes_on_behind_the_last_whole_line(tmp_path):
@@ -115,7 +125,9 @@ def test_flags_are_a_dial_with_another_rate(n):
   assert longer.model.num_experts == 2 and longer.data.input == 'x'
   tokens = lambda c: c.in_steps().num_steps * c.data.batch_size * c.data.seq_len
   assert tokens(longer) == pytest.approx(4 * tokens(rule), rel=0.05)
-  assert longer.optim.lr < config.optim.lr
+  step = lambda c: c.data.batch_size * c.data.seq_len
+  larger = (step(longer) / step(rule)) ** 0.25
+  assert longer.optim.lr == pytest.approx(config.optim.lr * larger, rel=0.01)
 
 
 def test_what_is_held_is_a_cell_of_its_own_and_no_rate_of_the_rule():
@@ -131,7 +143,7 @@ def test_what_is_held_is_a_cell_of_its_own_and_no_rate_of_the_rule():
   points = dial.fit(rows)['points']
   assert [(p['vocab'], p['row']) for p in points] == [(0, 0), (512, 64)]
   text = '\n'.join(dial_table.table(dial.fit(rows)))
-  assert '| 512 vocab, 64 row |' in text and 'known at 1 width(s)' in text
+  assert '| 512 vocab, 64 row |' in text and ' 1 width(s) and ' in text
 
 
 def test_what_is_fitted_is_shown_and_read_by_the_plan(tmp_path, monkeypatch):
@@ -147,7 +159,9 @@ def test_what_is_fitted_is_shown_and_read_by_the_plan(tmp_path, monkeypatch):
   dial.main()
   text = '\n'.join(shown)
   assert '| 4 | x2: ' in text and 'Largest run (dial 4, x2)' in text
-  assert 'Learning rate: peak 0.0015' in text and 'now -0.5' in text
+  assert 'Learning rate: peak 0.00' in text and 'now -0.5' in text
+  assert 'The rule costs 0.00% of the loss in the mean.' in text
+  assert 'dial 4: 1.00 times the rate, 0.00%' in text
   result = json.loads((tmp_path / 'fit.json').read_text())
   assert len(result['points']) == 16 and result['diverged'] == 0
   found = law_lib.Law.read(law)

@@ -5,9 +5,8 @@ Each rule takes what the rules before it gave, or what was said in place of it:
 `--dial=20 --model.d_model=512` has the heads, tokens and learning rate of a
 width of 512. At 40 the shape is ZAYA1-8B's.
 
-The learning rate is PEAK at `_WIDTH` for as many tokens as `tokens` says, and
-goes with powers of width, layers and tokens. Its exponents are those of theory
-and of other people's runs, until `benchmarks.dial` has fitted them here.
+The learning rate is PEAK at `_WIDTH` and `_STEP`, and goes with powers of the
+width and of the tokens of a step; `benchmarks.dial --fit` says how well.
 """
 
 import math
@@ -26,18 +25,18 @@ TOKENS_PER_PARAMETER = 20
 # and of experts): 0.64 to 1.7 times that of our presets, quick start to
 # ZAYA1-8B. A critical batch grows alike (arXiv 2410.21676: 0.47).
 BATCH, BATCH_EXPONENT = 0.58, 0.571
-# The learning rate of configs/medium.flags, which has that width and depth.
-PEAK = 1.5e-3
-_WIDTH, _LAYERS = 1024, 20
+# The best rates of dials 5 to 12 (docs/dial.md). A rate of twice or half the
+# best one costs 0.4 % of the loss.
+PEAK = 4e-3
+_WIDTH, _STEP = 1024, 131_072
 # µP (arXiv 2203.03466) wants updates whose spectral norm does not grow with the
 # width (arXiv 2310.17813). Muon's are 0.2 sqrt(width), to match AdamW's size
 # (arXiv 2502.16982), so that the rate makes up for it.
 WIDTH_EXPONENT = -0.5
-# Along the dial layers are width: a fit sees the sum of both exponents.
-LAYERS_EXPONENT = 0.0
-# Of tokens over those of the rule. Scion, which is kin to Muon, has -0.28
-# (arXiv 2510.03871), AdamW -0.32 (arXiv 2409.19913).
-TOKENS_EXPONENT = -0.28
+# Half of that of Adam with small batches (arXiv 2205.10287): the runs of
+# docs/dial.md allow for both, and with the whole the rate would grow along the
+# dial, which nobody has tried on large models.
+STEP_EXPONENT = 0.25
 FINAL = 0.1  # Of the peak, at the end.
 WARMUP = 0.02  # Of the steps.
 
@@ -86,8 +85,7 @@ def settings(
   steps = -(-tokens // step)
   if not any(given.get(name) for name in LENGTHS):
     put('num_steps', steps)
-  rate = learning_rate(size, found['model.num_layers'], tokens / own)
-  rate = put('optim.lr', _rounded(rate))
+  rate = put('optim.lr', learning_rate(size, step))
   put('optim.lr_final', _rounded(FINAL * rate))
   put('optim.warmup_steps', warmup(steps))
   return {name: value for name, value in found.items() if name not in given}
@@ -166,21 +164,15 @@ def batch_size(tokens: int, length: int) -> int:
   return 2 ** max(2, round(math.log2(rows)))
 
 
-def learning_rate(size: int, layers: int, longer: float) -> float:
-  """The peak of Muon and AdamW, which share it.
+def learning_rate(size: int, step: int) -> float:
+  """The peak of Muon and AdamW, which share it, in three digits.
 
   Args:
     size: D.
-    layers: N.
-    longer: tokens of the run over TOKENS_PER_PARAMETER times the active
-      parameters.
+    step: tokens of a step.
   """
-  return (
-    PEAK
-    * (size / _WIDTH) ** WIDTH_EXPONENT
-    * (layers / _LAYERS) ** LAYERS_EXPONENT
-    * longer**TOKENS_EXPONENT
-  )
+  wide, more = size / _WIDTH, step / _STEP
+  return _rounded(PEAK * wide**WIDTH_EXPONENT * more**STEP_EXPONENT)
 
 
 def warmup(steps: int) -> int:
