@@ -138,6 +138,11 @@ def _variants(args) -> list[str]:
   model = _preset(args).model
   found = [variants.BASE, *(v for v in names if variants.flags(v, model))]
   only = args.variants.split(',') if args.variants else found
+  if wrong := set(only) - set(found):
+    raise SystemExit(
+      f'--variants={args.variants}: {_cell(args, "", "")["preset"]} has no '
+      f'{min(wrong)}; choose of {",".join(found)}'
+    )
   return [v for v in found if v in only]
 
 

@@ -80,7 +80,7 @@ GROUPS = {
       'adamw': '--optim.name=adamw',
       'polar express': '--optim.newton_schulz_coefficients=polar_express',
       'dion': '--optim.newton_schulz_coefficients=you',
-      'gate, up split': '--optim.muon_split_gate_up',
+      'gate and up split': '--optim.muon_split_gate_up',
     },
   ),
 }

@@ -169,9 +169,8 @@ def _rule(cells, found) -> dict[str, float]:
   x, weights = np.array(found).T
   matrix = np.column_stack([np.ones_like(x), _sizes(cells)])
   root = np.sqrt(weights)
-  peak, *exponents = np.linalg.lstsq(matrix * root[:, None], x * root)[0]
-  names = ('width', 'step')
-  return {'peak': math.exp(peak), **dict(zip(names, map(float, exponents)))}
+  peak, width, step = np.linalg.lstsq(matrix * root[:, None], x * root)[0]
+  return {'peak': math.exp(peak), 'width': float(width), 'step': float(step)}
 
 
 def _sizes(cells) -> np.ndarray:

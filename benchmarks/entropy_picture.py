@@ -57,8 +57,8 @@ def draw(rows: list[dict[str, Any]]) -> str:
     _WIDTH, title, 'A dot for every ten steps of each variant.'
   )
   drawing.text(12, 26, title, size=15, bold=True)
-  x = _scale(math.log, _STEPS, _LEFT, _WIDTH - _RIGHT)
-  y = _scale(lambda e: -math.log(1 - e), _ENTROPIES, _TOP + _HEIGHT, _TOP)
+  x = scale(math.log, _STEPS, _LEFT, _WIDTH - _RIGHT)
+  y = scale(lambda e: -math.log(1 - e), _ENTROPIES, _TOP + _HEIGHT, _TOP)
   for entropy in (0.5, 0.9, 0.95, 0.99, 0.999):
     drawing.rect(_LEFT, y(entropy), _WIDTH - _LEFT - _RIGHT, 0.5, 'quiet')
     drawing.text(_LEFT - 8, y(entropy) + 4, f'{entropy:g}', anchor='end')
@@ -80,7 +80,7 @@ def draw(rows: list[dict[str, Any]]) -> str:
   return drawing.render(_TOP + _HEIGHT + 30)
 
 
-def _scale(
+def scale(
   of: Callable[[float], float],
   ends: tuple[float, float],
   begin: float,

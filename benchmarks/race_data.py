@@ -13,6 +13,7 @@ can be done before, and the folder `shards` carried to where the GPU is.
 import argparse
 import contextlib
 import dataclasses
+import hashlib
 import json
 import os
 import pathlib
@@ -88,7 +89,10 @@ def facts(folder: pathlib.Path) -> dict[str, Any]:
   data = manifest.load(shards)
   return {
     **json.loads((shards / _FACTS).read_text()),
-    'data_sha256': data.sha256,
+    # Not that of the manifest, which says where the corpus was, too.
+    'shards_sha256': hashlib.sha256(
+      json.dumps(sorted(manifest.hashes(data).items())).encode()
+    ).hexdigest(),
     'train_tokens': data.splits['train'].tokens,
     'held_out_tokens': data.splits['val'].tokens,
     'held_out_bytes': data.splits['val'].bytes,

@@ -6,7 +6,7 @@
 
 Each run is scored by --mode=eval in a process of its own, which needs the extra
 `eval`. A row is kept as soon as it is there; the same command goes on. The
-table has active parameters, tokens, and accuracies with their standard errors:
+table has active parameters and accuracies with their standard errors:
 `acc` of names and words, whose answers end alike, and of lines `acc_norm`, over
 their bytes. Flags of the trainer may follow, such as --eval.limit=100.
 """

@@ -142,6 +142,14 @@ def test_heads_follow_from_the_width():
   assert ablations_variants.flags('ccgqa 2x 8x', narrow) is None
 
 
+def test_a_variant_that_there_is_not_is_told():
+  args = arguments('--only=skip', '--variants=preset,skip of')
+  with pytest.raises(
+    SystemExit, match='small has no skip of; choose of preset,s'
+  ):
+    ablations._variants(args)
+
+
 def test_interval_is_that_of_student():
   # Of 1, 2 and 3: s = 1, so 4.303 / sqrt(3).
   mean, half = ablations_table.interval([1.0, 2.0, 3.0])

@@ -16,16 +16,20 @@ TRAIN = [f'def f{i}(x):\n  return x + {i}\n' * 20 for i in range(30)]
 HELD_OUT = ['class A:\n  pass\n' * 40, 'class B:\n  pass\n' * 40, 'never read']
 
 
-@pytest.fixture(name='folder', scope='module')
-def _folder(tmp_path_factory):
+def made(tmp_path_factory, train=TRAIN):
   corpus = tmp_path_factory.mktemp('corpus')
-  for name, texts in (('train', TRAIN), ('held_out', HELD_OUT)):
+  for name, texts in (('train', train), ('held_out', HELD_OUT)):
     lines = ''.join(json.dumps({'text': text}) + '\n' for text in texts)
     (corpus / f'{name}.jsonl').write_text(lines)
   (corpus / 'manifest.json').write_text('{"megabytes": 0}')
   folder = tmp_path_factory.mktemp('race')
   race_data.make(corpus, folder, 270, held_out_bytes=700)
   return folder
+
+
+@pytest.fixture(name='folder', scope='module')
+def _folder(tmp_path_factory):
+  return made(tmp_path_factory)
 
 
 def config():
@@ -59,6 +63,12 @@ def test_facts_name_the_corpus_and_sizes(folder):
   assert facts['held_out_bytes'] == sum(len(text) for text in HELD_OUT[:2])
   each = facts['held_out_bytes'] / facts['held_out_tokens']
   assert race_data.bytes_per_token(folder) == pytest.approx(each, rel=0.02)
+
+
+def test_the_same_text_elsewhere_has_the_same_hash(folder, tmp_path_factory):
+  name = lambda folder: race_data.facts(folder)['shards_sha256']
+  assert name(made(tmp_path_factory)) == name(folder)
+  assert name(made(tmp_path_factory, [*TRAIN[:-1], 'x = 1'])) != name(folder)
 
 
 def test_peers_get_the_windows_that_the_trainer_evaluates(folder):

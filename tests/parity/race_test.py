@@ -55,7 +55,7 @@ def test_all_race_for_the_same_seconds_and_to_a_target(
   )
   first = {r['program']: r['curve'][0]['bpb'] for r in full}
   assert all(r['bpb'] <= first[r['program']] for r in full)
-  assert len({r['data_sha256'] for r in rows}) == 1
+  assert len({r['shards_sha256'] for r in rows}) == 1
   # Trials are not made again, and each run ends at the target.
   target = max(first.values()) + 0.05
   times = [f'--{name}_seconds=3' for name in first]

@@ -25,8 +25,8 @@ TOKENS_PER_PARAMETER = 20
 # and of experts): 0.64 to 1.7 times that of our presets, quick start to
 # ZAYA1-8B. A critical batch grows alike (arXiv 2410.21676: 0.47).
 BATCH, BATCH_EXPONENT = 0.58, 0.571
-# The best rates of dials 5 to 12 (docs/dial.md). A rate of twice or half the
-# best one costs 0.4 % of the loss.
+# By the best rates of dials 4 to 12 (docs/dial.md). A rate of twice or half the
+# best one costs 0.7 % of the loss.
 PEAK = 4e-3
 _WIDTH, _STEP = 1024, 131_072
 # µP (arXiv 2203.03466) wants updates whose spectral norm does not grow with the
