@@ -10,11 +10,11 @@
     python -m benchmarks.ablations --preset=quickstart --steps=200 \
       --model.d_model=128 --model.head_dim=16
 
-A variant is the preset, as flags of the trainer may change it for all, with
-some flags. It is tried with each of `--lrs`,
-multiples of the preset's learning rate, on the first seed, and with further
-ones while the best is at the edge; the best then trains the other seeds. A rate
-that is alone is taken as it is. With `--steps` all see the same tokens. With
+A variant is the preset with some flags; further flags of the trainer change the
+preset for all. It is tried with each of `--lrs`, multiples of the preset's
+learning rate, on the first seed, and with further ones while the best is at the
+edge; the best then trains the other seeds. A rate that is alone is taken as it
+is. With `--steps` all see the same tokens. With
 `--seconds` all have the same time: a short run, alone on its GPU, says how many
 steps fit. The schedule is that of a race, a trapezoid of the rate down to 0.
 Scored are bits per byte of the text that the run holds out, of shards of a race

@@ -77,12 +77,10 @@ def _rate(rate) -> Iterator[str]:
     )
   yield f'Learning rate: {"; ".join(words)}; k {rate["k"]:.2g}.'
   yield f'The rule costs {rate["now"]["costs"]:.2%} of the loss in the mean.'
-  yield 'With its peak fitted to all other dials, best rates are and it costs:'
+  yield 'With a peak from all other dials, by dial, best rates over its rates:'
   for dial, found in rate['transfer'].items():
-    yield (
-      f'dial {dial}: {2 ** found["off"]:.2f} times the rate, '
-      f'{found["costs"]:.2%}'
-    )
+    over = 2 ** found['off']
+    yield f'dial {dial}: {over:.2f}; it costs {found["costs"]:.2%} of the loss'
 
 
 def _law(law) -> Iterator[str]:
