@@ -89,7 +89,7 @@ def point(rows: list[Row]) -> Row:
 
 def rule_of(row: Row) -> float:
   """The rate of the rule as it is now, where the run was made by another."""
-  return dial_lib.learning_rate(row['width'], _step(row))
+  return dial_lib.learning_rate(row['width'], row['layers'], _step(row))
 
 
 def fit(cells: list[list[Row]]) -> Row:
@@ -128,10 +128,11 @@ def fit(cells: list[list[Row]]) -> Row:
       drawn.append(_rule([known[i] for i in some], [found[i] for i in some]))
   now = {
     'peak': dial_lib.PEAK,
-    'width': dial_lib.WIDTH_EXPONENT,
+    'width': dial_lib.WIDTH_EXPONENT + dial_lib.LAYERS_EXPONENT,
     'step': dial_lib.STEP_EXPONENT,
   }
-  off = _off(known, found, now)
+  rules = [math.log(rule_of(cell[0])) for cell in known]
+  off = np.array([x for x, _ in found]) - rules
   return {
     **constants,
     'k': k,
@@ -154,14 +155,6 @@ def _transfer(cells, off, k) -> dict[str, Row]:
       'costs': k * float(np.mean(mine**2)),
     }
   return found
-
-
-def _off(cells, found, rule) -> np.ndarray:
-  """Logarithms of best rates over those of a rule."""
-  x = np.array([at for at, _ in found])
-  return (
-    x - math.log(rule['peak']) - _sizes(cells) @ [rule['width'], rule['step']]
-  )
 
 
 def _rule(cells, found) -> dict[str, float]:

@@ -21,7 +21,7 @@ def cell(width, longer=1.0, seeds=3, noise=0.0, offset=0.1, shift=1.0):
   rng = np.random.default_rng(width)
   rows = []
   step = round(16_384 * longer)
-  rule = dial_lib.learning_rate(width, step)
+  rule = dial_lib.learning_rate(width, width // 51, step)
   at = best(width, step) * shift
   for seed in range(seeds):
     for factor in (0.5, 1, 2) if seed else (0.25, 0.5, 1, 2, 4):

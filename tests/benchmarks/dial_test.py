@@ -159,7 +159,7 @@ def test_what_is_fitted_is_shown_and_read_by_the_plan(tmp_path, monkeypatch):
   dial.main()
   text = '\n'.join(shown)
   assert '| 4 | x2: ' in text and 'Largest run (dial 4, x2)' in text
-  assert 'Learning rate: peak 0.00' in text and 'now -0.5' in text
+  assert 'Learning rate: peak 0.00' in text and 'now -1.0' in text
   assert 'The rule costs 0.00% of the loss in the mean.' in text
   assert 'dial 4: 1.00; it costs 0.00% of the loss' in text
   result = json.loads((tmp_path / 'fit.json').read_text())

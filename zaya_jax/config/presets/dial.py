@@ -5,8 +5,8 @@ Each rule takes what the rules before it gave, or what was said in place of it:
 `--dial=20 --model.d_model=512` has the heads, tokens and learning rate of a
 width of 512. At 40 the shape is ZAYA1-8B's.
 
-The learning rate is PEAK at `_WIDTH` and `_STEP`, and goes with powers of the
-width and of the tokens of a step; `benchmarks.dial --fit` says how well.
+The learning rate is PEAK at `_WIDTH`, `_LAYERS` and `_STEP`, and goes with
+powers of them; `benchmarks.dial --fit` says how well.
 """
 
 import math
@@ -25,17 +25,19 @@ TOKENS_PER_PARAMETER = 20
 # and of experts): 0.64 to 1.7 times that of our presets, quick start to
 # ZAYA1-8B. A critical batch grows alike (arXiv 2410.21676: 0.47).
 BATCH, BATCH_EXPONENT = 0.58, 0.571
-# By the best rates of dials 4 to 12 (docs/dial.md). A rate of twice or half the
-# best one costs 0.7 % of the loss.
-PEAK = 4e-3
-_WIDTH, _STEP = 1024, 131_072
+# By the best rates of dials 1 to 12 (docs/dial.md). From dial 4 on a rate of
+# twice or half the best one costs 0.7 % of the loss.
+PEAK = 3.4e-3
+_WIDTH, _LAYERS, _STEP = 1024, 20, 131_072
 # µP (arXiv 2203.03466) wants updates whose spectral norm does not grow with the
 # width (arXiv 2310.17813). Muon's are 0.2 sqrt(width), to match AdamW's size
 # (arXiv 2502.16982), so that the rate makes up for it.
 WIDTH_EXPONENT = -0.5
-# Half of that of Adam with small batches (arXiv 2205.10287): the runs of
-# docs/dial.md allow for both, and with the whole the rate would grow along the
-# dial, which nobody has tried on large models.
+# The same for depth (arXiv 2310.02244). Along the dial layers are width: a fit
+# sees the sum of both exponents.
+LAYERS_EXPONENT = -0.5
+# Half of that of Adam with small batches (arXiv 2205.10287). The runs of
+# docs/dial.md allow for both, but the smallest of them want this one.
 STEP_EXPONENT = 0.25
 FINAL = 0.1  # Of the peak, at the end.
 WARMUP = 0.02  # Of the steps.
@@ -85,7 +87,7 @@ def settings(
   steps = -(-tokens // step)
   if not any(given.get(name) for name in LENGTHS):
     put('num_steps', steps)
-  rate = put('optim.lr', learning_rate(size, step))
+  rate = put('optim.lr', learning_rate(size, found['model.num_layers'], step))
   put('optim.lr_final', _rounded(FINAL * rate))
   put('optim.warmup_steps', warmup(steps))
   return {name: value for name, value in found.items() if name not in given}
@@ -164,15 +166,20 @@ def batch_size(tokens: int, length: int) -> int:
   return 2 ** max(2, round(math.log2(rows)))
 
 
-def learning_rate(size: int, step: int) -> float:
+def learning_rate(size: int, layers: int, step: int) -> float:
   """The peak of Muon and AdamW, which share it, in three digits.
 
   Args:
     size: D.
+    layers: N.
     step: tokens of a step.
   """
-  wide, more = size / _WIDTH, step / _STEP
-  return _rounded(PEAK * wide**WIDTH_EXPONENT * more**STEP_EXPONENT)
+  return _rounded(
+    PEAK
+    * (size / _WIDTH) ** WIDTH_EXPONENT
+    * (layers / _LAYERS) ** LAYERS_EXPONENT
+    * (step / _STEP) ** STEP_EXPONENT
+  )
 
 
 def warmup(steps: int) -> int:
