@@ -110,6 +110,13 @@ def test_a_best_rate_at_the_edge_says_what_it_can():
     assert found['step'] == pytest.approx(STEP, rel=1e-4)
 
 
+def test_rates_that_are_too_far_apart_are_no_curve():
+  cells = sweep()
+  wide = [r for r in cells[0] if r['factor'] in (0.25, 4)]  # 16 times.
+  with_it, without = (dial_rate.fit([*c, *cells[1:]]) for c in ([wide], []))
+  assert with_it == without
+
+
 def test_another_exponent_is_seen():
   """Sibling: rates that do not fall with the width give no such exponent."""
   flat = [

@@ -185,6 +185,20 @@ def test_what_is_fitted_is_shown_and_read_by_the_plan(tmp_path, monkeypatch):
   assert {point['experts'] for point in result['points']} == {16}
 
 
+def test_runs_of_an_earlier_rule_count_by_their_rates(tmp_path, monkeypatch):
+  run = {'dial': 1, 'longer': 1.0, **dict.fromkeys(dial_cells.HELD, 0)}
+  row = result({**run, 'factor': 4.0, 'seed': 0})
+  output = tmp_path / 'rows.jsonl'
+  output.write_text(json.dumps({**row, 'factor': 1.0}))  # Of what was then.
+  monkeypatch.setattr(sys, 'argv', ['dial', f'--output={output}'])
+  found = []
+  monkeypatch.setattr(
+    dial, 'sweep', lambda args, more, rows: found.extend(rows)
+  )
+  dial.main()
+  assert found == [row]
+
+
 def test_a_fit_of_no_runs_says_so(tmp_path, monkeypatch):
   output = tmp_path / 'rows.jsonl'
   words = ['dial', '--fit', '--vocab=512', f'--output={output}']
