@@ -109,12 +109,12 @@ def fit(cells: list[list[Row]]) -> Row:
   """
   fitted = [p for cell in cells if (p := parabola(_relative(cell)))]
   known = [cell for cell in cells if len({r['lr'] for r in _near(cell)}) > 1]
-  widths = {cell[0]['width'] for cell in known}
-  steps = {_step(cell[0]) for cell in known}
-  if not fitted or len(widths) < 2 or len(steps) < 2:
+  sizes = _sizes(known) if known else np.empty((0, 2))
+  widths, steps = (len(set(column)) for column in sizes.T)
+  if not fitted or widths < 2 or steps < 2:
     raise ValueError(
       f'there are {len(fitted)} best rates within those tried, '
-      f'{len(widths)} width(s) and {len(steps)} batch(es), and a rule needs '
+      f'{widths} width(s) and {steps} batch(es), and a rule needs '
       '1, 2 and 2: run more of --dials, --longer, or further --factors.'
     )
   k = float(np.median([curvature for _, curvature in fitted]))
@@ -124,7 +124,7 @@ def fit(cells: list[list[Row]]) -> Row:
   drawn = []
   for _ in range(_DRAWS):
     some = rng.choice(len(known), len(known))
-    if all(len({f(known[i][0]) for i in some}) > 1 for f in (_width, _step)):
+    if np.ptp(sizes[some], axis=0).all():
       drawn.append(_rule([known[i] for i in some], [found[i] for i in some]))
   now = {
     'peak': dial_lib.PEAK,
@@ -168,7 +168,7 @@ def _rule(cells, found) -> dict[str, float]:
 
 def _sizes(cells) -> np.ndarray:
   """[cells, 2]: logarithms of width and tokens of a step, over the rule's."""
-  return np.log([[_width(c[0]) / _WIDTH, _step(c[0]) / _STEP] for c in cells])
+  return np.log([[c[0]['width'] / _WIDTH, _step(c[0]) / _STEP] for c in cells])
 
 
 def _best(cell, k) -> tuple[float, float]:
@@ -195,10 +195,6 @@ def _relative(cell) -> list[Row]:
 def _near(rows) -> list[Row]:
   best = min(rows, key=lambda row: row['bpb'])['lr']
   return [r for r in rows if 1 / _NEAR <= r['lr'] / best <= _NEAR]
-
-
-def _width(row) -> int:
-  return row['width']
 
 
 def _step(row) -> int:
