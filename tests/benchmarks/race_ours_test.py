@@ -66,7 +66,7 @@ def test_steps_fill_the_time_at_the_slowest_speed_known(monkeypatch):
   known = [{**TRIAL, 'step_s': s} for s in (0.05, 0.08)]
   other = {**TRIAL, 'flags': '--model.num_layers=40', 'step_s': 9.0}
   race_ours.run(ARGS, [], TRIAL, [*known, other])
-  assert asked[2:] == [(int(0.96 * 120 / 0.08), 100)]
+  assert asked[2:] == [(int(0.985 * 120 / 0.08), 100)]
 
 
 def test_rate_is_a_trapezoid_over_the_steps_of_the_race():
