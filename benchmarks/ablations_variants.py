@@ -58,6 +58,7 @@ GROUPS = {
     'Adam balances faster and steadier than the sign (2605.05365)',
     None,
     {
+      'auxiliary loss': '--optim.balance=loss',
       'adam': '--optim.balance=adam',
       'sign': '--optim.balance=sign',
     },
@@ -81,6 +82,7 @@ GROUPS = {
       'polar express': '--optim.newton_schulz_coefficients=polar_express',
       'dion': '--optim.newton_schulz_coefficients=you',
       'gate and up split': '--optim.muon_split_gate_up',
+      'momentum 0.85': '--optim.momentum=0.85',
     },
   ),
 }

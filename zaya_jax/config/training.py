@@ -131,12 +131,20 @@ class OptimConfig(fields.Section, prefix='optim.'):
     0.95, 'Decay of the second moment of AdamW.', minimum=0.0, maximum=1.0
   )
   adam_eps: float = field(1e-8, 'Epsilon of AdamW.', minimum=0.0)
-  balance: Literal['quantile', 'adam', 'sign'] = field(
+  balance: Literal['quantile', 'adam', 'sign', 'loss'] = field(
     'quantile',
     'What moves the balancing bias of the router after a step. quantile: to '
     'where its tokens, or some thousands of them, would have spread evenly; '
     'adam: Adam on the share minus an even one, as published; sign: the sign '
-    'of that.',
+    'of that; loss: nothing, the router learns to spread by --optim.'
+    'balance_loss.',
+  )
+  balance_loss: float = field(
+    0.01,
+    'With --optim.balance=loss, the weight of the auxiliary loss of each layer '
+    'beside that of the text (Switch Transformers); --optim.balance=quantile '
+    'needs none.',
+    minimum=0.0,
   )
   balance_lr: float = field(
     1e-3,

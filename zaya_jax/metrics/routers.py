@@ -54,6 +54,11 @@ class Watch:
         'the balancing bias stays that of the model of --restore: '
         f'{lower}, unless the text is meant to use few experts'
       )
+    if self._optim.balance == 'loss':
+      return (
+        f'--optim.balance_loss={self._optim.balance_loss:g} is too weak: raise '
+        'it, or take --optim.balance=quantile'
+      )
     if self._optim.balance_lr == 0:
       return (
         'the balancing bias is frozen: drop --optim.balance_lr=0, unless the '

@@ -3,7 +3,7 @@
 
 Depth averaging (EDA): each layer adds the mixed router state of the layer
 before, times a learned vector. The balancing bias decides who is chosen and
-nothing else; no auxiliary loss exists.
+nothing else; an auxiliary loss exists only to compare with.
 
 Axis letters: B sequences, L positions, D residual width, R router width, E
 experts, X router classes: E, and the skip class unless it is off.
@@ -47,10 +47,14 @@ class Load(NamedTuple):
     tokens: [X] float32 tokens that chose each class.
     sample: [S, X] float32 biased probabilities of some tokens; -inf of those
       that do not count.
+    likely: [E] float32 sums over the tokens that count of the unbiased
+      probability of each expert, that of any expert being 1, with their
+      gradient; None: nobody asked for them.
   """
 
   tokens: jax.Array
   sample: jax.Array
+  likely: jax.Array | None = None
 
 
 class Router(nnx.Module):
@@ -111,14 +115,16 @@ def measure(
   bias_X: jax.Array,
   counts_BL: jax.Array | None,
   sample_every: int,
+  likely_of: int = 0,
 ) -> Load:
-  """The load of a layer; no gradient reaches it.
+  """The load of a layer; no gradient reaches it, but for `likely`.
 
   Args:
     routes: of the layer.
     bias_X: its balancing bias.
     counts_BL: [B, L] bool, tokens that count; None: all.
     sample_every: one of so many tokens is in the sample; 0: none is.
+    likely_of: so many experts have their `Load.likely`; 0: it is None.
   """
   probs_BLX = jax.lax.stop_gradient(routes.probs)
   if counts_BL is not None:
@@ -128,7 +134,17 @@ def measure(
   return Load(
     tokens=count(routes.choice, bias_X.size, counts_BL),
     sample=probs_SX + bias_X[None],
+    likely=_likely(routes, counts_BL, likely_of) if likely_of else None,
   )
+
+
+def _likely(routes, counts_BL, num_experts):
+  # Of the experts alone, or the skip class would be a way out.
+  probs_BLE = routes.probs[..., :num_experts]
+  probs_BLE /= jnp.sum(probs_BLE, axis=-1, keepdims=True)
+  if counts_BL is not None:
+    probs_BLE = jnp.where(counts_BL[..., None], probs_BLE, 0)
+  return jnp.sum(probs_BLE, axis=(0, 1))
 
 
 def count(

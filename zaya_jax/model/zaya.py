@@ -87,6 +87,7 @@ class Zaya(nnx.Module):
     context_mode: str = 'gather',
     sinks: working.Sinks | None = None,
     sample_every: int = 0,
+    likely_of: int = 0,
   ) -> Features:
     """Everything below the head.
 
@@ -101,6 +102,7 @@ class Zaya(nnx.Module):
       sinks: of the gradients of the experts; None: they have no other place
         than those of other parameters.
       sample_every: of `router.measure`.
+      likely_of: likewise.
     """
     mask = None if attention_mask is None else attention_mask.astype(bool)
     if mask is not None and segment_ids is not None:
@@ -114,7 +116,8 @@ class Zaya(nnx.Module):
       scale_D, bias_D = jax.lax.stop_gradient((scale_D, bias_D))
     x_BLD = layers.affine(x_BLD, scale_D, bias_D)
     counts = mask if segment_ids is None else segment_ids > 0
-    h_BLD, load = self._run_layers(x_BLD, context, counts, sinks, sample_every)
+    how = counts, sample_every, likely_of
+    h_BLD, load = self._run_layers(x_BLD, context, sinks, how)
     return Features(x=h_BLD, load=load)
 
   def logits(self, x_BLD: jax.Array) -> jax.Array:
@@ -137,7 +140,7 @@ class Zaya(nnx.Module):
     """[V] bias of the output head, or None."""
     return self.head_bias[...] if self.config.head_bias else None
 
-  def _run_layers(self, x_BLD, context, counts_BL, sinks, sample_every):
+  def _run_layers(self, x_BLD, context, sinks, measured):
     config = self.config
     whole = _abstract(config).layers
     slides_N = None
@@ -156,7 +159,7 @@ class Zaya(nnx.Module):
       sink = sinks and sink_lib.Sink(stacks, jnp.stack([index, sinks.add]))
       *stream, routes, stacks = params(*stream, context, slides, next_D, sink)
       bias_X = params.router.balance_bias[...]
-      load = router_lib.measure(routes, bias_X, counts_BL, sample_every)
+      load = router_lib.measure(routes, bias_X, *measured)
       return (*stream, routes.state, stacks), load
 
     if config.remat in _REMAT:

@@ -46,6 +46,8 @@ def make_balancer(
     elif config.balance == 'quantile' and config.balance_lr:
       part = jnp.clip(_FAST / state[0].count, _SLOWEST, 1.0)
       updates = jax.tree.map(lambda _: part * shift, grads)
+    elif config.balance == 'loss':
+      updates = jax.tree.map(jnp.zeros_like, grads)
     return updates, state
 
   return optax.GradientTransformationExtraArgs(adam.init, update)

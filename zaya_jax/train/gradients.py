@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 from ops.experts import sink as sink_lib
 from zaya_jax import config as config_lib
 from zaya_jax.model import lora, losses, router, working, zaya
-from zaya_jax.model.losses import preferences
+from zaya_jax.model.losses import even, preferences
 from zaya_jax.optim import sample as sample_lib
 from zaya_jax.parallel import mesh, partition
 
@@ -108,10 +108,20 @@ def _cost(config, params, reference, buffers, batch, sinks):
       *how, params, reference, buffers, batch, sinks, every
     )
   model = zaya.bind(config.model, params, buffers)
+  experts = config.model.num_experts
+  weight = config.optim.balance_loss * (config.optim.balance == 'loss')
+  likely_of = experts if weight else 0
   nats, load = losses.next_token(
-    model, batch, config.mesh.context_mode, sinks, every
+    model, batch, config.mesh.context_mode, sinks, every, likely_of
   )
-  return nats, load, {}
+  if not weight:
+    return nats, load, {}
+  uneven_N = even.even(load, experts)
+  # Only its gradient counts: the loss that is told is that of the text.
+  aside = weight * jnp.sum(uneven_N)
+  nats += aside - jax.lax.stop_gradient(aside)
+  told = {'train/balance_loss': jnp.mean(uneven_N)}
+  return nats, load._replace(likely=None), told
 
 
 def _cast(config, params, shapes):

@@ -18,7 +18,7 @@ BOUNDS = {
     model.conv_std data.train_tokenizer data.val_tokens
     optim.lr optim.lr_final optim.warmup_steps
     optim.schedule_steps optim.decay_steps optim.weight_decay optim.clip_norm
-    optim.adam_eps optim.balance_lr optim.accumulation
+    optim.adam_eps optim.balance_lr optim.balance_loss optim.accumulation
     guard.spike_limit guard.vote_every mesh.replica mesh.bucket_mib
     lora.rank lora.alpha
     distributed.processes plan.latency_ms plan.hours

@@ -50,6 +50,7 @@ def test_when_it_rings(entropies, first, least, rings):
   'optim, advice',
   [
     ({'balance': 'adam'}, 'take --optim.balance=quantile'),
+    ({'balance': 'loss', 'balance_lr': 0.0}, 'balance_loss=0.01 is too weak'),
     ({'balance': 'sign', 'balance_lr': 0.0}, 'drop --optim.balance_lr=0'),
     ({'balance': 'quantile'}, 'lower --optim.lr=0.002'),
   ],

@@ -107,6 +107,10 @@ def test_rate_of_zero_freezes_the_bias(rule):
   assert not np.any(updated([LOAD, LOAD], lr=0.0, rule=rule, sample=sample))
 
 
+def test_where_a_loss_balances_the_bias_stays():
+  assert not np.any(updated([LOAD, LOAD], lr=1.0, rule='loss'))
+
+
 def test_sign_moves_by_the_rate_whatever_the_excess():
   moved = updated([LOAD, LOAD], lr=1e-2, rule='sign')
   expected = -2e-2 * np.sign(balance.bias_gradient(LOAD, 3))

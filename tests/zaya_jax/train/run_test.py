@@ -184,6 +184,20 @@ def test_run_directory_has_its_files(straight):
   assert {'step', 'tokens', 'moe/skip', *wanted.split()} <= set(row)
 
 
+def test_auxiliary_loss_is_told_beside_that_of_the_text(
+  train, straight, tmp_path
+):
+  code, *_ = train(tmp_path / 'even', '--optim.balance=loss', '--num_steps=5')
+  assert code == 0
+  mine, theirs = (
+    json.loads((folder / 'metrics.jsonl').read_text().splitlines()[0])
+    for folder in (tmp_path / 'even', straight)
+  )
+  assert mine['train/loss'] == pytest.approx(theirs['train/loss'], rel=1e-5)
+  assert 1 <= mine['train/balance_loss'] < 2
+  assert 'train/balance_loss' not in theirs
+
+
 def test_config_flags_repeat_the_run(straight, text):
   again = config_lib.Config.from_flagfile(str(straight / 'config.flags'))
   asked = config_lib.Config.parse(

@@ -72,6 +72,11 @@ def check_dpo(config: run.Config) -> None:
       'no one model to compare with; train preferences for --num_steps, '
       '--tokens or --epochs.'
     )
+  if config.optim.balance == 'loss':
+    raise fields.UsageError(
+      f'{said} and --optim.balance=loss do not go together: only the loss of '
+      'texts has the auxiliary one beside it; take another --optim.balance.'
+    )
   if config.mesh.context > 1:
     raise fields.UsageError(
       f'{said} sums over whole answers, and --mesh.context='

@@ -16,6 +16,7 @@ def next_token(
   context_mode: str = 'gather',
   sinks: working.Sinks | None = None,
   sample_every: int = 0,
+  likely_of: int = 0,
 ) -> tuple[jax.Array, router.Load]:
   """Sum of weighted next-token losses of a batch, or of this device's part.
 
@@ -26,6 +27,7 @@ def next_token(
     context_mode: of `Zaya.features`.
     sinks: likewise.
     sample_every: likewise.
+    likely_of: likewise.
 
   Returns:
     Scalar float32 in nats, and the load of each layer.
@@ -37,6 +39,7 @@ def next_token(
     context_mode=context_mode,
     sinks=sinks,
     sample_every=sample_every,
+    likely_of=likely_of,
   )
   nats = ops.linear_cross_entropy(
     out.x.reshape(-1, out.x.shape[-1]),

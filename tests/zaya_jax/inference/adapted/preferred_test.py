@@ -123,6 +123,7 @@ def test_first_steps_are_the_same_on_a_mesh(home, flags):
     ('chats', [], 'has none; prepare rows that have chosen and rejected'),
     ('pairs', ['--restore='], '--restore= names none'),
     ('pairs', ['--mesh.context=2'], '--mesh.context=2 divides rows'),
+    ('pairs', ['--optim.balance=loss'], 'take another --optim.balance'),
     (
       'pairs',
       ['--dpo.beta=0', '--dpo.label_smoothing=0.1'],
