@@ -13,8 +13,8 @@ field = fields.field
 # weights are drawn. A model that is read keeps its own for all others.
 OF_THE_RUN = frozenset(
   (
-    *('dtype', 'remat', 'scan_layers', 'init_std', 'conv_std'),
-    *('temperature_init', 'eda', 'residual_scaling'),
+    *('dtype', 'remat', 'scan_layers', 'init_std', 'temperature_init'),
+    *('eda', 'residual_scaling'),
   )
 )
 
@@ -105,13 +105,6 @@ class ModelConfig(fields.Section, prefix='model.'):
   norm_eps: float = field(1e-5, 'Epsilon of each RMSNorm.', minimum=0.0)
   init_std: float = field(
     0.02, 'Standard deviation of the initial weights.', minimum=0.0
-  )
-  conv_std: float = field(
-    0.0,
-    'Standard deviation of the initial taps of the depthwise convolution, 0.4 '
-    'as PyTorch would draw them; 0: that of --model.init_std, as Hugging Face '
-    'draws them.',
-    minimum=0.0,
   )
   temperature_init: float = field(
     1.0,

@@ -136,14 +136,11 @@ class OptimConfig(fields.Section, prefix='optim.'):
     'What moves the balancing bias of the router after a step. quantile: to '
     'where its tokens, or some thousands of them, would have spread evenly; '
     'adam: Adam on the share minus an even one, as published; sign: the sign '
-    'of that; loss: nothing, the router learns to spread by --optim.'
-    'balance_loss.',
+    'of that; loss: nothing, an auxiliary loss teaches the router to spread.',
   )
   balance_loss: float = field(
     0.01,
-    'With --optim.balance=loss, the weight of the auxiliary loss of each layer '
-    'beside that of the text (Switch Transformers); --optim.balance=quantile '
-    'needs none.',
+    'Weight of the auxiliary loss of each layer with --optim.balance=loss.',
     minimum=0.0,
   )
   balance_lr: float = field(

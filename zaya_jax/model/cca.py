@@ -68,7 +68,7 @@ class CCA(nnx.Module):
       return
     # Tap 0 multiplies the oldest sample.
     self.conv_depthwise = layers.normal(
-      rngs, config.conv_std or std, config.conv_depthwise, config.d_qk
+      rngs, std, config.conv_depthwise, config.d_qk
     )
     self.conv_depthwise_bias = layers.constant(0.0, config.d_qk)
     self.conv_grouped = layers.normal(

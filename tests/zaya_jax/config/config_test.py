@@ -15,7 +15,7 @@ BOUNDS = {
   (0, None): """
     serve.queue serve.drain_s
     num_steps epochs hours model.sliding_window model.norm_eps model.init_std
-    model.conv_std data.train_tokenizer data.val_tokens
+    data.train_tokenizer data.val_tokens
     optim.lr optim.lr_final optim.warmup_steps
     optim.schedule_steps optim.decay_steps optim.weight_decay optim.clip_norm
     optim.adam_eps optim.balance_lr optim.balance_loss optim.accumulation

@@ -34,7 +34,6 @@ def test_how_a_model_is_computed_is_said_by_the_run(name):
     'remat': 'cheap',
     'scan_layers': 'false',
     'init_std': 0.5,
-    'conv_std': 0.5,
     'temperature_init': 0.5,
     'eda': False,
     'residual_scaling': False,

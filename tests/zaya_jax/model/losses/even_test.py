@@ -99,7 +99,7 @@ def test_closed_forms(tokens, likely, expected):
 
 
 def slope(grads):
-  """Along a direction: what the loss adds to gradients, and by the reference."""
+  """Along a direction: what the loss adds, and what the reference says."""
   params, _ = tiny.arrays(MODEL)
   rng = np.random.default_rng(1)
   along = jax.tree.map(lambda a: rng.normal(size=a.shape) * 0.1, params)
