@@ -174,14 +174,14 @@ def _accumulate(grad_fn, params, batch, parts, sink):
     return added, load.sample
 
   shapes = jax.eval_shape(grad_fn, params, batch)
-  (loss, ((tokens, _), told)), grads = jax.tree.map(
+  (loss, (load, told)), grads = jax.tree.map(
     lambda a: jnp.zeros(a.shape, jnp.float32), shapes
   )
   if sink:
     grads = working.with_experts(grads, first)
   numbers = jnp.arange(parts, dtype=jnp.int32), _interleave(batch, parts)
   (loss, tokens, told, grads), sample = jax.lax.scan(
-    add_part, (loss, tokens, told, grads), numbers
+    add_part, (loss, load.tokens, told, grads), numbers
   )
   sample = jnp.concatenate(list(sample), axis=1)
   return loss, router.Load(tokens=tokens, sample=sample), told, grads

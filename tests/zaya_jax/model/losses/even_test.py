@@ -49,7 +49,7 @@ def found(config):
 plain = functools.cache(lambda: found(config_of('adam')))
 
 
-def specified(params, share_NE=None):
+def specified(params, share_NE=None, rows=slice(None)):
   """The mean of a token and layer, and the shares, by float64 NumPy."""
   seen, right = [], zaya_numpy._router
 
@@ -61,7 +61,7 @@ def specified(params, share_NE=None):
   buffers, choices = tiny.arrays(MODEL)[1], []
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(zaya_numpy, '_router', watched)
-    for row in batch()['tokens']:
+    for row in batch()['tokens'][rows]:
       choices.append(zaya_numpy.forward(MODEL, params, buffers, row[:9]).choice)
   n, e = MODEL.num_layers, MODEL.num_experts
   probs_NTE = np.array(seen).reshape(len(choices), n, 9, e).swapaxes(0, 1)
@@ -149,6 +149,18 @@ def test_devices_share_the_tokens_of_all():
   # Sums of float32 in another order.
   compare = lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-6)
   jax.tree.map(compare, *results)
+
+
+def test_parts_of_a_batch_have_shares_of_their_own():
+  loss, _, _, told = found(config_of(accumulation=2))
+  np.testing.assert_allclose(loss, plain()[0], rtol=1e-5)
+  params, _ = tiny.arrays(MODEL)
+  parts = [specified(params, rows=slice(first, None, 2))[0] for first in (0, 1)]
+  whole, _ = specified(params)
+  np.testing.assert_allclose(
+    told['train/balance_loss'], np.mean(parts), rtol=1e-5
+  )
+  assert abs(np.mean(parts) / whole - 1) > 1e-4
 
 
 def test_no_weight_is_no_loss():
