@@ -59,6 +59,7 @@ GROUPS = {
     None,
     {
       'auxiliary loss': '--optim.balance=loss',
+      'auxiliary loss 0.1': '--optim.balance=loss --optim.balance_loss=0.1',
       'adam': '--optim.balance=adam',
       'sign': '--optim.balance=sign',
     },

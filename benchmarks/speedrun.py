@@ -2,7 +2,7 @@
 """Seconds of training until a held-out text is predicted: a speedrun.
 
     make speedrun
-    python -m benchmarks.speedrun [--target=0.76] [--minutes=9] [--FLAG ...]
+    python -m benchmarks.speedrun [--target=1.12] [--minutes=9] [--FLAG ...]
     python -m benchmarks.speedrun --page
 
 One GPU, the same text, windows and held-out projects for all: the preset
@@ -31,8 +31,11 @@ from benchmarks import (
 
 PAGE = record.ROOT / 'docs' / 'speedrun.md'
 _BEGIN, _END = '<!-- records: begin -->', '<!-- records: end -->'
+# What the plain dense GPT comes to on an H200, and on the corpus of 500 MB, in
+# the seconds that its schedule has here: 1.110.
+_TARGET = 1.12
 # Seconds on the clock after which a schedule ends: enough, and not far more.
-_SECONDS = {'zaya_jax': 90.0, 'adamw': 150.0, 'strong': 90.0}
+_SECONDS = {'zaya_jax': 36.0, 'adamw': 120.0, 'strong': 30.0}
 
 
 def main() -> None:
@@ -114,8 +117,9 @@ def _parser() -> argparse.ArgumentParser:
     allow_abbrev=False, description=(__doc__ or '').partition('\n')[0]
   )
   race.add_flags(parser)
+  parser.set_defaults(every=50)
   parser.add_argument(
-    '--target', type=float, default=0.76, help='bits per byte'
+    '--target', type=float, default=_TARGET, help='bits per byte'
   )
   for name, seconds in _SECONDS.items():
     parser.add_argument(
