@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reports' ablations redone: each a setting, no code of its own.
+"""The reports' ablations redone: each a setting; MLA alone has code.
 
     python -m benchmarks.ablations --preset=small --steps=1000 --minutes=9
     python -m benchmarks.ablations --table
@@ -169,7 +169,8 @@ def train(args: argparse.Namespace, run: Row, place: sweep.Place) -> Row:
   with tempfile.TemporaryDirectory(dir=args.work) as folder:
     flags = flags_of(args, run, folder)
     sweep.prepare(flags)
-    command = [sys.executable, '-m', 'zaya_jax.main', *flags]
+    module = variants.module(run['variant'])
+    command = [sys.executable, '-m', module, *flags]
     done = subprocess.run(
       command, cwd=record.ROOT, env=place.env, text=True,
       stdout=subprocess.PIPE, stderr=subprocess.STDOUT,

@@ -28,12 +28,15 @@ class Group(NamedTuple):
 _GQA = '--model.attention=gqa --model.num_heads={1}'
 GROUPS = {
   'attention': Group(
-    'CCGQA 2.286 nats, MHA and GQA 2.297 (dense 1B, 300B tokens; 2510.04476)',
+    'CCGQA 2.286 nats, MHA, GQA 2.297, MLA 2.321 (dense 1B, 300B; 2510.04476)',
     True,
     {
       'mha': f'{_GQA} --model.num_kv_heads={{1}}',
       'gqa 3x': f'{_GQA} --model.num_kv_heads={{3}}',
       'gqa 4x': f'{_GQA} --model.num_kv_heads={{4}}',
+      # Latent vectors as narrow as the keys and values of these.
+      'mla 3x': f'{_GQA} --model.num_kv_heads={{3}}',
+      'mla 4x': f'{_GQA} --model.num_kv_heads={{4}}',
     },
   ),
   'compression': Group(
@@ -88,6 +91,8 @@ GROUPS = {
   ),
 }
 BASE = 'preset'
+# What is no setting of the trainer is a program of its own.
+_MODULES = dict.fromkeys(('mla 3x', 'mla 4x'), 'benchmarks.peers.mla')
 
 
 def flags(variant: str, model: config_lib.ModelConfig) -> list[str] | None:
@@ -105,6 +110,11 @@ def flags(variant: str, model: config_lib.ModelConfig) -> list[str] | None:
       return None
     text = text.replace(f'{{{part}}}', str(whole // part))
   return text.split()
+
+
+def module(variant: str) -> str:
+  """The program that trains a variant, for `python -m`."""
+  return _MODULES.get(variant, 'zaya_jax.main')
 
 
 def group_of(variant: str) -> Group | None:
