@@ -35,7 +35,11 @@ def window(tokens: np.ndarray, index: int, seq_len: int) -> np.ndarray:
 
 
 def model_inputs(
-  windows: np.ndarray, *, bos_id: int, pad_id: int
+  windows: np.ndarray,
+  *,
+  bos_id: int,
+  pad_id: int,
+  mask_documents: bool = True,
 ) -> dict[str, np.ndarray]:
   """Turns windows into what the model and the loss take.
 
@@ -43,12 +47,14 @@ def model_inputs(
     windows: int32 [B, L + 1].
     bos_id: begins a document, and with it a new segment.
     pad_id: replaces NO_TOKEN.
+    mask_documents: whether a document begins a segment; if not, the window is
+      a single one.
 
   Returns:
     Arrays [B, L]. `tokens` and `targets` int32; `weights` float32, 1 where
-    there is a target that counts; `segment_ids` int32, 1, 2, … by document
-    within the window and 0 where there is no token; `positions` int32, from 0
-    at the start of the window and of each document.
+    there is a target that counts; `segment_ids` int32, 1, 2, … within the
+    window and 0 where there is no token; `positions` int32, from 0 at the start
+    of each segment.
   """
   rows, length = len(windows), windows.shape[1] - 1
   ids, weights = windows, np.ones((rows, length), np.float32)
@@ -63,6 +69,7 @@ def model_inputs(
     weights[odd] = (there & (some & UNCOUNTED == 0))[:, 1:]
     exception = some[:, :-1] & EXCEPTION != 0
     starts[odd] = there[:, :-1] & ((ids[odd, :-1] == bos_id) ^ exception)
+  starts[:, 1:] &= mask_documents
   starts[:, 0] = True
   segments, positions = _segments(starts)
   if len(odd):

@@ -48,11 +48,12 @@ class Loader:
     batch_size: int,
     shard_index: int,
     shard_count: int,
+    mask_documents: bool,
   ):
     self.directories = tuple(part.directory for part in parts)
     self.manifests, self.order = tuple(manifests), rows
     self._parts, self._seq_len = parts, seq_len
-    self._batch_size = batch_size
+    self._batch_size, self._mask_documents = batch_size, mask_documents
     self._mine = order.rows(batch_size, shard_index, shard_count)
     self._pieces = ahead.pieces(self._mine)
     self._places = functools.lru_cache(4)(self._span)
@@ -74,6 +75,7 @@ class Loader:
       np.concatenate(windows),
       bos_id=self.manifests[0].bos_id,
       pad_id=self.manifests[0].pad_id,
+      mask_documents=self._mask_documents,
     )
 
   def __enter__(self) -> 'Loader':
@@ -159,6 +161,7 @@ def make_train_loader(
   manifests: Sequence[manifest.Manifest] = (),
   shard_index: int = 0,
   shard_count: int = 1,
+  mask_documents: bool = True,
 ) -> Loader:
   """Makes the loader of the train splits, each epoch in another order.
 
@@ -174,6 +177,7 @@ def make_train_loader(
       checked now.
     shard_index: which process this is.
     shard_count: number of processes; divides B.
+    mask_documents: of `pack.model_inputs`.
 
   Raises:
     DataError: naming the folder, shard or setting that is wrong.
@@ -205,4 +209,5 @@ def make_train_loader(
     batch_size=batch_size,
     shard_index=shard_index,
     shard_count=shard_count,
+    mask_documents=mask_documents,
   )

@@ -24,6 +24,7 @@ def eval_batches(
   shard_count: int = 1,
   max_batches: int = 0,
   data: manifest.Manifest | None = None,
+  mask_documents: bool = True,
 ) -> Iterator[Batch]:
   """Gives all windows of a split in order; rows of weight 0 fill the last.
 
@@ -39,6 +40,7 @@ def eval_batches(
     max_batches: stops early; 0: never.
     data: the manifest of `directory` where its shards have been verified; None:
       they are verified now.
+    mask_documents: of `pack.model_inputs`.
 
   Raises:
     DataError: naming the folder, shard or setting that is wrong.
@@ -53,7 +55,7 @@ def eval_batches(
     lambda i: _in_order(source, i, seq_len, batch_size, mine),
     min(batches, max_batches or batches),
   )
-  return _batches(windows, data, source.close)
+  return _batches(windows, data, source.close, mask_documents)
 
 
 def text_batches(
@@ -87,10 +89,16 @@ def _batches(
   windows: Iterator[np.ndarray],
   ids: manifest.Manifest | tokenizer_lib.Tokenizer,
   close: Callable[[], None] = lambda: None,
+  mask_documents: bool = True,
 ) -> Iterator[Batch]:
   try:
     for batch in windows:
-      yield pack.model_inputs(batch, bos_id=ids.bos_id, pad_id=ids.pad_id)
+      yield pack.model_inputs(
+        batch,
+        bos_id=ids.bos_id,
+        pad_id=ids.pad_id,
+        mask_documents=mask_documents,
+      )
   finally:
     close()
 

@@ -7,8 +7,9 @@ from pipelines import pack
 BOS, PAD = 9, 8
 
 
-def _inputs(rows):
-  return pack.model_inputs(np.array(rows, np.int32), bos_id=BOS, pad_id=PAD)
+def _inputs(rows, **how):
+  windows = np.array(rows, np.int32)
+  return pack.model_inputs(windows, bos_id=BOS, pad_id=PAD, **how)
 
 
 def test_documents_within_a_window_are_told_apart():
@@ -39,6 +40,22 @@ def test_padding_is_segment_zero():
   assert inputs['weights'].tolist() == [[1, 0, 0, 0], [0] * 4]
   assert inputs['segment_ids'].tolist() == [[1, 1, 0, 0], [0] * 4]
   assert inputs['positions'].tolist() == [[0, 1, 0, 0], [0] * 4]
+
+
+def test_window_without_masks_is_one_document():
+  rows = [
+    [1, 2, BOS, 3, 4, BOS, 5],
+    [BOS, 1 | pack.EXCEPTION, 2 | pack.UNCOUNTED, BOS, 4, -1, -1],
+  ]
+  apart, one = _inputs(rows), _inputs(rows, mask_documents=False)
+  assert apart['segment_ids'].tolist() == [
+    [1, 1, 2, 2, 2, 3],
+    [1, 2, 2, 3, 3, 0],
+  ]
+  assert one.pop('segment_ids').tolist() == [[1] * 6, [1] * 5 + [0]]
+  assert one.pop('positions').tolist() == [[0, 1, 2, 3, 4, 5], [*range(5), 0]]
+  for name, array in one.items():
+    assert array.tolist() == apart[name].tolist()
 
 
 def test_rows_are_independent():

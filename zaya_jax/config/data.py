@@ -102,6 +102,11 @@ class DataConfig(fields.Section, prefix='data.'):
   )
   seq_len: int = field(256, 'L: tokens per sequence.', minimum=2)
   batch_size: int = field(16, 'B: sequences per global batch.', minimum=1)
+  mask_documents: bool = field(
+    True,
+    'A token sees only its own document; if not, all that stands before it in '
+    'its sequence, as programs that do not mask documents have it.',
+  )
 
   def _joins(self) -> bool:
     """Whether a sequence is several whole records of one group."""

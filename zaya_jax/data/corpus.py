@@ -50,10 +50,7 @@ class Corpus:
     """
     self._config = config
     copies.keep_within(config.data.copies_gb)
-    self._shard: dict[str, Any] = {
-      'shard_index': shard[0],
-      'shard_count': shard[1],
-    }
+    self._common = _common(config.data, shard)
     parts = sources.open_all(config)
     self.directories = [part.directory for part in parts]
     self._first = parts[0].directory
@@ -75,11 +72,9 @@ class Corpus:
     self.loader = loader_lib.make_train_loader(
       parts,
       manifests=manifests,
-      seq_len=config.data.seq_len,
-      batch_size=config.data.batch_size,
       seed=config.seed,
       stretches=sources.stretches(config),
-      **self._shard,
+      **self._common,
     )
     self._parts = parts
     whole = sources.of_the_whole(config, parts)
@@ -129,13 +124,7 @@ class Corpus:
     self, folder: held_out.HeldOut
   ) -> Iterator[dict[str, np.ndarray]]:
     """The first held-out windows, as many as `--eval.batches` says."""
-    data = self._config.data
-    return folder.batches(
-      seq_len=data.seq_len,
-      batch_size=data.batch_size,
-      max_batches=self._config.eval.batches,
-      **self._shard,
-    )
+    return folder.batches(max_batches=self._config.eval.batches, **self._common)
 
   def _not_read(self) -> list[str]:
     """Says that text is not prepared, for there are shards."""
@@ -159,6 +148,19 @@ class Corpus:
         f'{self._config.run_dir} with another tokenizer ({sha256[:12]}); use '
         'the shards of that run, or another --run_dir.'
       )
+
+
+def _common(
+  data: config_lib.DataConfig, shard: tuple[int, int]
+) -> dict[str, Any]:
+  """What batches of training and of held-out text have in common."""
+  return {
+    'seq_len': data.seq_len,
+    'batch_size': data.batch_size,
+    'shard_index': shard[0],
+    'shard_count': shard[1],
+    'mask_documents': data.mask_documents,
+  }
 
 
 def _check_pairs(

@@ -125,6 +125,21 @@ def test_each_folder_of_a_mixture_is_held_out_by_its_name(tmp_path, text):
   assert note.endswith('the other folders are evaluated')
 
 
+def test_documents_are_masked_unless_told_otherwise(tmp_path):
+  path = tmp_path / 'rows.jsonl'
+  path.write_text(
+    ''.join(f'{{"text": "document {i}, short"}}\n' for i in range(60))
+  )
+  for masked in (True, False):
+    settings = {'mask_documents': masked, 'val_fraction': 0.3}
+    config = make_config(tmp_path, input=str(path), **settings)
+    with corpus.Corpus(config) as data:
+      read = [next(data.loader) for _ in range(8)]
+      for batches in (read, [*data.val_batches(data.held_out[0])]):
+        most = max(batch['segment_ids'].max() for batch in batches)
+        assert (most > 1) == masked
+
+
 def test_held_out_text_whose_records_have_no_window_is_left_out_and_told(
   tmp_path, text
 ):

@@ -77,6 +77,11 @@ def check_dpo(config: run.Config) -> None:
       f'{said} and --optim.balance=loss do not go together: only the loss of '
       'texts has the auxiliary one beside it; take another --optim.balance.'
     )
+  if not config.data.mask_documents:
+    raise fields.UsageError(
+      f'{said} and --data.mask_documents=false do not go together: an answer '
+      'would see the others of its sequence; leave the latter out.'
+    )
   if config.mesh.context > 1:
     raise fields.UsageError(
       f'{said} sums over whole answers, and --mesh.context='

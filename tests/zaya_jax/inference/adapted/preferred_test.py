@@ -124,6 +124,7 @@ def test_first_steps_are_the_same_on_a_mesh(home, flags):
     ('pairs', ['--restore='], '--restore= names none'),
     ('pairs', ['--mesh.context=2'], '--mesh.context=2 divides rows'),
     ('pairs', ['--optim.balance=loss'], 'take another --optim.balance'),
+    ('pairs', ['--nodata.mask_documents'], 'would see the others'),
     (
       'pairs',
       ['--dpo.beta=0', '--dpo.label_smoothing=0.1'],
