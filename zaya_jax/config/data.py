@@ -3,7 +3,7 @@
 
 import dataclasses
 import re
-from typing import Literal
+from typing import Any, Literal
 
 from zaya_jax.config import fields
 
@@ -136,6 +136,12 @@ class DataConfig(fields.Section, prefix='data.'):
         f'--data.train_tokenizer={self.train_tokenizer} must be at least '
         '259: 256 bytes and three special tokens.'
       )
+
+  @property
+  def windows(self) -> dict[str, Any]:
+    """What batches of training and of held-out text have in common."""
+    names = ('seq_len', 'batch_size', 'mask_documents')
+    return {name: getattr(self, name) for name in names}
 
   def part_of(self) -> tuple[int, int] | None:
     """Which part of preparing, of how many; None: all of it."""

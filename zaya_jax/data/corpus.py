@@ -6,7 +6,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Iterator, Sequence
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
@@ -50,7 +50,11 @@ class Corpus:
     """
     self._config = config
     copies.keep_within(config.data.copies_gb)
-    self._common = _common(config.data, shard)
+    self._windows = {
+      **config.data.windows,
+      'shard_index': shard[0],
+      'shard_count': shard[1],
+    }
     parts = sources.open_all(config)
     self.directories = [part.directory for part in parts]
     self._first = parts[0].directory
@@ -74,7 +78,7 @@ class Corpus:
       manifests=manifests,
       seed=config.seed,
       stretches=sources.stretches(config),
-      **self._common,
+      **self._windows,
     )
     self._parts = parts
     whole = sources.of_the_whole(config, parts)
@@ -124,7 +128,9 @@ class Corpus:
     self, folder: held_out.HeldOut
   ) -> Iterator[dict[str, np.ndarray]]:
     """The first held-out windows, as many as `--eval.batches` says."""
-    return folder.batches(max_batches=self._config.eval.batches, **self._common)
+    return folder.batches(
+      max_batches=self._config.eval.batches, **self._windows
+    )
 
   def _not_read(self) -> list[str]:
     """Says that text is not prepared, for there are shards."""
@@ -148,19 +154,6 @@ class Corpus:
         f'{self._config.run_dir} with another tokenizer ({sha256[:12]}); use '
         'the shards of that run, or another --run_dir.'
       )
-
-
-def _common(
-  data: config_lib.DataConfig, shard: tuple[int, int]
-) -> dict[str, Any]:
-  """What batches of training and of held-out text have in common."""
-  return {
-    'seq_len': data.seq_len,
-    'batch_size': data.batch_size,
-    'shard_index': shard[0],
-    'shard_count': shard[1],
-    'mask_documents': data.mask_documents,
-  }
 
 
 def _check_pairs(

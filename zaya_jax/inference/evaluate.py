@@ -3,8 +3,9 @@
 
 A run is scored on all of its held-out text with the data settings it was
 trained with: the number that training reports with `--eval.batches=0`.
-`--data.seq_len` and `--data.batch_size` change that. With `--eval.tasks` it is
-scored by lm-evaluation-harness instead, one JSON object for each task.
+`--data.seq_len`, `--data.batch_size` and `--data.mask_documents` change that.
+With `--eval.tasks` it is scored by lm-evaluation-harness instead, one JSON
+object for each task.
 """
 
 import dataclasses
@@ -160,7 +161,7 @@ def _windows(
   """As the run was trained, but for flags that were given; else as they say."""
   if trained is None:
     return config.data
-  names = ('seq_len', 'record_tokens', 'batch_size')
+  names = (*config.data.windows, 'record_tokens')
   said = {
     n: getattr(config.data, n) for n in names if f'data.{n}' in config.given
   }
@@ -247,8 +248,7 @@ def _held_out(
       f'({found.tokenizer}) and the model only {model.config.vocab_size}; '
       'prepare the text with the tokenizer of the model.'
     )
-  windows = {'seq_len': data.seq_len, 'batch_size': data.batch_size}
-  texts = [folder.batches(**windows) for folder in folders]
+  texts = [folder.batches(**data.windows) for folder in folders]
   each = [
     _numbers(nats, tokens, tokens * folder.text.bytes_per_token)
     for folder, (nats, tokens) in zip(

@@ -76,7 +76,10 @@ def test_text_is_scored_as_by_the_specification(hf_folder, tmp_path, capsys):
 
 
 def test_run_gives_the_number_that_training_reported(tmp_path, capsys):
-  (tmp_path / 'text.txt').write_text('What is held out is the tail. ' * 200)
+  rows = [
+    f'{{"text": "What is held out is document {i}."}}\n' for i in range(99)
+  ]
+  (tmp_path / 'text.jsonl').write_text(''.join(rows))
   zaya_jax.train(
     zaya_jax.Config(
       run_dir=str(tmp_path / 'run'),
@@ -90,7 +93,11 @@ def test_run_gives_the_number_that_training_reported(tmp_path, capsys):
         scan_layers='false',
       ),
       data=zaya_jax.DataConfig(
-        input=str(tmp_path / 'text.txt'), seq_len=32, batch_size=8
+        input=str(tmp_path / 'text.jsonl'),
+        seq_len=128,
+        batch_size=8,
+        val_fraction=0.2,
+        mask_documents=False,
       ),
       # The optimizer that compiles soonest: it is not what is tested.
       optim=zaya_jax.OptimConfig(name='adamw', balance='adam'),
@@ -106,6 +113,11 @@ def test_run_gives_the_number_that_training_reported(tmp_path, capsys):
     found['bits_per_byte'], reported['val/bpb'], rtol=1e-6
   )
   np.testing.assert_allclose(found['nll'], reported['val/loss'], rtol=1e-6)
+  words = [f'--source={tmp_path / "moved"}', '--data.mask_documents', '--json']
+  assert main.main(['zaya_jax', '--mode=eval', *words]) == 0
+  masked = json.loads(capsys.readouterr().out)
+  assert masked['tokens'] == found['tokens']
+  assert abs(masked['nll'] - found['nll']) > 1e-5
   shards = str(tmp_path / 'moved' / 'data')
   with pytest.raises(zaya_jax.UsageError, match='has 259 different tokens'):
     run(capsys, source=str(GOLDEN), data={'dir': (shards,)})
