@@ -96,11 +96,11 @@ def latent(config: config_lib.ModelConfig) -> int:
 
 
 def run(argv: list[str]) -> int:
-  """The trainer, with MLA in each layer."""
+  """The trainer, with MLA in each layer, and without samples."""
   # Its programs would be found as those of the model that the flags describe.
   os.environ['JAX_ENABLE_COMPILATION_CACHE'] = 'false'
   block.cca.CCA = MLA
-  return main.main(argv)
+  return main.main([*argv, '--log.sample_every=0'])
 
 
 if __name__ == '__main__':
