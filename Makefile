@@ -75,17 +75,16 @@ speedrun: $(PARITY)/.parity | runs/corpus
 runs/corpus: | $(PARITY)/.parity
 	@$(PARITY)/bin/python -m benchmarks.corpus --megabytes=500 --output=$@
 
-# Two processes: most of the time one core compiles. A file stays in one of
-# them, since its tests share what they have compiled; tests/conftest.py says
-# which come first.
-pytest = $(VENV)/bin/python -m pytest -n 2 --dist=loadfile \
-  --no-loadscope-reorder
+# A file stays in one process, since its tests share what they have compiled;
+# tests/conftest.py says which come first. Three processes keep two cores busy
+# while tests wait for what they started; those of test-long fill two.
+pytest = $(VENV)/bin/python -m pytest --dist=loadfile --no-loadscope-reorder
 
 test: $(VENV)/.dev
-	@$(pytest) $(ARGS)
+	@$(pytest) -n 3 $(ARGS)
 
 test-long: $(VENV)/.dev
-	@$(pytest) -m long $(ARGS)
+	@$(pytest) -n 2 -m long $(ARGS)
 
 # What a release of jax may break, with the newest of our range: it wants a newer
 # Python than the oldest that we allow.

@@ -47,7 +47,7 @@ os.environ['XLA_FLAGS'] = ' '.join(
   ]
 )
 # What took a moment to compile is kept for later tests and for programs that
-# they start, of both processes of xdist; those of the user are not found here.
+# they start, of all processes of xdist; those of the user are not found here.
 if 'PYTEST_XDIST_WORKER' not in os.environ:
   programs = tempfile.mkdtemp(prefix='zaya_programs_')
   atexit.register(shutil.rmtree, programs, ignore_errors=True)
