@@ -11,7 +11,8 @@ one with AdamW and one as public speedruns have it; three seeds each. Each
 schedule ends after the program's own `--*_seconds`; a run is scored every
 `--every` steps with the clock stopped, and ends at the target or with its
 schedule. One that does not get there is told as such. docs/speedrun.md has the
-rules and the runs on record, which `--page` writes there from `--output`.
+rules and the runs on record, which `--page` writes there from
+benchmarks/results/speedrun_*.jsonl: the `--output` of a machine each.
 """
 
 import argparse
@@ -42,18 +43,25 @@ def main() -> None:
   """Runs what is missing and prints the table, or writes the page."""
   args, more = _parser().parse_known_args()
   if args.page:
-    PAGE.write_text(page(PAGE.read_text('utf-8'), args.output), 'utf-8')
+    text = page(PAGE.read_text('utf-8'), recorded())
+    PAGE.write_text(text, 'utf-8')
     return
   seconds = {name: getattr(args, f'{name}_seconds') for name in _SECONDS}
   rows = race.run(args, more, 'benchmarks.speedrun', seconds, args.target)
   print('\n'.join(table(rows)))
 
 
-def page(text: str, output: pathlib.Path) -> str:
-  """The page with the table of the runs on record."""
+def recorded() -> list[race.Row]:
+  """The runs on record, of all machines."""
+  files = sorted(record.RESULTS.glob('speedrun_*.jsonl'))
+  return [row for file in files for row in sweep.read(file)]
+
+
+def page(text: str, rows: list[race.Row]) -> str:
+  """The page with the table of these runs."""
   before, _, rest = text.partition(_BEGIN)
   _, _, after = rest.partition(_END)
-  lines = '\n'.join(table(sweep.read(output)))
+  lines = '\n'.join(table(rows))
   return f'{before}{_BEGIN}\n{lines}\n{_END}{after}'
 
 
@@ -129,7 +137,10 @@ def _parser() -> argparse.ArgumentParser:
       help='on the clock, until its schedule ends',
     )
   parser.add_argument(
-    '--output', type=pathlib.Path, default=record.RESULTS / 'speedrun.jsonl'
+    '--output',
+    type=pathlib.Path,
+    default=record.ROOT / 'runs' / 'speedrun.jsonl',
+    help='of this machine: a run is a line',
   )
   parser.add_argument(
     '--page', action='store_true', help='writes the table of docs/speedrun.md'

@@ -58,19 +58,25 @@ def test_each_target_has_a_table_and_trials_have_none():
   assert len(lines(rows)) == 2 + 2  # A head and its rule stand between.
 
 
-def test_page_is_replaced_between_its_marks(tmp_path):
+def test_page_is_replaced_between_its_marks():
   text = f'a\n{speedrun._BEGIN}\nold\n{speedrun._END}\nb\n'
-  found = speedrun.page(text, tmp_path / 'none.jsonl')
+  found = speedrun.page(text, [])
   assert 'old' not in found and 'No run is on record yet.' in found
   assert found.startswith('a\n') and found.endswith('\nb\n')
-  assert speedrun.page(found, tmp_path / 'none.jsonl') == found
+  assert speedrun.page(found, []) == found
 
 
 def test_docs_have_the_runs_on_record():
-  text = speedrun.PAGE.read_text()
-  assert text == speedrun.page(text, record.RESULTS / 'speedrun.jsonl'), (
+  text, rows = speedrun.PAGE.read_text(), speedrun.recorded()
+  assert rows
+  assert text == speedrun.page(text, rows), (
     'run python -m benchmarks.speedrun --page'
   )
+
+
+def test_runs_of_a_new_machine_are_not_those_on_record():
+  output = speedrun._parser().parse_args([]).output
+  assert output.parent != record.RESULTS
 
 
 @pytest.mark.parametrize('name', ['zaya_jax', 'adamw', 'strong'])
