@@ -24,7 +24,7 @@ WARM_UP = 60  # Steps, and what the last of them take.
 _GUESSED, _KNOWN = 0.96, 0.985
 # The schedule of a race, as the peer `strong` has it: a trapezoid of the rate.
 _UP, _DOWN = 0.05, 0.45  # Shares of the steps in which it rises and falls.
-_LOG = 10  # Steps between rows of the log, if not fewer.
+_LOG = 10  # Steps between rows of the log, or a divisor; the last has one.
 _POLL_S = 0.2
 # What runs of one speed have in common.
 _SAME = ('program', 'preset', 'flags')
@@ -116,7 +116,7 @@ def flags_of(
     f'--eval.every={every}',
     '--eval.batches=0',
     '--checkpoint.every=0',
-    f'--log.every={math.gcd(_LOG, every or steps)}',
+    f'--log.every={math.gcd(_LOG, every)}',
     '--log.sample_every=0',
     '--nolog.report',
     '--nolog.tensorboard',

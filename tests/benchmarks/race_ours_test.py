@@ -95,6 +95,11 @@ def test_flags_are_the_preset_scored_on_everything_held_out():
   assert config.eval.batches == config.checkpoint.every == 0
 
 
+def test_a_run_with_one_score_writes_as_few_rows_as_others():
+  flags = race_ours.flags_of(ARGS, [], TRIAL, steps=2169, every=0, folder='dir')
+  assert config_lib.Config.parse(flags).log.every == 10
+
+
 TRAINER = """#!{python}
 import json, pathlib, signal, sys, time
 def end(*unused):
