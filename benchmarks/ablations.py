@@ -132,16 +132,22 @@ def _cell(args, budget, variant) -> Row:
 
 
 def _variants(args) -> list[str]:
-  """The preset, and what is asked for of what it has."""
+  """The preset, and what is asked for of what differs from it."""
   groups = args.only.split(',') if args.only else list(variants.GROUPS)
   names = [v for g in groups for v in variants.GROUPS[g].flags]
-  model = _preset(args).model
-  found = [variants.BASE, *(v for v in names if variants.flags(v, model))]
+  preset, found = _preset(args), [variants.BASE]
+  for name in names:
+    flags = variants.flags(name, preset.model)
+    if not flags:
+      continue
+    own = variants.module(name) != variants.module(variants.BASE)
+    if own or record.preset(args.preset, [*args.more, *flags]) != preset:
+      found.append(name)
   only = args.variants.split(',') if args.variants else found
   if wrong := set(only) - set(found):
     raise SystemExit(
       f'--variants={args.variants}: {_cell(args, "", "")["preset"]} has no '
-      f'{min(wrong)}; choose of {",".join(found)}'
+      f'{min(wrong)} that differs from it; choose of {",".join(found)}'
     )
   return [v for v in found if v in only]
 

@@ -145,9 +145,16 @@ def test_heads_follow_from_the_width():
 def test_a_variant_that_there_is_not_is_told():
   args = arguments('--only=skip', '--variants=preset,skip of')
   with pytest.raises(
-    SystemExit, match='small has no skip of; choose of preset,s'
+    SystemExit, match='small has no skip of that differs.*; choose of preset,s'
   ):
     ablations._variants(args)
+
+
+def test_what_the_preset_already_is_is_no_variant():
+  args = arguments('--only=optimizer')
+  assert 'momentum 0.85' not in ablations._variants(args)
+  args.more = ['--optim.momentum=0.95']
+  assert 'momentum 0.85' in ablations._variants(args)
 
 
 def test_interval_is_that_of_student():
