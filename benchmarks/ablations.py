@@ -196,11 +196,7 @@ def train(args: argparse.Namespace, run: Row, place: sweep.Place) -> Row:
     'tokens': steps[-1]['tokens'],
     'step_s': race_ours.late_step_s(steps),
     'wall_s': time.monotonic() - began,
-    'curve': [
-      [row['step'], round(row['train/loss'], 4)]
-      + [row.get(f'moe/{name}') for name in ('entropy', 'load_min')]
-      for row in steps
-    ],
+    'curve': race_ours.log_of(steps),
   }
 
 

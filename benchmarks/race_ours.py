@@ -93,6 +93,7 @@ def _train(args, more, trial, steps: int, every: int) -> Row:
     'train_loss': last['train/loss'],
     'bpb': found[-1]['bpb'],
     'curve': found,
+    'log': log_of(steps_told),
   }
 
 
@@ -171,6 +172,19 @@ def late_step_s(steps: list[Row]) -> float:
   """
   late = sorted(row['time/step_s'] for row in steps[len(steps) // 2 :])
   return late[len(late) // 2]
+
+
+def log_of(steps: list[Row]) -> list[list[float | None]]:
+  """Of each row: step, loss in nats, entropy of the routers, least load.
+
+  Args:
+    steps: rows of metrics.jsonl with a loss. A dense model has no routers.
+  """
+  return [
+    [row['step'], round(row['train/loss'], 4)]
+    + [row.get(f'moe/{name}') for name in ('entropy', 'load_min')]
+    for row in steps
+  ]
 
 
 def curve(lines: list[Row], began: float) -> list[Row]:

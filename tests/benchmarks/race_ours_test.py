@@ -147,6 +147,15 @@ def test_a_run_says_what_it_took_beside_training(tmp_path, monkeypatch):
   json.dumps(row)
 
 
+def test_a_run_keeps_how_its_routers_spread(tmp_path, monkeypatch):
+  trainer(tmp_path, monkeypatch)
+  row = race_ours._train(ARGS, [], TRIAL, 2, every=1)
+  # The toy has no routers, as a dense model.
+  assert row['log'] == [[1, 3.0, None, None], [2, 3.0, None, None]]
+  told = {'step': 10, 'train/loss': 5.00004, 'moe/entropy': 0.9}
+  assert race_ours.log_of([told | {'moe/load_min': 0.2}]) == [[10, 5, 0.9, 0.2]]
+
+
 def test_a_trainer_that_fails_is_an_error(tmp_path, monkeypatch):
   trainer(tmp_path, monkeypatch, code=3)
   with pytest.raises(SystemExit, match='zaya_jax ended: 3'):
