@@ -60,7 +60,11 @@ def main() -> None:
     _parser().error('give --steps or --seconds: one of both is held equal.')
   end = time.monotonic() + 60 * args.minutes if args.minutes else math.inf
   facts = record.circumstances('benchmarks.ablations', ('jax', 'jaxlib'))
-  facts |= _corpus(_preset(args))
+  text = _corpus(_preset(args))
+  mine = _cell(args, '', '')['preset']
+  beside = [row for row in rows if row['preset'] == mine]
+  race_data.same(beside, text, args.output)
+  facts |= text
 
   def make(run: Row, place: sweep.Place) -> Row | None:
     alike = [row['wall_s'] for row in rows if row['budget'] == run['budget']]
@@ -242,7 +246,7 @@ def _parser() -> argparse.ArgumentParser:
   parser.add_argument(
     '--output',
     type=pathlib.Path,
-    default=record.RESULTS / 'ablations.jsonl',
+    default=record.OWN / 'ablations.jsonl',
   )
   parser.add_argument('--table', action='store_true')
   parser.set_defaults(more=[])  # Flags of the trainer.

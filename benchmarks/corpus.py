@@ -7,9 +7,11 @@ Debian's Linux sources and documentation (apt-get, dpkg-deb) and packages of
 Python (pip), as JSON lines of "text", "project" and "file". Whole projects are
 held out, so no file of them is near one that is trained on; equal texts are
 kept once. manifest.json names each package with its version and hash, and the
-hash of each result: the same packages give the same bytes. Debian replaces its
-kernel from time to time; then the manifest says another version. All texts are
-read before some are drawn: 3 GB of memory, two minutes.
+hash of each result: the same packages give the same bytes. Run apt-get update
+before, as root: old lists name old packages. Debian replaces its kernel from
+time to time; then the manifest says another version, the text is another, and
+no score on it compares with those of before. All texts are read before some
+are drawn: 3 GB of memory, two minutes.
 """
 
 import argparse

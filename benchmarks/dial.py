@@ -72,6 +72,13 @@ def sweep(args: argparse.Namespace, more: list[str], rows: list[Row]) -> None:
   """Trains what is not among `rows`, until the time is over."""
   end = time.monotonic() + 60 * args.minutes if args.minutes else math.inf
   facts = record.circumstances('benchmarks.dial', ('jax', 'jaxlib'))
+  here = _text(dial_cells.inputs(more))
+  if other := {row['text'] for row in rows} - {here}:
+    raise SystemExit(
+      f'--output={args.output} has runs on {min(other)}, and these would be '
+      f'on {here}; a law is of one text. Name another --output and --work, or '
+      'give that text as --data.input.'
+    )
 
   def make(run: Row, place: sweep_lib.Place) -> Row | None:
     row = train(args, run, more, end - time.monotonic(), place)
@@ -196,7 +203,7 @@ def read(run: Row, config: config_lib.Config, rows: list[Row]) -> Row:
     'tokens': steps[-1]['tokens'],
     'steps': steps[-1]['step'],
     'tokens_per_s': steps[-1]['throughput/tokens_per_second'],
-    'text': pathlib.Path(config.data.input).name,
+    'text': _text(config),
     'bpb': None,
   }
   if scored and math.isfinite(scored[-1]['val/bpb']):
@@ -205,6 +212,11 @@ def read(run: Row, config: config_lib.Config, rows: list[Row]) -> Row:
     found |= {'bpb': bpb, 'bytes_per_token': each}
     found['bytes'] = found['tokens'] * each
   return found
+
+
+def _text(config: config_lib.Config) -> str:
+  """What a run trains on, by its name."""
+  return pathlib.Path(config.data.input).name
 
 
 def fit(rows: list[Row]) -> Row:
@@ -258,11 +270,11 @@ def _parser() -> argparse.ArgumentParser:
     '--work', type=pathlib.Path, default=pathlib.Path('runs/dial')
   )
   parser.add_argument(
-    '--output', type=pathlib.Path, default=record.RESULTS / 'dial.jsonl'
+    '--output', type=pathlib.Path, default=record.OWN / 'dial.jsonl'
   )
   parser.add_argument('--fit', action='store_true')
   parser.add_argument(
-    '--result', type=pathlib.Path, default=record.RESULTS / 'dial_fit.json'
+    '--result', type=pathlib.Path, default=record.OWN / 'dial_fit.json'
   )
   parser.add_argument('--law', type=pathlib.Path, help='a .toml file to write')
   return parser

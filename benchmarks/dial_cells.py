@@ -28,6 +28,11 @@ def name(run: Row) -> str:
   return '_'.join(f'{key}{run[key]:g}' for key in (*CELL, 'factor', 'seed'))
 
 
+def inputs(more: list[str]) -> config_lib.Config:
+  """The settings of all cells alike: what is trained on."""
+  return config_lib.Config.parse(['--data.input=stdlib', *more])
+
+
 def parse(run: Row, more: list[str]) -> config_lib.Config:
   """The settings of a cell, with the rule's learning rate."""
   words = [f'--dial={run["dial"]}', '--data.input=stdlib', *more, *held(run)]

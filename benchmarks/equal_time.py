@@ -34,10 +34,10 @@ def main() -> None:
 def table(rows: list[race.Row]) -> Iterator[str]:
   """Lines of Markdown: each program with its best rate, and its seeds."""
   yield (
-    '| program | device | flags, shape and rate | seeds | training, s '
-    '| tokens, M | epochs | bits per byte |'
+    '| program | device | text | flags, shape and rate | seeds '
+    '| training, s | tokens, M | epochs | bits per byte |'
   )
-  yield '|' + ' --- |' * 8
+  yield '|' + ' --- |' * 9
   rows = [row for row in rows if row['target'] is None]
   most = max((row['seconds'] for row in rows), default=0)  # Not of trials.
   for mine in race_table.groups(
@@ -50,6 +50,7 @@ def table(rows: list[race.Row]) -> Iterator[str]:
     cells = [
       mine[0]['program'],
       mine[0]['device'],
+      race_table.text(mine[0]),
       race_table.settings(mine[0]),
       str(len(mine)),
       f'{min(seconds):.1f} to {max(seconds):.1f}',
@@ -67,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
   race.add_flags(parser)
   parser.add_argument('--seconds', type=float, default=120.0)
   parser.add_argument(
-    '--output', type=pathlib.Path, default=record.RESULTS / 'equal_time.jsonl'
+    '--output', type=pathlib.Path, default=record.OWN / 'equal_time.jsonl'
   )
   parser.add_argument('--table', action='store_true', help='of what is there')
   return parser

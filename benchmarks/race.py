@@ -108,8 +108,9 @@ def run(
     args.corpus, args.data, config.model.vocab_size, args.held_out_bytes
   )
   about = record.circumstances(module, ('jax', 'jaxlib'))
-  about |= race_data.facts(args.data)
-  rows = sweep.read(args.output)
+  text, rows = race_data.facts(args.data), sweep.read(args.output)
+  race_data.same(rows, text, args.output)
+  about |= text
   if set(args.only) - {OURS} and not importlib.util.find_spec('torch'):
     raise SystemExit(
       f'--only={",".join(args.only)} needs PyTorch, which {sys.executable} '

@@ -18,7 +18,7 @@ import json
 import os
 import pathlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -97,6 +97,67 @@ def facts(folder: pathlib.Path) -> dict[str, Any]:
     'held_out_tokens': data.splits['val'].tokens,
     'held_out_bytes': data.splits['val'].bytes,
   }
+
+
+def text_of(row: Mapping[str, Any]) -> tuple[str, str, int]:
+  """Which text a run has read and was scored on.
+
+  Args:
+    row: with `facts`, or of a run on no shards of a race.
+
+  Returns:
+    The hashes of what is trained on and what is held out, and how many bytes of
+    the latter are scored.
+  """
+  corpus = row.get('corpus', {})
+  train, held_out = (
+    corpus.get(name, {}).get('sha256', '') for name in ('train', 'held_out')
+  )
+  return train, held_out, row.get('held_out_bytes', 0)
+
+
+def same(
+  rows: Iterable[Mapping[str, Any]], text: Mapping[str, Any], output: object
+) -> None:
+  """Refuses to add to results on another text, with which none compares.
+
+  Args:
+    rows: what the output has.
+    text: the `facts` of what would be added; empty: no shards of a race.
+    output: its name.
+
+  Raises:
+    SystemExit: what differs, and the way out.
+  """
+  for row in rows:
+    there, here = text_of(row), text_of(text)
+    if there == here:
+      continue
+    raise SystemExit(
+      f'--output={output} has runs on {_told(there)}, and these would be on '
+      f'{_told(here)}{_replaced_packages(row, text)}; scores compare on the '
+      'same text alone. Name another --output, or give the text of that one.'
+    )
+
+
+def _told(text: tuple[str, str, int]) -> str:
+  train, held_out, size = text
+  if not train:
+    return 'no corpus'
+  return f'corpus {train[:8]}, scored on {size:,} bytes of {held_out[:8]}'
+
+
+def _replaced_packages(row: Mapping[str, Any], text: Mapping[str, Any]) -> str:
+  """The packages that only one of both has, by the names of their versions."""
+  there, here = (
+    set(one.get('corpus', {}).get('packages', ())) for one in (row, text)
+  )
+  if not there or not here or there == here:
+    return ''
+  return (
+    f' ({", ".join(sorted(there - here))} there, '
+    f'{", ".join(sorted(here - there))} now)'
+  )
 
 
 def bytes_per_token(folder: pathlib.Path) -> float:
@@ -197,13 +258,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
   parser.add_argument(
     '--corpus',
     type=_folder,
-    default=record.ROOT / 'runs' / 'corpus',
+    default=record.OWN / 'corpus',
     help='of benchmarks.corpus; read once, to make --data',
   )
   parser.add_argument(
     '--data',
     type=_folder,
-    default=record.ROOT / 'runs' / 'race',
+    default=record.OWN / 'race',
     help='folder of the prepared data, made if it holds none',
   )
   parser.add_argument(

@@ -4,12 +4,14 @@
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks import race_ours
+from benchmarks import race_data, race_ours
 
 Row = dict[str, Any]
 
 # What all seeds and rates of a program have in common.
-_CELL = ('program', 'preset', 'flags', 'shape', 'seconds', 'target')
+_CELL = (
+  'program', 'preset', 'flags', 'shape', 'seconds', 'target', 'device',
+)  # fmt: skip
 
 
 def line(row: Row) -> str:
@@ -33,14 +35,15 @@ def epochs(row: Row) -> float:
 def groups(rows: list[Row]) -> Iterator[list[Row]]:
   """The runs of each program at its full time and best rate, by seed.
 
+  Those of another text or GPU are other ones.
+
   Args:
     rows: of one or several outputs.
   """
   rows = [row for row in rows if row['counts']]
-  keys = (*_CELL, 'device')
-  cells = {tuple(row[key] for key in keys): None for row in rows}
+  cells = {_cell(row): None for row in rows}
   for cell in cells:
-    mine = [row for row in rows if tuple(row[key] for key in keys) == cell]
+    mine = [row for row in rows if _cell(row) == cell]
     by_rate: dict[float, dict[int, Row]] = {}
     for row in mine:
       by_rate.setdefault(row['lr'], {})[row['seed']] = row
@@ -48,6 +51,15 @@ def groups(rows: list[Row]) -> Iterator[list[Row]]:
     full = [seeds for seeds in by_rate.values() if len(seeds) == most]
     best = min(full, key=lambda seeds: min(r['bpb'] for r in seeds.values()))
     yield [best[seed] for seed in sorted(best)]
+
+
+def _cell(row: Row) -> tuple[Any, ...]:
+  return *(row[key] for key in _CELL), race_data.text_of(row)
+
+
+def text(row: Row) -> str:
+  """Which text a run has read: the first digits of its hash."""
+  return race_data.text_of(row)[0][:8]
 
 
 def settings(row: Row) -> str:

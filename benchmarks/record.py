@@ -18,6 +18,9 @@ from zaya_jax import config as config_lib
 
 ROOT = pathlib.Path(__file__).parent.parent
 RESULTS = ROOT / 'benchmarks' / 'results'
+# Of benchmarks that go on behind the last line of what is there: runs of the
+# record are not those of a reader's machine and text.
+OWN = ROOT / 'runs'
 
 
 def circumstances(module: str, packages: Sequence[str]) -> dict[str, Any]:

@@ -98,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     required=True,
   )
   parser.add_argument(
-    '--output', type=pathlib.Path, default=record.RESULTS / 'skills.jsonl'
+    '--output', type=pathlib.Path, default=record.OWN / 'skills.jsonl'
   )
   return parser
 

@@ -79,9 +79,9 @@ def table(rows: list[race.Row]) -> Iterator[str]:
     yield ''
     yield (
       '| program | flags, shape and rate | training, s | with start, s '
-      '| seeds that got there | the others ended at | GPU | date |'
+      '| seeds that got there | the others ended at | GPU | text | date |'
     )
-    yield '|' + ' --- |' * 8
+    yield '|' + ' --- |' * 9
     for mine in sorted(targets[target], key=_order):
       yield f'| {" | ".join(_cells(mine))} |'
     yield ''
@@ -100,6 +100,7 @@ def _cells(mine: list[race.Row]) -> list[str]:
     f'{len(there)} of {len(mine)}',
     ', '.join(f'{r["bpb"]:.4f} after {r["train_s"]:.0f} s' for r in rest),
     mine[0]['device'],
+    race_table.text(mine[0]),
     max(row['date'] for row in mine)[:10],
   ]
 
@@ -139,7 +140,7 @@ def _parser() -> argparse.ArgumentParser:
   parser.add_argument(
     '--output',
     type=pathlib.Path,
-    default=record.ROOT / 'runs' / 'speedrun.jsonl',
+    default=record.OWN / 'speedrun.jsonl',
     help='of this machine: a run is a line',
   )
   parser.add_argument(

@@ -3,6 +3,7 @@
 
 import json
 import math
+import sys
 
 import pytest
 
@@ -155,6 +156,18 @@ def test_what_the_preset_already_is_is_no_variant():
   assert 'momentum 0.85' not in ablations._variants(args)
   args.more = ['--optim.momentum=0.95']
   assert 'momentum 0.85' in ablations._variants(args)
+
+
+def test_runs_on_another_text_get_no_more_lines(tmp_path, monkeypatch):
+  output = tmp_path / 'rows.jsonl'
+  row = {'preset': 'small', 'corpus': {'train': {'sha256': '77f51f66cc'}}}
+  output.write_text(json.dumps(row))
+  words = ['ablations', '--steps=1', f'--output={output}']
+  monkeypatch.setattr(sys, 'argv', words)
+  with pytest.raises(
+    SystemExit, match='77f51f66.* these would be on no corpus'
+  ):
+    ablations.main()
 
 
 def test_interval_is_that_of_student():

@@ -199,6 +199,17 @@ def test_runs_of_an_earlier_rule_count_by_their_rates(tmp_path, monkeypatch):
   assert found == [row]
 
 
+def test_runs_on_another_text_get_no_more_lines(tmp_path, monkeypatch):
+  run = {'dial': 1, 'longer': 1.0, **dict.fromkeys(dial_cells.HELD, 0)}
+  row = result({**run, 'factor': 1.0, 'seed': 0}) | {'text': 'theirs'}
+  output = tmp_path / 'rows.jsonl'
+  output.write_text(json.dumps(row))
+  words = ['dial', f'--output={output}', '--data.input=some/mine.txt']
+  monkeypatch.setattr(sys, 'argv', words)
+  with pytest.raises(SystemExit, match='runs on theirs, .* on mine.txt; a law'):
+    dial.main()
+
+
 def test_a_fit_of_no_runs_says_so(tmp_path, monkeypatch):
   output = tmp_path / 'rows.jsonl'
   words = ['dial', '--fit', '--vocab=512', f'--output={output}']

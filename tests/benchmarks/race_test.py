@@ -104,8 +104,18 @@ def test_table_has_the_best_rate_of_the_full_time_alone():
   )
   raced = result({**rows[-1], 'target': 0.7, 'seconds': 500.0})
   head, _, line = equal_time.table([*rows, raced])
-  assert head.count('|') == line.count('|') == 9
+  assert head.count('|') == line.count('|') == 10
   assert '| 8x512, 1 | 2 | 119.0 to 119.0 | 2 | 0.50 | 1.5000 ±' in line
+
+
+def test_runs_on_another_text_get_no_more_lines(tmp_path, monkeypatch):
+  args = arguments('--only=zaya_jax')
+  args.output = tmp_path / 'rows.jsonl'
+  args.output.write_text('{"corpus": {"train": {"sha256": "77f51f66cc"}}}\n')
+  monkeypatch.setattr(race.race_data, 'make', lambda *unused: None)
+  monkeypatch.setattr(race.race_data, 'facts', lambda unused: {})
+  with pytest.raises(SystemExit, match='has runs on corpus 77f51f66, scored'):
+    race.run(args, [], 'benchmarks.equal_time', SECONDS)
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,31 @@ import time
 
 import pytest
 
-from benchmarks import sweep
+from benchmarks import (
+  ablations,
+  dial,
+  equal_time,
+  record,
+  skills,
+  speedrun,
+  sweep,
+)
 
 CELL = {'name': 'a'}
 
 
 def row(lr, seed, bpb=2.0):
   return {**CELL, 'lr': lr, 'seed': seed, 'bpb': bpb}
+
+
+@pytest.mark.parametrize(
+  'benchmark', [ablations, dial, equal_time, skills, speedrun]
+)
+def test_runs_of_a_reader_do_not_go_on_behind_those_on_record(benchmark):
+  words = ['--tasks=x', '--runs=x'] if benchmark is skills else []
+  output = benchmark._parser().parse_args(words).output
+  assert output == record.OWN / f'{benchmark.__name__.split(".")[-1]}.jsonl'
+  assert record.RESULTS not in output.parents
 
 
 def test_seeds_wait_for_the_rates_that_are_being_tried():
