@@ -63,7 +63,7 @@ def main() -> None:
   text = _corpus(_preset(args))
   mine = _cell(args, '', '')['preset']
   beside = [row for row in rows if row['preset'] == mine]
-  race_data.same(beside, text, args.output)
+  race_data.same_text(beside, text, args.output)
   facts |= text
 
   def make(run: Row, place: sweep.Place) -> Row | None:

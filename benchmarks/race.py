@@ -109,7 +109,7 @@ def run(
   )
   about = record.circumstances(module, ('jax', 'jaxlib'))
   text, rows = race_data.facts(args.data), sweep.read(args.output)
-  race_data.same(rows, text, args.output)
+  race_data.same_text(rows, text, args.output)
   about |= text
   if set(args.only) - {OURS} and not importlib.util.find_spec('torch'):
     raise SystemExit(

@@ -116,7 +116,7 @@ def text_of(row: Mapping[str, Any]) -> tuple[str, str, int]:
   return train, held_out, row.get('held_out_bytes', 0)
 
 
-def same(
+def same_text(
   rows: Iterable[Mapping[str, Any]], text: Mapping[str, Any], output: object
 ) -> None:
   """Refuses to add to results on another text, with which none compares.
@@ -135,7 +135,7 @@ def same(
       continue
     raise SystemExit(
       f'--output={output} has runs on {_told(there)}, and these would be on '
-      f'{_told(here)}{_replaced_packages(row, text)}; scores compare on the '
+      f'{_told(here)}{_other_packages(row, text)}; scores compare on the '
       'same text alone. Name another --output, or give the text of that one.'
     )
 
@@ -147,7 +147,7 @@ def _told(text: tuple[str, str, int]) -> str:
   return f'corpus {train[:8]}, scored on {size:,} bytes of {held_out[:8]}'
 
 
-def _replaced_packages(row: Mapping[str, Any], text: Mapping[str, Any]) -> str:
+def _other_packages(row: Mapping[str, Any], text: Mapping[str, Any]) -> str:
   """The packages that only one of both has, by the names of their versions."""
   there, here = (
     set(one.get('corpus', {}).get('packages', ())) for one in (row, text)

@@ -78,25 +78,27 @@ def on(train, held_out='bb', size=400, packages=('linux_1.deb',)):
 
 
 def test_results_on_another_text_get_no_more_lines():
-  race_data.same([on('a'), on('a')], on('a'), 'x.jsonl')
+  race_data.same_text([on('a'), on('a')], on('a'), 'x.jsonl')
   # The same text of another package, and no shards of a race at all.
-  race_data.same([on('a')], on('a', packages=('linux_2.deb',)), 'x.jsonl')
-  race_data.same([{'bpb': 1.0}], {}, 'x.jsonl')
+  race_data.same_text([on('a')], on('a', packages=('linux_2.deb',)), 'x.jsonl')
+  race_data.same_text([{'bpb': 1.0}], {}, 'x.jsonl')
   for other in (on('c'), on('a', held_out='c'), on('a', size=401), {}):
     with pytest.raises(SystemExit, match='--output=x.jsonl has runs on corpus'):
-      race_data.same([on('a'), on('a')], other, 'x.jsonl')
+      race_data.same_text([on('a'), on('a')], other, 'x.jsonl')
     with pytest.raises(SystemExit, match='would be on corpus aaaaaaaa'):
-      race_data.same([on('a'), other], on('a'), 'x.jsonl')
+      race_data.same_text([on('a'), other], on('a'), 'x.jsonl')
 
 
 def test_what_differs_between_texts_is_told():
   with pytest.raises(SystemExit) as error:
-    race_data.same([on('a')], on('c', packages=('linux_2.deb',)), 'x.jsonl')
+    race_data.same_text(
+      [on('a')], on('c', packages=('linux_2.deb',)), 'x.jsonl'
+    )
   text = str(error.value)
   assert 'aaaaaaaa, scored on 400 bytes of bb, and' in text
   assert '(linux_1.deb there, linux_2.deb now)' in text
   with pytest.raises(SystemExit, match='would be on no corpus; scores'):
-    race_data.same([on('a')], {}, 'x.jsonl')
+    race_data.same_text([on('a')], {}, 'x.jsonl')
 
 
 def test_peers_get_the_windows_that_the_trainer_evaluates(folder):
