@@ -29,6 +29,9 @@ def circumstances(module: str, packages: Sequence[str]) -> dict[str, Any]:
   Args:
     module: the benchmark, as 'benchmarks.moe_cost'.
     packages: those whose version matters beside Python's.
+
+  Raises:
+    SystemExit: one of them is missing.
   """
   return {
     'command': ' '.join(['python -m', module, *sys.argv[1:]]),
@@ -36,9 +39,19 @@ def circumstances(module: str, packages: Sequence[str]) -> dict[str, Any]:
     'hardware': {**_hardware(), 'load_before': os.getloadavg()[0]},
     'versions': {
       'python': platform.python_version(),
-      **{name: metadata.version(name) for name in packages},
+      **{name: _version(module, name) for name in packages},
     },
   }
+
+
+def _version(module: str, package: str) -> str:
+  try:
+    return metadata.version(package)
+  except metadata.PackageNotFoundError:
+    raise SystemExit(
+      f'{module} needs {package}, which {sys.executable} does not have: '
+      f'python -m pip install {package}'
+    ) from None
 
 
 def preset(name: str, more: Sequence[str] = ()) -> config_lib.Config:

@@ -5,7 +5,8 @@
     python -m benchmarks.skills --tasks=skills --runs=runs/small,runs/medium
 
 Each run is scored by --mode=eval in a process of its own, which needs the extra
-`eval`. A row is kept as soon as it is there; the same command goes on. The
+`eval`. A row is kept as soon as it is there; the same command goes on, and
+scores what has been trained further since. The
 table has active parameters and accuracies with their standard errors:
 `acc` of names and words, whose answers end alike, and of lines `acc_norm`, over
 their bytes. Flags of the trainer may follow, such as --eval.limit=100.
@@ -21,6 +22,7 @@ from typing import Any
 
 from benchmarks import record, skill_tasks, sweep
 from zaya_jax import config as config_lib
+from zaya_jax.checkpoint import folders
 from zaya_jax.model import flops
 
 Row = dict[str, Any]
@@ -42,13 +44,14 @@ def main() -> None:
     )
   about = record.circumstances('benchmarks.skills', ('jax', 'lm-eval'))
   about['tasks'] = json.loads(manifest.read_text())
-  rows = sweep.read(args.output)
-  known = {(row['run'], row['flags'], str(row['tasks'])) for row in rows}
+  rows = [{'step': None, **row} for row in sweep.read(args.output)]
   for run in args.runs:
-    key = str(run), ' '.join(more), str(about['tasks'])
-    if key in known:
+    # Eval takes the last checkpoint; those of a record may not say which.
+    step = max(folders.steps(folders.root(str(run))), default=0)
+    cell = {'run': str(run), 'step': step, 'flags': ' '.join(more)}
+    if sweep.of(cell | {'tasks': about['tasks']}, rows):
       continue
-    rows.append({**score(run, args.tasks, more), 'flags': key[1], **about})
+    rows.append({**cell, **score(run, args.tasks, more), **about})
     sweep.keep(rows[-1], args.output)
   print('\n'.join(table(rows)))
 
@@ -67,7 +70,6 @@ def score(run: pathlib.Path, tasks: pathlib.Path, more: list[str]) -> Row:
   config = config_lib.Config.from_flagfile(str(run / 'config.flags'))
   counts = flops.parameters(config.model)
   return {
-    'run': str(run),
     'active': counts.active,
     'total': counts.total,
     'skills': {row['task']: row for row in found if 'task' in row},
@@ -79,7 +81,9 @@ def table(rows: list[Row]) -> Iterator[str]:
   yield f'| run | active | {" | ".join(METRIC)} |'
   yield '|' + ' --- |' * (2 + len(METRIC))
   for row in sorted(rows, key=lambda row: row['active']):
-    cells = [pathlib.Path(row['run']).name, f'{row["active"] / 1e6:,.2f}M']
+    name = pathlib.Path(row['run']).name
+    name += f', step {row["step"]}' if row['step'] else ''
+    cells = [name, f'{row["active"] / 1e6:,.2f}M']
     for name, metric in METRIC.items():
       found = row['skills'][name]
       value, error = found[metric], found[f'{metric}_stderr']

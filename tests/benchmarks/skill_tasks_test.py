@@ -93,12 +93,47 @@ def test_corpus_that_is_not_there_is_named(tmp_path, monkeypatch, capsys):
   assert 'holds no held_out.jsonl' in capsys.readouterr().err
 
 
+def test_a_run_that_was_trained_further_is_scored_again(
+  tmp_path, monkeypatch, capsys
+):
+  (tmp_path / 'manifest.json').write_text('{"questions": 5}')
+  steps, scored = [300], []
+  monkeypatch.setattr(skills.folders, 'steps', lambda unused: steps)
+
+  def score(run, tasks, more):
+    scored.append((run.name, list(more)))
+    skill = {'acc': 0.5, 'acc_norm': 0.25, 'acc_stderr': 0.0}
+    skill['acc_norm_stderr'] = 0.0
+    return {'active': 1e6, 'skills': dict.fromkeys(skill_tasks.TASKS, skill)}
+
+  monkeypatch.setattr(skills, 'score', score)
+  monkeypatch.setattr(skills.record, 'circumstances', lambda *unused: {})
+  words = ['skills', f'--tasks={tmp_path}', f'--output={tmp_path}/o.jsonl']
+  monkeypatch.setattr('sys.argv', [*words, '--runs=runs/a'])
+  skills.main()
+  skills.main()
+  assert scored == [('a', [])]
+  steps.append(400)
+  skills.main()
+  assert len(scored) == 2
+  assert '| a, step 400 |' in capsys.readouterr().out
+  monkeypatch.setattr('sys.argv', [*words, '--runs=runs/a', '--eval.limit=9'])
+  skills.main()
+  assert scored[2:] == [('a', ['--eval.limit=9'])]
+
+
+def test_a_package_that_is_missing_is_named():
+  with pytest.raises(SystemExit, match='benchmarks.skills needs no-such-one, '):
+    skills.record.circumstances('benchmarks.skills', ['jax', 'no-such-one'])
+
+
 def test_table_begins_with_the_smallest_run():
   metrics = {'acc': 0.5, 'acc_norm': 0.25}
   metrics |= {f'{name}_stderr': 0.01 for name in metrics}
   rows = [
     {
       'run': f'runs/{n}',
+      'step': None,
       'active': n * 1e6,
       'skills': dict.fromkeys(skill_tasks.TASKS, metrics),
     }
