@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bits per byte of a held-out text after the same seconds of training.
 
-    python -m benchmarks.corpus --output=runs/corpus
+    python -m benchmarks.corpus --megabytes=500 --output=runs/corpus
     python -m benchmarks.equal_time [--seconds=120] [--minutes=9] [--FLAG ...]
     python -m benchmarks.equal_time --table
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What all programs of a race train on and are scored on: the same windows.
 
-    python -m benchmarks.corpus --output=corpus
+    python -m benchmarks.corpus --megabytes=500 --output=corpus
     python -m benchmarks.race_data --corpus=corpus --data=runs/race
 
 Shards whose train split is the corpus and whose val split are its held-out
@@ -57,7 +57,8 @@ def make(
   if not (corpus / 'train.jsonl').exists():
     raise SystemExit(
       f'--corpus={corpus} holds no train.jsonl, and {shards} no shards; make '
-      f'the corpus: python -m benchmarks.corpus --output={corpus}'
+      'the corpus: python -m benchmarks.corpus --megabytes=500 '
+      f'--output={corpus}'
     )
   text = folder / 'text'
   shutil.rmtree(text, ignore_errors=True)

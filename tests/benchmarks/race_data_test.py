@@ -128,5 +128,5 @@ def test_what_is_there_needs_no_corpus_and_else_it_is_asked_for(
   folder, tmp_path
 ):
   race_data.make(tmp_path / 'none', folder, 270, 700)
-  with pytest.raises(SystemExit, match='benchmarks.corpus --output='):
+  with pytest.raises(SystemExit, match='corpus --megabytes=500 --output='):
     race_data.make(tmp_path / 'none', tmp_path / 'race', 270, 700)
