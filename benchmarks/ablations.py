@@ -161,10 +161,12 @@ def _preset(args) -> config_lib.Config:
 
 
 def _corpus(config: config_lib.Config) -> Row:
-  """What a row says of the shards of a race; nothing of other data."""
+  """What a row says of the shards of a race, or the name of other data."""
   folders = map(pathlib.Path, config.data.dir)
   shards = [folder for folder in folders if folder.name == race_data.SHARDS]
-  return race_data.facts(shards[0].parent) if shards else {}
+  if shards:
+    return race_data.facts(shards[0].parent)
+  return {'text': pathlib.Path(config.data.input).name}
 
 
 def train(args: argparse.Namespace, run: Row, place: sweep.Place) -> Row:

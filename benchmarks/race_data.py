@@ -104,17 +104,17 @@ def text_of(row: Mapping[str, Any]) -> tuple[str, str, int]:
   """Which text a run has read and was scored on.
 
   Args:
-    row: with `facts`, or of a run on no shards of a race.
+    row: with `facts`, or of a run on no shards of a race with a `text`.
 
   Returns:
     The hashes of what is trained on and what is held out, and how many bytes of
-    the latter are scored.
+    the latter are scored; or the name of the text and nothing else.
   """
   corpus = row.get('corpus', {})
   train, held_out = (
     corpus.get(name, {}).get('sha256', '') for name in ('train', 'held_out')
   )
-  return train, held_out, row.get('held_out_bytes', 0)
+  return train or row.get('text', ''), held_out, row.get('held_out_bytes', 0)
 
 
 def same_text(
@@ -124,7 +124,7 @@ def same_text(
 
   Args:
     rows: what the output has.
-    text: the `facts` of what would be added; empty: no shards of a race.
+    text: the `facts` of what would be added, or its `text`.
     output: its name.
 
   Raises:
@@ -143,8 +143,8 @@ def same_text(
 
 def _told(text: tuple[str, str, int]) -> str:
   train, held_out, size = text
-  if not train:
-    return 'no corpus'
+  if not held_out:
+    return train or 'no corpus'
   return f'corpus {train[:8]}, scored on {size:,} bytes of {held_out[:8]}'
 
 

@@ -164,9 +164,7 @@ def test_runs_on_another_text_get_no_more_lines(tmp_path, monkeypatch):
   output.write_text(json.dumps(row))
   words = ['ablations', '--steps=1', f'--output={output}']
   monkeypatch.setattr(sys, 'argv', words)
-  with pytest.raises(
-    SystemExit, match='77f51f66.* these would be on no corpus'
-  ):
+  with pytest.raises(SystemExit, match='77f51f66.* these would be on stdlib'):
     ablations.main()
 
 

@@ -82,6 +82,7 @@ def test_results_on_another_text_get_no_more_lines():
   # The same text of another package, and no shards of a race at all.
   race_data.same_text([on('a')], on('a', packages=('linux_2.deb',)), 'x.jsonl')
   race_data.same_text([{'bpb': 1.0}], {}, 'x.jsonl')
+  race_data.same_text([{'text': 'mine'}], {'text': 'mine'}, 'x.jsonl')
   for other in (on('c'), on('a', held_out='c'), on('a', size=401), {}):
     with pytest.raises(SystemExit, match='--output=x.jsonl has runs on corpus'):
       race_data.same_text([on('a'), on('a')], other, 'x.jsonl')
@@ -97,6 +98,8 @@ def test_what_differs_between_texts_is_told():
   text = str(error.value)
   assert 'aaaaaaaa, scored on 400 bytes of bb, and' in text
   assert '(linux_1.deb there, linux_2.deb now)' in text
+  with pytest.raises(SystemExit, match='has runs on yours, .* on mine; scores'):
+    race_data.same_text([{'text': 'yours'}], {'text': 'mine'}, 'x.jsonl')
   with pytest.raises(SystemExit, match='would be on no corpus; scores'):
     race_data.same_text([on('a')], {}, 'x.jsonl')
 

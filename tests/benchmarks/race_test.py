@@ -111,7 +111,8 @@ def test_table_has_the_best_rate_of_the_full_time_alone():
 def test_runs_on_another_text_get_no_more_lines(tmp_path, monkeypatch):
   args = arguments('--only=zaya_jax')
   args.output = tmp_path / 'rows.jsonl'
-  args.output.write_text('{"corpus": {"train": {"sha256": "77f51f66cc"}}}\n')
+  corpus = {'train': {'sha256': '77f51f66cc'}, 'held_out': {'sha256': '8a'}}
+  args.output.write_text(json.dumps({'corpus': corpus}))
   monkeypatch.setattr(race.race_data, 'make', lambda *unused: None)
   monkeypatch.setattr(race.race_data, 'facts', lambda unused: {})
   with pytest.raises(SystemExit, match='has runs on corpus 77f51f66, scored'):
