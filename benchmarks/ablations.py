@@ -39,7 +39,14 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks import ablations_table, race_data, race_ours, record, sweep
+from benchmarks import (
+  ablations_table,
+  race_data,
+  race_ours,
+  record,
+  sweep,
+  texts,
+)
 from benchmarks import ablations_variants as variants
 from zaya_jax import config as config_lib
 from zaya_jax.config import exit_codes
@@ -63,7 +70,7 @@ def main() -> None:
   text = _corpus(_preset(args))
   mine = _cell(args, '', '')['preset']
   beside = [row for row in rows if row['preset'] == mine]
-  race_data.same_text(beside, text, args.output)
+  texts.same(beside, text, args.output)
   facts |= text
 
   def make(run: Row, place: sweep.Place) -> Row | None:
@@ -166,7 +173,7 @@ def _corpus(config: config_lib.Config) -> Row:
   shards = [folder for folder in folders if folder.name == race_data.SHARDS]
   if shards:
     return race_data.facts(shards[0].parent)
-  return {'text': pathlib.Path(config.data.input).name}
+  return texts.name(config)
 
 
 def train(args: argparse.Namespace, run: Row, place: sweep.Place) -> Row:

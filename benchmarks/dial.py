@@ -32,7 +32,14 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks import dial_cells, dial_law, dial_rate, dial_table, record
+from benchmarks import (
+  dial_cells,
+  dial_law,
+  dial_rate,
+  dial_table,
+  record,
+  texts,
+)
 from benchmarks import sweep as sweep_lib
 from zaya_jax import config as config_lib
 from zaya_jax.config import exit_codes
@@ -72,13 +79,7 @@ def sweep(args: argparse.Namespace, more: list[str], rows: list[Row]) -> None:
   """Trains what is not among `rows`, until the time is over."""
   end = time.monotonic() + 60 * args.minutes if args.minutes else math.inf
   facts = record.circumstances('benchmarks.dial', ('jax', 'jaxlib'))
-  here = _text(dial_cells.inputs(more))
-  if other := {row['text'] for row in rows} - {here}:
-    raise SystemExit(
-      f'--output={args.output} has runs on {min(other)}, and these would be '
-      f'on {here}; a law is of one text. Name another --output and --work, or '
-      'give that text as --data.input.'
-    )
+  texts.same(rows, texts.name(dial_cells.inputs(more)), args.output)
 
   def make(run: Row, place: sweep_lib.Place) -> Row | None:
     row = train(args, run, more, end - time.monotonic(), place)
@@ -203,7 +204,7 @@ def read(run: Row, config: config_lib.Config, rows: list[Row]) -> Row:
     'tokens': steps[-1]['tokens'],
     'steps': steps[-1]['step'],
     'tokens_per_s': steps[-1]['throughput/tokens_per_second'],
-    'text': _text(config),
+    **texts.name(config),
     'bpb': None,
   }
   if scored and math.isfinite(scored[-1]['val/bpb']):
@@ -212,11 +213,6 @@ def read(run: Row, config: config_lib.Config, rows: list[Row]) -> Row:
     found |= {'bpb': bpb, 'bytes_per_token': each}
     found['bytes'] = found['tokens'] * each
   return found
-
-
-def _text(config: config_lib.Config) -> str:
-  """What a run trains on, by its name."""
-  return pathlib.Path(config.data.input).name
 
 
 def fit(rows: list[Row]) -> Row:

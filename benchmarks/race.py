@@ -23,7 +23,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks import race_data, race_ours, race_table, record, sweep
+from benchmarks import race_data, race_ours, race_table, record, sweep, texts
 from zaya_jax import config as config_lib
 
 Row = dict[str, Any]
@@ -109,7 +109,7 @@ def run(
   )
   about = record.circumstances(module, ('jax', 'jaxlib'))
   text, rows = race_data.facts(args.data), sweep.read(args.output)
-  race_data.same_text(rows, text, args.output)
+  texts.same(rows, text, args.output)
   about |= text
   if set(args.only) - {OURS} and not importlib.util.find_spec('torch'):
     raise SystemExit(

@@ -18,7 +18,7 @@ import json
 import os
 import pathlib
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -98,67 +98,6 @@ def facts(folder: pathlib.Path) -> dict[str, Any]:
     'held_out_tokens': data.splits['val'].tokens,
     'held_out_bytes': data.splits['val'].bytes,
   }
-
-
-def text_of(row: Mapping[str, Any]) -> tuple[str, str, int]:
-  """Which text a run has read and was scored on.
-
-  Args:
-    row: with `facts`, or of a run on no shards of a race with a `text`.
-
-  Returns:
-    The hashes of what is trained on and what is held out, and how many bytes of
-    the latter are scored; or the name of the text and nothing else.
-  """
-  corpus = row.get('corpus', {})
-  train, held_out = (
-    corpus.get(name, {}).get('sha256', '') for name in ('train', 'held_out')
-  )
-  return train or row.get('text', ''), held_out, row.get('held_out_bytes', 0)
-
-
-def same_text(
-  rows: Iterable[Mapping[str, Any]], text: Mapping[str, Any], output: object
-) -> None:
-  """Refuses to add to results on another text, with which none compares.
-
-  Args:
-    rows: what the output has.
-    text: the `facts` of what would be added, or its `text`.
-    output: its name.
-
-  Raises:
-    SystemExit: what differs, and the way out.
-  """
-  for row in rows:
-    there, here = text_of(row), text_of(text)
-    if there == here:
-      continue
-    raise SystemExit(
-      f'--output={output} has runs on {_told(there)}, and these would be on '
-      f'{_told(here)}{_other_packages(row, text)}; scores compare on the '
-      'same text alone. Name another --output, or give the text of that one.'
-    )
-
-
-def _told(text: tuple[str, str, int]) -> str:
-  train, held_out, size = text
-  if not held_out:
-    return train or 'no corpus'
-  return f'corpus {train[:8]}, scored on {size:,} bytes of {held_out[:8]}'
-
-
-def _other_packages(row: Mapping[str, Any], text: Mapping[str, Any]) -> str:
-  """The packages that only one of both has, by the names of their versions."""
-  there, here = (
-    set(one.get('corpus', {}).get('packages', ())) for one in (row, text)
-  )
-  if not there or not here or there == here:
-    return ''
-  return (
-    f' ({", ".join(sorted(there - here))} there, '
-    f'{", ".join(sorted(here - there))} now)'
-  )
 
 
 def bytes_per_token(folder: pathlib.Path) -> float:

@@ -4,7 +4,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks import race_data, race_ours
+from benchmarks import race_ours, texts
 
 Row = dict[str, Any]
 
@@ -54,12 +54,12 @@ def groups(rows: list[Row]) -> Iterator[list[Row]]:
 
 
 def _cell(row: Row) -> tuple[Any, ...]:
-  return *(row[key] for key in _CELL), race_data.text_of(row)
+  return *(row[key] for key in _CELL), texts.of(row)
 
 
 def text(row: Row) -> str:
   """Which text a run has read: the first digits of its hash."""
-  return race_data.text_of(row)[0][:8]
+  return texts.of(row)[0][:8]
 
 
 def settings(row: Row) -> str:

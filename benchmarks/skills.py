@@ -81,9 +81,9 @@ def table(rows: list[Row]) -> Iterator[str]:
   yield f'| run | active | {" | ".join(METRIC)} |'
   yield '|' + ' --- |' * (2 + len(METRIC))
   for row in sorted(rows, key=lambda row: row['active']):
-    name = pathlib.Path(row['run']).name
-    name += f', step {row["step"]}' if row['step'] else ''
-    cells = [name, f'{row["active"] / 1e6:,.2f}M']
+    label = pathlib.Path(row['run']).name
+    label += f', step {row["step"]}' if row['step'] else ''
+    cells = [label, f'{row["active"] / 1e6:,.2f}M']
     for name, metric in METRIC.items():
       found = row['skills'][name]
       value, error = found[metric], found[f'{metric}_stderr']

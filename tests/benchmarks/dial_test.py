@@ -206,7 +206,9 @@ def test_runs_on_another_text_get_no_more_lines(tmp_path, monkeypatch):
   output.write_text(json.dumps(row))
   words = ['dial', f'--output={output}', '--data.input=some/mine.txt']
   monkeypatch.setattr(sys, 'argv', words)
-  with pytest.raises(SystemExit, match='runs on theirs, .* on mine.txt; a law'):
+  with pytest.raises(
+    SystemExit, match='runs on theirs, .* on mine.txt; scores'
+  ):
     dial.main()
 
 

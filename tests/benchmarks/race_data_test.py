@@ -71,39 +71,6 @@ def test_the_same_text_elsewhere_has_the_same_hash(folder, tmp_path_factory):
   assert name(made(tmp_path_factory, [*TRAIN[:-1], 'x = 1'])) != name(folder)
 
 
-def on(train, held_out='bb', size=400, packages=('linux_1.deb',)):
-  corpus = {'train': {'sha256': train * 8}, 'held_out': {'sha256': held_out}}
-  corpus['packages'] = dict.fromkeys(packages, 'a hash')
-  return {'corpus': corpus, 'held_out_bytes': size}
-
-
-def test_results_on_another_text_get_no_more_lines():
-  race_data.same_text([on('a'), on('a')], on('a'), 'x.jsonl')
-  # The same text of another package, and no shards of a race at all.
-  race_data.same_text([on('a')], on('a', packages=('linux_2.deb',)), 'x.jsonl')
-  race_data.same_text([{'bpb': 1.0}], {}, 'x.jsonl')
-  race_data.same_text([{'text': 'mine'}], {'text': 'mine'}, 'x.jsonl')
-  for other in (on('c'), on('a', held_out='c'), on('a', size=401), {}):
-    with pytest.raises(SystemExit, match='--output=x.jsonl has runs on corpus'):
-      race_data.same_text([on('a'), on('a')], other, 'x.jsonl')
-    with pytest.raises(SystemExit, match='would be on corpus aaaaaaaa'):
-      race_data.same_text([on('a'), other], on('a'), 'x.jsonl')
-
-
-def test_what_differs_between_texts_is_told():
-  with pytest.raises(SystemExit) as error:
-    race_data.same_text(
-      [on('a')], on('c', packages=('linux_2.deb',)), 'x.jsonl'
-    )
-  text = str(error.value)
-  assert 'aaaaaaaa, scored on 400 bytes of bb, and' in text
-  assert '(linux_1.deb there, linux_2.deb now)' in text
-  with pytest.raises(SystemExit, match='has runs on yours, .* on mine; scores'):
-    race_data.same_text([{'text': 'yours'}], {'text': 'mine'}, 'x.jsonl')
-  with pytest.raises(SystemExit, match='would be on no corpus; scores'):
-    race_data.same_text([on('a')], {}, 'x.jsonl')
-
-
 def test_peers_get_the_windows_that_the_trainer_evaluates(folder):
   train, held_out = race_data.windows(folder, config())
   windows = np.load(train)

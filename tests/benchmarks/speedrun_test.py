@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table of a speedrun, and that the page has the runs on record."""
 
+import pytest
+
 from benchmarks import speedrun
 
 
@@ -77,3 +79,9 @@ def test_docs_have_the_runs_on_record():
   assert text == speedrun.page(text, rows), (
     'run python -m benchmarks.speedrun --page'
   )
+
+
+@pytest.mark.parametrize('name', ['zaya_jax', 'adamw', 'strong'])
+def test_every_program_has_a_time(name):
+  args = speedrun._parser().parse_args([f'--{name}_seconds=7'])
+  assert getattr(args, f'{name}_seconds') == 7
