@@ -51,8 +51,8 @@ def same(
       raise SystemExit(
         f'--output={output} has runs on {_told(of(row))}, and these would be '
         f'on {_told(of(text))}{_other_packages(row, text)}; scores compare on '
-        'the same text alone. Name another --output, or give the text of that '
-        'one.'
+        'the same text alone. Name another --output, and another --work or '
+        '--data for its shards, or give the text of that one.'
       )
 
 
